@@ -1,0 +1,74 @@
+# Two commands matter: `make demo` and `make test`. Both make .venv when it is missing.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := dev,peers,data
+# One thread for each of the two test processes: more threads than cores only slow each other down.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench format lint types browser clean
+
+help: ## say what can be made
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 16
+
+demo: $(STAMP) ## run a small example of the library
+	@$(BIN)/continua demo
+
+test: $(STAMP) ## format check, lint, types, import rules, dependencies, all tests
+	@echo '== format check'
+	@$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory types
+	@echo '== tests, slow ones included'
+	@$(ONE_THREAD) $(BIN)/pytest -n 2 --durations=10
+
+bench: $(STAMP) ## measure against the peers
+	@$(BIN)/continua bench all
+
+format: $(STAMP) ## rewrite the sources in the house format
+	@echo '== format'
+	@$(BIN)/ruff check --quiet --select I --fix .
+	@$(BIN)/ruff format .
+
+lint: $(STAMP) ## lint, rules of import between rooms, declared dependencies
+	@echo '== lint'
+	@$(BIN)/ruff check .
+	@echo '== imports between rooms'
+	@$(BIN)/lint-imports --no-logo
+	@echo '== declared dependencies'
+	@$(BIN)/deptry --no-ansi src
+
+types: $(STAMP) ## check the types
+	@echo '== types'
+	@$(BIN)/basedpyright
+
+browser: ## install Chromium for the page tests, where this is allowed
+	@if command -v chromium >/dev/null; then \
+		echo '== browser: chromium is already here'; \
+	elif [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then \
+		echo '== browser: not installed, since this needs root and apt-get. The page tests are skipped' \
+		     'until a program named `chromium` is on the PATH.'; \
+	else \
+		echo '== browser: installing chromium with apt-get'; \
+		apt-get update -qq \
+		&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium \
+		|| echo '== browser: apt-get could not install chromium (see above). The page tests are skipped.'; \
+	fi
+
+clean: ## remove caches and built files, but not .venv
+	@echo '== removing caches and built files'
+	@rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is touched last, so that an interrupted install is taken up again.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo 'continua needs Python 3.11 or newer, but `$(PYTHON)` is missing or older.' \
+		     'Name another one: make PYTHON=python3.11 $(MAKECMDGOALS)' >&2; exit 1; }
+	@[ -x $(BIN)/python ] || { echo '== making $(VENV)'; $(PYTHON) -m venv $(VENV); }
+	@echo '== installing continua with the versions of constraints.txt (about a minute)'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $(STAMP)

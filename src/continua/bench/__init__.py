@@ -1,0 +1,21 @@
+"""Floor 5: what the library costs, as ratios to peers measured side by side in one run."""
+
+from continua.bench.attention import AttentionCost
+from continua.bench.benchmark import AbstractBenchmark, Outcome, Ratio
+from continua.bench.flows import Sizes
+from continua.bench.memory import Memory
+from continua.bench.overhead import Overhead
+from continua.bench.results import written
+from continua.bench.speed import Speed
+
+__all__ = [
+    "AbstractBenchmark",
+    "AttentionCost",
+    "Memory",
+    "Outcome",
+    "Overhead",
+    "Ratio",
+    "Sizes",
+    "Speed",
+    "written",
+]

@@ -1,0 +1,113 @@
+"""Forward and backward solves against torchdiffeq, on the same velocity at the same tolerance."""
+
+import dataclasses
+import statistics
+from typing import final
+
+import torch
+
+from continua.bench.benchmark import AbstractBenchmark, Outcome, Ratio, Row
+from continua.bench.flows import SPAN, Sizes, bound, depth_dependent, tokens
+from continua.bench.peers import Velocity, solved
+from continua.bench.timing import Case, interleaved, paired, summed, using_threads
+from continua.core.shapes import Points
+from continua.model.flow import Flow
+from continua.solve import AbstractGradient, Adaptive, Checkpointed, Direct, DormandPrince, integrate
+
+_RIVALS = (("Direct", "odeint", 0.75), ("Checkpointed", "odeint_adjoint", 0.7))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Speed(AbstractBenchmark):
+    """Dormand-Prince, forward + backward, weights depending on depth: three flows, of few and of many modes.
+
+    One flow would not do: a solve takes a whole number of steps, and one more or less decides its ratio. The claimed
+    ratios are those of the summed times. Rows say how many evaluations each side took and how far its end is from the
+    exact one, in units of the tolerance, for a faster solver may just be a less careful one.
+    """
+
+    sizes: Sizes = Sizes()
+    modes: tuple[int, ...] = (2, 4, 8)
+    tolerance: float = 1e-4
+    repetitions: int = 9
+    threads: int = 2
+
+    @property
+    def claim(self) -> str:
+        return "Direct takes at most 0.75 of the time of odeint, and Checkpointed at most 0.7 of that of odeint_adjoint"
+
+    def quick(self) -> "Speed":
+        return Speed(Sizes(2, 4, 8, 2, 16), (2,), 1e-2, repetitions=1, threads=1)
+
+    def run(self) -> Outcome:
+        with using_threads(self.threads):
+            tracks = [_Track(self, modes) for modes in self.modes]
+            cases = {f"{t.modes} {name}": case for t in tracks for name, case in t.cases().items()}
+            seconds = interleaved(cases, self.repetitions)
+        rows = [row for track in tracks for row in track.rows(seconds)]
+        ratios = []
+        for ours, theirs, limit in _RIVALS:
+            times = [summed(seconds, [f"{m} {name}" for m in self.modes]) for name in (ours, theirs)]
+            ratios.append(Ratio(f"{ours} / torchdiffeq {theirs}", paired(*times), limit))
+        return Outcome(tuple(rows), tuple(ratios))
+
+
+class _Track:
+    """One flow, and every way to solve and differentiate it."""
+
+    def __init__(self, race: Speed, modes: int) -> None:
+        self.modes = modes
+        self.tolerance = race.tolerance
+        self.flow: Flow = depth_dependent(race.sizes, modes)
+        self.start = tokens(race.sizes).requires_grad_(True)
+        self.ends: dict[str, Points] = {}
+        self.counts: dict[str, tuple[int, int]] = {}
+
+    def cases(self) -> dict[str, Case]:
+        return {
+            "Direct": lambda: self._ours(Direct()),
+            "odeint": lambda: self._theirs("odeint"),
+            "Checkpointed": lambda: self._ours(Checkpointed()),
+            "odeint_adjoint": lambda: self._theirs("odeint_adjoint"),
+        }
+
+    def rows(self, seconds: dict[str, list[float]]) -> list[Row]:
+        exact = self._exact()
+        rows: list[Row] = []
+        for name, (forward, backward) in self.counts.items():
+            error = (self.ends[name] - exact) / (self.tolerance * (1.0 + exact.abs()))
+            row: Row = {"modes": self.modes, "solve": name}
+            row |= {"seconds": statistics.median(seconds[f"{self.modes} {name}"])}
+            row |= {"forward evaluations": forward, "backward evaluations": backward}
+            rows.append(row | {"error / tolerance": error.square().mean().sqrt().item()})
+        return rows
+
+    def _ours(self, gradient: AbstractGradient) -> None:
+        self._clear()
+        velocity = bound(self.flow, self.start)
+        control = Adaptive(self.tolerance, self.tolerance)
+        solution = integrate(velocity, velocity.initial(), SPAN, DormandPrince(), control, gradient)
+        solution.points.square().mean().backward()
+        stats, name = solution.stats, type(gradient).__name__
+        self.ends[name] = solution.points.detach()
+        self.counts[name] = (stats.evaluations, stats.backward_evaluations)
+
+    def _theirs(self, name: str) -> None:
+        self._clear()
+        velocity = Velocity(bound(self.flow, self.start))
+        end = solved(velocity, self.start, self.tolerance, adjoint=name == "odeint_adjoint")
+        forward = velocity.calls
+        end.square().mean().backward()
+        self.ends[name] = end.detach()
+        self.counts[name] = (forward, velocity.calls - forward)
+
+    def _clear(self) -> None:
+        self.flow.zero_grad(set_to_none=True)
+        self.start.grad = None
+
+    @torch.no_grad()
+    def _exact(self) -> Points:
+        velocity = bound(self.flow, self.start)
+        control = Adaptive(0.01 * self.tolerance, 0.01 * self.tolerance)
+        return integrate(velocity, velocity.initial(), SPAN, control=control, gradient=Direct()).points

@@ -1,0 +1,1 @@
+"""Floor 6: the command line, `continua demo` and `continua bench`."""

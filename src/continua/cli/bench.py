@@ -1,0 +1,75 @@
+"""`continua bench`: ratios against peers, measured side by side in one run."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, final
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from continua.bench import AbstractBenchmark, AttentionCost, Memory, Outcome, Overhead, Speed, written
+from continua.core.errors import reject
+
+BENCHMARKS: dict[str, AbstractBenchmark] = {
+    "speed": Speed(),
+    "overhead": Overhead(),
+    "memory": Memory(),
+    "attention": AttentionCost(),
+}
+"""The one table from words to benchmarks."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """Measure what the library costs, as ratios to peers taken in one run.
+
+    Names: speed (solves against torchdiffeq), overhead (a solve against its bare evaluations), memory (peak of the
+    gradients at 8 and 64 steps), attention (weighted causal attention against plain), or all.
+    """
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
+    """speed, overhead, memory, attention or all"""
+    quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """tiny sizes, to see that it runs; the ratios then say nothing"""
+    folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("bench-results")
+    """where the JSON files go"""
+
+    def run(self, console: Console) -> None:
+        """Runs the command."""
+        if self.name != "all" and self.name not in BENCHMARKS:
+            reject("name", self.name, "there is no such benchmark", f"Choose from {', '.join(BENCHMARKS)} or all.")
+        for name in BENCHMARKS if self.name == "all" else [self.name]:
+            benchmark = BENCHMARKS[name].quick() if self.quick else BENCHMARKS[name]
+            console.print(f"[bold]{name}[/bold]: {benchmark.claim}")
+            with console.status(f"measuring {name}"):
+                outcome = benchmark.run()
+            console.print(_rows(outcome), _ratios(outcome, judged=not self.quick))
+            words = ["continua", "bench", name, *(["--quick"] if self.quick else [])]
+            console.print(f"written: {written(self.folder, name, words, benchmark, outcome)}\n", soft_wrap=True)
+
+
+def _rows(outcome: Outcome) -> Table:
+    table = Table()
+    names = list(dict.fromkeys(key for row in outcome.rows for key in row))
+    for name in names:
+        table.add_column(name, justify="left" if isinstance(outcome.rows[0].get(name), str) else "right")
+    for row in outcome.rows:
+        table.add_row(*(_shown(row.get(name, "")) for name in names))
+    return table
+
+
+def _ratios(outcome: Outcome, judged: bool) -> Table:
+    table = Table()
+    table.add_column("ratio")
+    for name in ("measured", "at most", "verdict"):
+        table.add_column(name, justify="right")
+    for ratio in outcome.ratios:
+        verdict = "" if ratio.limit is None or not judged else "holds" if ratio.holds else "fails"
+        table.add_row(ratio.name, _shown(ratio.value), "" if ratio.limit is None else _shown(ratio.limit), verdict)
+    return table
+
+
+def _shown(value: str | int | float) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""Floor 0: what every room may use - shape words, errors that teach, seeds, slopes."""

@@ -1,0 +1,35 @@
+"""Errors that say what is wrong, with the value, and what to do about it."""
+
+from typing import NoReturn
+
+import torch
+
+
+def reject(argument: str, value: object, why: str, cure: str) -> NoReturn:
+    """Raise a `ValueError` that names the argument, its value, the reason and the cure."""
+    raise ValueError(f"{argument} = {_shown(value)}: {why}. {cure}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, torch.Tensor) and value.numel() > 8:
+        return f"<tensor of shape {tuple(value.shape)}, {value.dtype}>"
+    if isinstance(value, torch.Tensor):
+        return f"{value.tolist()}"
+    return repr(value)
+
+
+class SolveError(RuntimeError):
+    """A solve that could not be finished: why, at which depth, and what to try.
+
+    Attributes hold what the message says, so that a training loop can decide for itself.
+    """
+
+    def __init__(self, reason: str, depth: float, advice: str) -> None:
+        super().__init__(f"the solve stopped at depth z = {depth:.6g}: {reason}. {advice}")
+        self.reason = reason
+        self.depth = depth
+        self.advice = advice
+
+
+class ReconstructionWarning(UserWarning):
+    """`Backsolve` could not retrace the forward path: its gradient is not to be trusted."""

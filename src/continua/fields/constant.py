@@ -1,0 +1,96 @@
+"""Fields without modes: one theta for all depths, or one for each piece (a list of layers)."""
+
+import bisect
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from continua.core.errors import reject
+from continua.core.shapes import Depth
+from continua.fields.field import AbstractField, copy_into, parameters_of, theta_of
+from continua.operators.parameters import Theta, drawn, leaves, mapped, rebuilt
+
+
+@final
+class Constant(AbstractField):
+    """theta(z) = theta: an autonomous flow, every layer shares its weights."""
+
+    def __init__(self, spec: Theta, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.spec = spec
+        self.values = parameters_of(drawn(spec, generator))
+
+    @property
+    def breaks(self) -> tuple[float, ...]:
+        return ()
+
+    def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
+        theta = theta_of(self.spec, self.values)
+        if isinstance(z, float | int):
+            return theta
+        return mapped(lambda leaf: leaf.expand(z.shape[0], *leaf.shape), theta)
+
+    def recipe(self) -> dict[str, Any]:
+        return {"spec": self.spec}
+
+    def fill(self, theta: Theta) -> "Constant":
+        """Takes over the values of theta."""
+        copy_into(self.values, self.spec, theta)
+        return self
+
+
+@final
+class PiecewiseConstant(AbstractField):
+    """theta(z) = theta_l for z in [edges_l, edges_{l+1}): a list of layers IS this field, with edges 0, 1, ..., L.
+
+    Each piece keeps its own parameters, so the gradient of a step touches its own layer and no other. Before the first
+    edge and after the last one the nearest piece is read.
+    """
+
+    def __init__(self, spec: Theta, edges: Sequence[float], generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        rising = all(a < b for a, b in itertools.pairwise(edges))
+        if len(edges) < 2 or not rising or not all(math.isfinite(e) for e in edges):
+            reject("edges", edges, "edges must increase and bound at least one piece", "Pass (0.0, 1.0, ..., L).")
+        self.spec = spec
+        self.edges = tuple(float(e) for e in edges)
+        self.pieces = nn.ModuleList(parameters_of(drawn(spec, generator)) for _ in self.edges[1:])
+
+    @classmethod
+    def layers(cls, spec: Theta, count: int, generator: torch.Generator | None = None) -> "PiecewiseConstant":
+        """`count` layers of thickness 1."""
+        return cls(spec, [float(layer) for layer in range(count + 1)], generator)
+
+    @property
+    def breaks(self) -> tuple[float, ...]:
+        return self.edges[1:-1]
+
+    def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
+        where = z if inside is None else inside
+        if isinstance(where, float | int):
+            return self._piece(bisect.bisect_right(self.breaks, where))
+        breaks = torch.tensor(self.breaks, dtype=where.dtype, device=where.device)
+        index = torch.bucketize(where.detach(), breaks, right=True)
+        pieces = [dict(leaves(self._piece(i))) for i in range(len(self.pieces))]
+        return rebuilt(self.spec, {name: torch.stack([p[name] for p in pieces])[index] for name in pieces[0]})
+
+    def recipe(self) -> dict[str, Any]:
+        return {"spec": self.spec, "edges": self.edges}
+
+    def fill(self, thetas: Sequence[Theta]) -> "PiecewiseConstant":
+        """Takes over the values of one theta for each piece."""
+        if len(thetas) != len(self.pieces):
+            reject("thetas", len(thetas), f"the field has {len(self.pieces)} pieces", "Pass one theta a piece.")
+        for theta, piece in zip(thetas, self.pieces, strict=True):
+            assert isinstance(piece, nn.ParameterDict)
+            copy_into(piece, self.spec, theta)
+        return self
+
+    def _piece(self, index: int) -> Theta:
+        piece = self.pieces[index]
+        assert isinstance(piece, nn.ParameterDict)
+        return theta_of(self.spec, piece)

@@ -1,0 +1,99 @@
+"""Smooth fields: theta(z) = sum_k b_k(z / Z) C_k in a basis over depth."""
+
+import bisect
+import math
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from continua.core.errors import reject
+from continua.core.shapes import Depth, Tensor
+from continua.fields.field import AbstractField, key
+from continua.operators.parameters import Filled, Spec, Theta, leaves, rebuilt
+from continua.spaces.bases import AbstractBasis
+from continua.spaces.quadrature import GaussLegendre
+
+
+@final
+class Expansion(AbstractField):
+    """theta(z) = sum_k b_k(z/Z) C_k, the coefficients C_k being the parameters phi (docs/mathematics.md, section 1).
+
+    At initialisation theta(z) has, on average over depth, the variance that the operator asked for, whatever the number
+    of modes; gains and biases start as constants.
+    """
+
+    def __init__(
+        self, spec: Theta, basis: AbstractBasis, depth: float = 1.0, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        if not 0 < depth < math.inf:
+            reject("depth", depth, "the flow needs a finite, positive depth", "Pass depth > 0.")
+        self.spec = spec
+        self.basis = basis
+        self.depth = float(depth)
+        spread, constant = _spread(basis), _constant(basis)
+        self.coefficients = nn.ParameterDict(
+            {key(name): nn.Parameter(_coefficients(leaf, spread, constant, generator)) for name, leaf in leaves(spec)}
+        )
+
+    @property
+    def breaks(self) -> tuple[float, ...]:
+        return tuple(self.depth * b for b in self.basis.breaks)
+
+    def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
+        if len(self.coefficients) == 0:
+            return self.spec
+        like = next(iter(self.coefficients.values()))
+        unit = z / self.depth if isinstance(z, float | int) else z.to(like) / self.depth
+        if inside is not None and self.basis.breaks:
+            unit = _on_the_side_of(inside / self.depth, unit, self.basis.breaks)
+        b = self.basis.evaluate(unit, like.dtype, like.device)  # (size,) or (batch, size)
+        names = [name for name, _ in leaves(self.spec)]
+        return rebuilt(self.spec, {name: _mixed(b, self.coefficients[key(name)]) for name in names})
+
+    def recipe(self) -> dict[str, Any]:
+        return {"spec": self.spec, "basis": self.basis, "depth": self.depth}
+
+
+def _on_the_side_of(inside: Depth, z: Depth, breaks: tuple[float, ...]) -> Depth:
+    """z, moved by no more than rounding into the cell [break, next break) that holds `inside`."""
+    edges = (-math.inf, *breaks, math.inf)
+    if isinstance(z, Tensor):
+        bounds = torch.tensor(edges, dtype=z.dtype, device=z.device)
+        where = torch.as_tensor(inside, dtype=z.dtype, device=z.device)
+        cell = torch.bucketize(where.detach(), bounds[1:-1], right=True)
+        return z.clamp(bounds[cell], torch.nextafter(bounds[cell + 1], bounds[0]))
+    assert not isinstance(inside, Tensor), "one depth, one side"
+    cell = bisect.bisect_right(breaks, inside)
+    return min(max(z, edges[cell]), math.nextafter(edges[cell + 1], -math.inf))
+
+
+def _mixed(b: Tensor, C: Tensor) -> Tensor:
+    """sum_k b_k C_k."""
+    return (b @ C.flatten(1)).view(*b.shape[:-1], *C.shape[1:])
+
+
+def _spread(basis: AbstractBasis) -> Tensor:
+    """s_k = 1/sqrt(K int b_k^2): with coefficients s_k xi_k, xi of unit variance, int var theta(z) dz = 1."""
+    values, weights = _sampled(basis)
+    return 1.0 / torch.sqrt(basis.size * (weights[:, None] * values**2).sum(0))
+
+
+def _constant(basis: AbstractBasis) -> Tensor:
+    """The coefficients of the function 1, or of the nearest function that the basis has."""
+    values, _ = _sampled(basis)
+    return torch.linalg.lstsq(values, torch.ones_like(values[:, :1])).solution[:, 0]
+
+
+def _sampled(basis: AbstractBasis) -> tuple[Tensor, Tensor]:
+    nodes, weights = GaussLegendre().nodes(4 * basis.size + 16)  # exact for polynomials, and for cosines to rounding
+    return basis.evaluate(nodes), weights
+
+
+def _coefficients(spec: Spec, spread: Tensor, constant: Tensor, generator: torch.Generator | None) -> Tensor:
+    over_modes = (-1, *(1 for _ in spec.shape))
+    if isinstance(spec.law, Filled):
+        return (spec.law.value * constant).to(torch.get_default_dtype()).view(over_modes).repeat(1, *spec.shape)
+    modes = torch.stack([spec.law.draw(spec.shape, generator) for _ in range(spread.numel())])
+    return modes * spread.to(modes.dtype).view(over_modes)

@@ -1,0 +1,49 @@
+"""Floor 3: the model - embedding, flow, readout, and the standard networks as special cases."""
+
+from continua.model.embedding import AbstractEmbedding, Embedded, TokenEmbedding, VectorEmbedding
+from continua.model.flow import BoundFlow, Flow, Part, Rate
+from continua.model.layers import Layers
+from continua.model.normed_embedding import NormedEmbedding, ProjectedEmbedding
+from continua.model.positions import AbstractPositionCode, LearnedPositions, SinusoidalPositions
+from continua.model.presets import bert, decoder, encoder, encoder_decoder, gpt, macaron, parallel, sphere
+from continua.model.readout import AbstractReadout, MeanReadout, Normalised, TokenReadout
+from continua.model.storage import load, save
+from continua.model.torch_layers import attention_theta, feedforward_theta, from_torch, norm_theta
+from continua.model.transformer import ContinuousTransformer, EncoderDecoder
+
+__all__ = [
+    "AbstractEmbedding",
+    "AbstractPositionCode",
+    "AbstractReadout",
+    "BoundFlow",
+    "ContinuousTransformer",
+    "Embedded",
+    "EncoderDecoder",
+    "Flow",
+    "Layers",
+    "LearnedPositions",
+    "MeanReadout",
+    "Normalised",
+    "NormedEmbedding",
+    "Part",
+    "ProjectedEmbedding",
+    "Rate",
+    "SinusoidalPositions",
+    "TokenEmbedding",
+    "TokenReadout",
+    "VectorEmbedding",
+    "attention_theta",
+    "bert",
+    "decoder",
+    "encoder",
+    "encoder_decoder",
+    "feedforward_theta",
+    "from_torch",
+    "gpt",
+    "load",
+    "macaron",
+    "norm_theta",
+    "parallel",
+    "save",
+    "sphere",
+]

@@ -1,0 +1,48 @@
+"""Embeddings whose tokens are normalised before they enter the flow."""
+
+from typing import Any
+
+from continua.fields.constant import Constant
+from continua.model.embedding import AbstractEmbedding
+from continua.operators.norms import AbstractNorm, LayerNorm
+from continua.spaces.cloud import Cloud
+from continua.spaces.manifolds import AbstractManifold
+
+
+class NormedEmbedding(AbstractEmbedding):
+    """X(0) = norm(inner embedding), with trained gain and bias, as in BERT."""
+
+    def __init__(self, inner: AbstractEmbedding, norm: AbstractNorm = LayerNorm()) -> None:
+        super().__init__()
+        self.inner, self.norm = inner, norm
+        self.theta = Constant(norm.spec(inner.width))
+
+    @property
+    def width(self) -> int:
+        return self.inner.width
+
+    def forward(self, *inputs: Any, **named: Any) -> Cloud:
+        cloud = self.inner(*inputs, **named)
+        return cloud.at(self.norm.normalise(self.theta(0.0), cloud.points))
+
+    def recipe(self) -> dict[str, Any]:
+        return {"inner": self.inner, "norm": self.norm}
+
+
+class ProjectedEmbedding(AbstractEmbedding):
+    """X(0) = P(inner embedding): tokens start on a manifold."""
+
+    def __init__(self, inner: AbstractEmbedding, manifold: AbstractManifold) -> None:
+        super().__init__()
+        self.inner, self.manifold = inner, manifold
+
+    @property
+    def width(self) -> int:
+        return self.inner.width
+
+    def forward(self, *inputs: Any, **named: Any) -> Cloud:
+        cloud = self.inner(*inputs, **named)
+        return cloud.at(self.manifold.project(cloud.points))
+
+    def recipe(self) -> dict[str, Any]:
+        return {"inner": self.inner, "manifold": self.manifold}

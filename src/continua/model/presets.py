@@ -1,0 +1,158 @@
+"""The standard networks, exactly: counting measures, fields constant on each layer, dz = 1 and Z = layers.
+
+They are discretisations of flows (docs/mathematics.md, section 3), so each runs with other steps as well:
+`model.at(...)` changes how depth is solved and leaves the parameters alone. Dropout acts on the residual branches, and
+the gradient is plain autograd (`Direct`) until `at(gradient=...)` says otherwise.
+"""
+
+from continua.core.errors import reject
+from continua.model.embedding import AbstractEmbedding
+from continua.model.flow import Flow
+from continua.model.layers import Layers, normed
+from continua.model.normed_embedding import ProjectedEmbedding
+from continua.model.readout import AbstractReadout, Normalised
+from continua.model.transformer import ContinuousTransformer, EncoderDecoder
+from continua.operators import AbstractNorm, LayerNorm, PreNorm, Sum
+from continua.solve import AbstractMethod, Direct, Euler, LieTrotter, Projected, Strang
+from continua.spaces.manifolds import AbstractManifold, CentredSphere
+
+
+def gpt(
+    layers: Layers, embedding: AbstractEmbedding, readout: AbstractReadout, norm: AbstractNorm = LayerNorm()
+) -> ContinuousTransformer:
+    """Pre-norm, causal, attention before feed-forward: x <- x + A(norm1 x), x <- x + F(norm2 x).
+
+    Lie-Trotter with Euler sub-steps. The readout has the last norm. GPT-2 itself (A. Radford et al., Language models
+    are unsupervised multitask learners, 2019):
+
+        layers = Layers(12, width=768, heads=12, activation=Activation.GELU_TANH, dropout=0.1)
+        embedding = TokenEmbedding(50257, 768, LearnedPositions(1024, 768))
+        model = gpt(layers, embedding, TokenReadout.tied(embedding))
+    """
+    return encoder(layers, embedding, readout, norm, norm_first=True, causal=True)
+
+
+def bert(
+    layers: Layers, embedding: AbstractEmbedding, readout: AbstractReadout, norm: AbstractNorm = LayerNorm()
+) -> ContinuousTransformer:
+    """Post-norm, every token sees every other: x <- norm1(x + A x), x <- norm2(x + F x).
+
+    Lie-Trotter with Euler sub-steps of the parts norm(x + f(x)) - x. BERT itself (J. Devlin et al., 2018) also
+    normalises its embedding: `NormedEmbedding(embedding, norm)`, with norm = LayerNorm(1e-12).
+    """
+    return encoder(layers, embedding, readout, norm, norm_first=False, causal=False)
+
+
+def encoder(
+    layers: Layers,
+    embedding: AbstractEmbedding,
+    readout: AbstractReadout,
+    norm: AbstractNorm = LayerNorm(),
+    norm_first: bool = False,
+    causal: bool = False,
+) -> ContinuousTransformer:
+    """A stack of attention and feed-forward, equal to `torch.nn.TransformerEncoder`; pre-norm it is that of ViT.
+
+    The torch encoder's last norm is the readout's: `Normalised(width, norm)`, or `Unnormalised()` for none.
+    """
+    branches = (layers.attention(causal), layers.feedforward())
+    parts = [layers.part(normed(branch, norm, norm_first)) for branch in branches]
+    return _network(layers, embedding, Flow(parts, layers.depth), readout, LieTrotter(Euler()))
+
+
+def parallel(
+    layers: Layers,
+    embedding: AbstractEmbedding,
+    readout: AbstractReadout,
+    norm: AbstractNorm = LayerNorm(),
+    shared: bool = True,
+    causal: bool = True,
+) -> ContinuousTransformer:
+    """Attention and feed-forward side by side: x <- x + A(norm x) + F(norm x), the Euler step of the sum.
+
+    With `shared` both read one norm, as in GPT-J (B. Wang and A. Komatsuzaki, 2021) and PaLM (A. Chowdhery et al.,
+    2022); otherwise each has its own, as in GPT-NeoX (S. Black et al., 2022).
+    """
+    branches = (layers.attention(causal), layers.feedforward())
+    operators = [PreNorm(norm, Sum(branches))] if shared else [PreNorm(norm, branch) for branch in branches]
+    parts = [layers.part(operator) for operator in operators]
+    return _network(layers, embedding, Flow(parts, layers.depth), readout, Euler())
+
+
+def macaron(
+    layers: Layers,
+    embedding: AbstractEmbedding,
+    readout: AbstractReadout,
+    norm: AbstractNorm = LayerNorm(),
+    causal: bool = False,
+) -> ContinuousTransformer:
+    """Attention between two halves: x <- x + F1(norm1 x)/2, x <- x + A(norm2 x), x <- x + F2(norm3 x)/2.
+
+    Strang with Euler sub-steps; the feed-forward field has two pieces in each layer, one for each half-step. With the
+    norms before the branches this is the network of Y. Lu et al., Understanding and improving Transformer from a
+    multi-particle dynamic system point of view (2019).
+    """
+    halves = layers.part(PreNorm(norm, layers.feedforward()), pieces=2)
+    whole = layers.part(PreNorm(norm, layers.attention(causal)))
+    return _network(layers, embedding, Flow([halves, whole], layers.depth), readout, Strang(Euler()))
+
+
+def sphere(
+    layers: Layers,
+    embedding: AbstractEmbedding,
+    readout: AbstractReadout,
+    manifold: AbstractManifold = CentredSphere(),
+    together: bool = False,
+    causal: bool = False,
+) -> ContinuousTransformer:
+    """Tokens on a sphere P, from the embedding on: x <- P(x + A x), x <- P(x + F x).
+
+    Lie-Trotter with projected Euler sub-steps; with `together`, one projected Euler step of the sum, P(x + A x + F x).
+    On `CentredSphere()` it is the post-norm network with norms of gain 1. In the limit of small steps it is the flow of
+    the tangential velocity, as in B. Geshkovski et al., A mathematical perspective on Transformers (2023).
+    """
+    step: AbstractMethod = Projected(Euler(), manifold)
+    parts = [layers.part(branch) for branch in (layers.attention(causal), layers.feedforward())]
+    start = ProjectedEmbedding(embedding, manifold)
+    return _network(layers, start, Flow(parts, layers.depth), readout, step if together else LieTrotter(step))
+
+
+def encoder_decoder(
+    layers: tuple[Layers, Layers],
+    embeddings: tuple[AbstractEmbedding, AbstractEmbedding],
+    readout: AbstractReadout,
+    norm: AbstractNorm = LayerNorm(),
+    norm_first: bool = False,
+    causal: bool = True,
+) -> EncoderDecoder:
+    """The first Transformer, of `torch.nn.Transformer`: layers and embeddings of the encoder, then of the decoder.
+
+    The decoder's layers have a branch between attention and feed-forward that attends to the encoder's tokens after
+    their last norm (A. Vaswani et al., Attention is all you need, 2017).
+    """
+    memory = Normalised(layers[0].width, norm)
+    reader = encoder(layers[0], embeddings[0], memory, norm, norm_first)
+    return EncoderDecoder(reader, decoder(layers[1], embeddings[1], readout, norm, norm_first, causal))
+
+
+def decoder(
+    layers: Layers,
+    embedding: AbstractEmbedding,
+    readout: AbstractReadout,
+    norm: AbstractNorm = LayerNorm(),
+    norm_first: bool = False,
+    causal: bool = True,
+) -> ContinuousTransformer:
+    """A stack of attention, cross-attention and feed-forward, equal to `torch.nn.TransformerDecoder`."""
+    branches = (layers.attention(causal), layers.cross(), layers.feedforward())
+    parts = [layers.part(normed(branch, norm, norm_first)) for branch in branches]
+    return _network(layers, embedding, Flow(parts, layers.depth), readout, LieTrotter(Euler()))
+
+
+def _network(
+    layers: Layers, embedding: AbstractEmbedding, flow: Flow, readout: AbstractReadout, method: AbstractMethod
+) -> ContinuousTransformer:
+    if embedding.width != layers.width:
+        cure = f"Build both with width={layers.width}."
+        reject("embedding", embedding.width, f"its width is not that of the layers, {layers.width}", cure)
+    return ContinuousTransformer(embedding, flow, readout, layers.solver(method), Direct())

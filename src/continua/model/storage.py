@@ -1,0 +1,158 @@
+"""Saving and loading: a model is a folder with its recipe (JSON), its values (safetensors) and a hash.
+
+The recipe names classes of continua and the arguments they were built from; loading builds nothing else, so a folder
+from a stranger cannot run code. Parameters that serve in two places (a tied readout, a field of two parts) are kept
+once and serve in both again.
+"""
+
+import dataclasses
+import enum
+import hashlib
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from continua.core.errors import reject
+
+FORMAT = 1
+_ROOMS = ("spaces", "operators", "fields", "solve", "model")
+"""What models are made of; nothing else is imported on behalf of a file."""
+_IN_CODE = "Build such a model in code, and keep its values with model.state_dict() and model.load_state_dict()."
+
+
+def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
+    """Writes `model.json` and `model.safetensors` into `folder`, each whole or not at all."""
+    target = Path(folder)
+    shared = _shared(model)
+    state = {name: value.contiguous() for name, value in model.state_dict().items() if name not in shared}
+    values = safetensors.torch.save(state)
+    digest = hashlib.sha256(values).hexdigest()
+    recipe = {"format": FORMAT, "sha256": digest, "shared": shared, "model": encode(model)}
+    target.mkdir(parents=True, exist_ok=True)
+    _write(target / "model.safetensors", values)
+    _write(target / "model.json", json.dumps(recipe, indent=1).encode())
+    return target
+
+
+def load(folder: str | os.PathLike[str]) -> nn.Module:
+    """The model that `save` wrote: on the CPU, in the dtype it was saved in, in training mode as any new module."""
+    source = Path(folder)
+    for name in ("model.json", "model.safetensors"):
+        if not (source / name).is_file():
+            cure = "Pass a folder that continua.save(model, folder) wrote."
+            reject("folder", str(folder), f"there is no {name} in it", cure)
+    recipe = _read(source)
+    values = (source / "model.safetensors").read_bytes()
+    if hashlib.sha256(values).hexdigest() != recipe["sha256"]:
+        cure = "Copy the folder again, or take an earlier checkpoint."
+        reject("folder", str(folder), "model.safetensors does not match its hash: the file is damaged", cure)
+    model = _built(source, recipe["model"])
+    for copy, original in recipe["shared"].items():
+        module, _, name = copy.rpartition(".")
+        setattr(model.get_submodule(module), name, model.get_parameter(original))
+    state = safetensors.torch.load(values)
+    floating = [v.dtype for v in state.values() if v.is_floating_point()]
+    model.to(floating[0] if floating else torch.get_default_dtype())
+    model.load_state_dict({**state, **{copy: state[original] for copy, original in recipe["shared"].items()}})
+    return model
+
+
+def encode(value: Any) -> Any:
+    """A recipe of plain data for a model, an operator, a field, a rule, ..."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, enum.Enum):
+        return {"class": _name(value), "value": value.value}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {"class": _name(value), "arguments": {k: encode(v) for k, v in value._asdict().items()}}  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(value, list | tuple):
+        return [encode(v) for v in value]
+    if hasattr(value, "recipe"):
+        return {"class": _name(value), "arguments": {k: encode(v) for k, v in value.recipe().items()}}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [f.name for f in dataclasses.fields(value) if f.init]
+        return {"class": _name(value), "arguments": {k: encode(getattr(value, k)) for k in fields}}
+    reject("model", value, f"{type(value).__name__} cannot be written as a recipe", _IN_CODE)
+
+
+def decode(recipe: Any) -> Any:
+    """What `encode` described, built anew."""
+    if isinstance(recipe, list):
+        return tuple(decode(v) for v in recipe)
+    if not isinstance(recipe, dict):
+        return recipe
+    kind = _class(recipe["class"])
+    if "value" in recipe:
+        return kind(recipe["value"])
+    return kind(**{k: decode(v) for k, v in recipe["arguments"].items()})
+
+
+def _read(source: Path) -> dict[str, Any]:
+    """The content of `model.json`, if `save` wrote it and this version reads it."""
+    try:
+        recipe = json.loads((source / "model.json").read_bytes())
+    except ValueError:
+        recipe = None
+    if not isinstance(recipe, dict) or not {"format", "sha256", "shared", "model"} <= recipe.keys():
+        cure = "Copy the folder again, or take an earlier checkpoint."
+        reject("folder", str(source), "model.json is not what continua.save writes: the file is damaged", cure)
+    if recipe["format"] != FORMAT:
+        cure = f"This version reads format {FORMAT}; load it with the version of continua that saved it."
+        reject("folder", str(source), f"its format is {recipe['format']}", cure)
+    return recipe
+
+
+def _built(source: Path, recipe: Any) -> nn.Module:
+    try:
+        return decode(recipe)
+    except (KeyError, TypeError) as error:
+        why = f"its recipe does not fit this version of continua ({error})"
+        reject("folder", str(source), why, "Load it with the version that saved it.")
+
+
+def _shared(model: nn.Module) -> dict[str, str]:
+    """Every further name of a parameter, with its first name."""
+    first: dict[int, str] = {}
+    names = ((name, first.setdefault(id(p), name)) for name, p in model.named_parameters(remove_duplicate=False))
+    return {name: original for name, original in names if name != original}
+
+
+def _name(value: Any) -> str:
+    kind = type(value)
+    if not _is_ours(kind.__module__):
+        reject("model", value, f"{kind.__qualname__} is not a class of continua, so it could not be loaded", _IN_CODE)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _class(name: str) -> Any:
+    module, _, qualified = name.partition(":")
+    if not _is_ours(module):
+        reject("class", name, "it is not a class of continua, and no other is built from a file", _IN_CODE)
+    try:
+        found = getattr(importlib.import_module(module), qualified, None)
+    except ModuleNotFoundError:
+        found = None
+    if not isinstance(found, type) or found.__module__ != module:
+        reject("class", name, "there is no such class", "Load with the version of continua that saved it.")
+    return found
+
+
+def _is_ours(module: str) -> bool:
+    package, _, rest = module.partition(".")
+    return package == "continua" and rest.split(".")[0] in _ROOMS
+
+
+def _write(path: Path, content: bytes) -> None:
+    """A temporary file, flushed to disk, then renamed: a killed process leaves the old file or the new one."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)

@@ -1,0 +1,205 @@
+"""The continuous Transformer: embedding, flow, readout, and how its depth is solved and differentiated."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from continua.core.errors import reject
+from continua.core.shapes import Tensor
+from continua.fields.expansion import Expansion
+from continua.model.embedding import AbstractEmbedding, TokenEmbedding, VectorEmbedding
+from continua.model.flow import Flow, Part, Rate
+from continua.model.positions import SinusoidalPositions
+from continua.model.readout import AbstractReadout, MeanReadout, TokenReadout
+from continua.operators import Attention, FeedForward, LayerNorm, PreNorm
+from continua.operators.parameters import leaves
+from continua.solve import (
+    AbstractGradient,
+    AbstractSolver,
+    Adaptive,
+    Checkpointed,
+    Fixed,
+    Given,
+    Observer,
+    Solution,
+    Solver,
+)
+from continua.spaces.bases import Legendre
+from continua.spaces.causal import CausalTrapezoid
+from continua.spaces.cloud import Cloud
+from continua.spaces.samples import Trapezoid
+
+
+class ContinuousTransformer(nn.Module):
+    """inputs -> embedding -> X(0) -> dX/dz = f(z, X) -> X(Z) -> readout -> output.
+
+    Everything is an object passed in. `solver` decides how depth is stepped, `gradient` how the solve is
+    differentiated; neither is a parameter, and `at` gives the same model with others. In training mode the flow's
+    randomness (dropout) is drawn anew for each solve, in evaluation mode there is none.
+    """
+
+    def __init__(
+        self,
+        embedding: AbstractEmbedding,
+        flow: Flow,
+        readout: AbstractReadout,
+        solver: AbstractSolver = Solver(),
+        gradient: AbstractGradient = Checkpointed(),
+    ) -> None:
+        super().__init__()
+        _check_widths(embedding, flow, readout)
+        self.embedding = embedding
+        self.flow = flow
+        self.readout = readout
+        self.solver = solver
+        self.gradient = gradient
+
+    @classmethod
+    def default(
+        cls,
+        width: int,
+        outputs: int,
+        vocabulary: int | None = None,
+        features: int | None = None,
+        heads: int = 4,
+        modes: int = 4,
+        causal: bool = False,
+    ) -> "ContinuousTransformer":
+        """A model that is good as it is: pre-normed attention and feed-forward with weights smooth in depth.
+
+        Give `vocabulary` for whole numbers (one output a token) or `features` for signals over real time (one output a
+        sequence, trapezoid masses). Depth 1, Legendre modes, Dormand-Prince at 1e-4, checkpointed gradient.
+        """
+        if (vocabulary is None) == (features is None):
+            cure = "Pass vocabulary=... for tokens, or features=... for signals, not both."
+            reject("vocabulary", vocabulary, f"features = {features}: the input is not decided", cure)
+        if heads < 1 or width % heads:
+            reject("heads", heads, f"the width {width} does not split evenly", "Pass a divisor of the width.")
+        code = SinusoidalPositions(width, fastest=1.0 if vocabulary else 64.0, slowest=1e-4 if vocabulary else 0.5)
+        if vocabulary is not None:
+            embedding, readout = TokenEmbedding(vocabulary, width, code), TokenReadout(width, outputs)
+        else:
+            assert features is not None
+            rule = CausalTrapezoid() if causal else Trapezoid()
+            embedding, readout = VectorEmbedding(features, width, code, rule), MeanReadout(width, outputs)
+        attention = PreNorm(LayerNorm(), Attention(heads, width // heads, causal=causal))
+        feedforward = PreNorm(LayerNorm(), FeedForward(4 * width))
+        parts = [Part(f, Expansion(f.spec(width), Legendre(modes))) for f in (attention, feedforward)]
+        return cls(embedding, Flow(parts), readout)
+
+    def forward(
+        self, *inputs: Any, memory: Cloud | None = None, generator: torch.Generator | None = None, **named: Any
+    ) -> Tensor:
+        """The output for inputs as the embedding takes them; `memory` is the cloud for cross-attention."""
+        cloud = self.embedding(*inputs, **named)
+        solution = self.solve(cloud, memory=memory, generator=generator)
+        return self.readout(cloud.at(solution.points))
+
+    def solve(
+        self,
+        cloud: Cloud,
+        at: Sequence[float] = (),
+        observers: Sequence[Observer] = (),
+        memory: Cloud | None = None,
+        generator: torch.Generator | None = None,
+        rates: Sequence[Rate] = (),
+    ) -> Solution:
+        """The solve itself, from an embedded cloud: final state, statistics, trajectory at asked depths."""
+        bound = self.flow.bind(cloud, generator, memory, rates, self.gradient.twice, random=self.training)
+        return self.solver.solve(bound, bound.initial(), (0.0, self.flow.depth), self.gradient, at, observers)
+
+    def at(
+        self,
+        steps: int | None = None,
+        grid: Sequence[float] | None = None,
+        rtol: float | None = None,
+        solver: AbstractSolver | None = None,
+        gradient: AbstractGradient | None = None,
+    ) -> "ContinuousTransformer":
+        """The same model, parameters shared, solved otherwise.
+
+        `steps=8` takes eight equal steps, `grid=solution.stats.grid` freezes a grid (a sequence's output then does not
+        depend on its batch mates), `rtol=1e-8` sets both tolerances; each keeps the stepper. The result starts in the
+        mode of this model, and `train` and `eval` then act on one of the two alone.
+        """
+        if sum(x is not None for x in (steps, grid, rtol, solver)) > 1:
+            given = {"steps": steps, "grid": grid, "rtol": rtol, "solver": solver}
+            reject("at", given, "one way to step excludes the others", "Pass one of steps, grid, rtol, solver.")
+        if steps is not None:
+            solver = dataclasses.replace(self._stepping(), control=Fixed(steps))
+        elif grid is not None:
+            solver = dataclasses.replace(self._stepping(), control=Given(tuple(grid)))
+        elif rtol is not None:
+            solver = dataclasses.replace(self._stepping(), control=Adaptive(rtol, rtol))
+        chosen = (self.solver if solver is None else solver, self.gradient if gradient is None else gradient)
+        other = ContinuousTransformer(self.embedding, self.flow, self.readout, *chosen)
+        other.training = self.training
+        return other
+
+    def _stepping(self) -> Solver:
+        if not isinstance(self.solver, Solver):
+            reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(method, control)).")
+        return self.solver
+
+    def recipe(self) -> dict[str, Any]:
+        """The arguments that build this model anew (its values apart)."""
+        parts = ("embedding", "flow", "readout", "solver", "gradient")
+        return {name: getattr(self, name) for name in parts}
+
+
+class EncoderDecoder(nn.Module):
+    """Two continuous Transformers: the decoder's cross-attention reads the encoder's tokens at its end.
+
+    With piecewise-constant fields and unit steps it is `torch.nn.Transformer`, exactly.
+    """
+
+    def __init__(self, encoder: ContinuousTransformer, decoder: ContinuousTransformer) -> None:
+        super().__init__()
+        if encoder.readout.width != decoder.embedding.width:
+            why = f"the decoder's tokens have width {decoder.embedding.width}"
+            reject("encoder", encoder.readout.width, why, "Build both with one width.")
+        self.encoder = encoder
+        self.decoder = decoder
+
+    def remember(self, *inputs: Any, generator: torch.Generator | None = None, **named: Any) -> Cloud:
+        """The encoder's tokens, read out, on their measure: the memory of the decoder."""
+        cloud = self.encoder.embedding(*inputs, **named)
+        end = self.encoder.solve(cloud, generator=generator).points
+        return cloud.at(self.encoder.readout(cloud.at(end)))
+
+    def forward(self, source: Sequence[Any], target: Sequence[Any], generator: torch.Generator | None = None) -> Tensor:
+        """Output for the target, given the source; both are the arguments of their embeddings.
+
+        `model((tokens, present), (tokens,))` reads a source with padding and a target without.
+        """
+        memory = self.remember(*source, generator=generator)
+        return self.decoder(*target, memory=memory, generator=generator)
+
+    def at(self, **changed: Any) -> "EncoderDecoder":
+        """The same model, parameters shared, with both solves changed: the arguments of `ContinuousTransformer.at`."""
+        other = EncoderDecoder(self.encoder.at(**changed), self.decoder.at(**changed))
+        other.training = self.training
+        return other
+
+    def recipe(self) -> dict[str, Any]:
+        """The arguments that build this model anew (its values apart)."""
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+
+def _check_widths(embedding: AbstractEmbedding, flow: Flow, readout: AbstractReadout) -> None:
+    """Embedding, flow and readout speak of tokens of one width."""
+    width = embedding.width
+    if readout.width != width:
+        reject("readout", readout.width, f"the embedding has width {width}", f"Build it with width={width}.")
+    for index, part in enumerate(flow.parts):
+        assert isinstance(part, Part)
+        wanted = {name: tuple(leaf.shape) for name, leaf in leaves(part.operator.spec(width))}
+        held = {name: tuple(leaf.shape) for name, leaf in leaves(part.field.spec)}
+        if wanted != held:
+            name = next(n for n in {**wanted, **held} if wanted.get(n) != held.get(n))
+            why = f"on tokens of width {width} its operator asks for {wanted.get(name)}"
+            cure = f"Build the field from operator.spec({width})."
+            reject(f"flow.parts[{index}].{name}", held.get(name), why, cure)

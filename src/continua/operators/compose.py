@@ -1,0 +1,116 @@
+"""Operators made of operators: sums, cross-attention, dropout."""
+
+import dataclasses
+from typing import Any, final
+
+import torch
+
+from continua.core.errors import reject
+from continua.core.seeds import branched, generator_of
+from continua.core.shapes import Float, Points, Tensor
+from continua.operators.operator import AbstractOperator, Context
+from continua.operators.parameters import Theta
+from continua.spaces.cloud import Cloud
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Sum(AbstractOperator):
+    """f = sum_k f_k: operators that act side by side on the same state, as in the parallel block of GPT-J."""
+
+    terms: tuple[AbstractOperator, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.terms) == 0:
+            reject("terms", self.terms, "a sum needs a term", "Pass at least one operator.")
+
+    def spec(self, width: int) -> Theta:
+        return tuple(term.spec(width) for term in self.terms)
+
+    def bind(self, context: Context) -> "Sum":
+        return Sum(tuple(term.bind(context.branch(place)) for place, term in enumerate(self.terms)))
+
+    def memory(self, theta: Theta, cloud: Cloud) -> tuple[Any, ...]:
+        return tuple(term.memory(th, cloud) for term, th in zip(self.terms, theta, strict=True))
+
+    def attend(self, theta: Theta, queries: Cloud, memory: tuple[Any, ...]) -> Points:
+        velocity = self.terms[0].attend(theta[0], queries, memory[0])
+        for term, th, mem in zip(self.terms[1:], theta[1:], memory[1:], strict=True):
+            velocity = velocity + term.attend(th, queries, mem)
+        return velocity
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Cross(AbstractOperator):
+    """f(x) = inner.attend(x, memory of the source): cross-attention from x to another cloud, such as an encoder's.
+
+    `source` is the memory of the context in which the operator was bound.
+    """
+
+    inner: AbstractOperator
+    source: Cloud | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def spec(self, width: int) -> Theta:
+        return self.inner.spec(width)
+
+    def bind(self, context: Context) -> "Cross":
+        if context.memory is None:
+            cure = "Bind the flow with memory=cloud, or call the model with memory=cloud."
+            reject("memory", None, "this flow has cross-attention and nothing to attend to", cure)
+        asking, offering = context.cloud.points.shape[0], context.memory.points.shape[0]
+        if asking != offering:
+            why = f"it holds {offering} sequences, and {asking} ask"
+            reject("memory", tuple(context.memory.points.shape), why, "Give every sequence its own row of memory.")
+        return Cross(self.inner.bind(context), context.memory)
+
+    def memory(self, theta: Theta, cloud: Cloud) -> Any:
+        if self.source is None:
+            cure = "Call operator.bind(Context(cloud, memory=source)) and use what it returns."
+            reject("source", None, "the operator was not bound, and has nothing to attend to", cure)
+        return self.inner.memory(theta, self.source)
+
+    def attend(self, theta: Theta, queries: Cloud, memory: Any) -> Points:
+        return self.inner.attend(theta, queries, memory)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Dropout(AbstractOperator):
+    """f(x) = mask * inner(x), the entries of the mask independently 0 with probability `rate`, else 1/(1 - rate).
+
+    The mask is drawn at bind time and stays for the whole solve (one mask for each piece of a field that jumps, so
+    that a list of layers has independent masks, as in the standard networks). Without a seed nothing is dropped.
+    """
+
+    inner: AbstractOperator
+    rate: float
+    mask: Float[Tensor, "batch tokens width"] | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.rate < 1.0:
+            reject("rate", self.rate, "a probability below 1 is needed", "Pass 0 <= rate < 1.")
+
+    def spec(self, width: int) -> Theta:
+        return self.inner.spec(width)
+
+    def bind(self, context: Context) -> "Dropout":
+        inner = self.inner.bind(context.branch(1))
+        if context.seed is None or self.rate == 0.0:
+            return Dropout(inner, self.rate)
+        x = context.cloud.points
+        generator = generator_of(branched(context.seed, 0), x.device)
+        kept = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) >= self.rate
+        return Dropout(inner, self.rate, kept.to(x.dtype) / (1.0 - self.rate))
+
+    def memory(self, theta: Theta, cloud: Cloud) -> Any:
+        return self.inner.memory(theta, cloud)
+
+    def attend(self, theta: Theta, queries: Cloud, memory: Any) -> Points:
+        velocity = self.inner.attend(theta, queries, memory)
+        if self.mask is None:
+            return velocity
+        if self.mask.shape != velocity.shape:
+            cure = "Ask other queries without dropout: bind with seed=None."
+            reject("queries", tuple(velocity.shape), f"the mask was drawn for {tuple(self.mask.shape)}", cure)
+        return velocity * self.mask

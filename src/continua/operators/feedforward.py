@@ -1,0 +1,98 @@
+"""The feed-forward functional, and the damping that keeps a flow from growing."""
+
+import dataclasses
+import enum
+import math
+from collections.abc import Callable
+from typing import NamedTuple, final
+
+import torch
+import torch.nn.functional as F
+
+from continua.core.errors import reject
+from continua.core.shapes import Float, Points, Tensor
+from continua.operators.linear import linear
+from continua.operators.operator import AbstractPointwise, NoTheta
+from continua.operators.parameters import bias, weight
+
+
+class Activation(enum.Enum):
+    """Pointwise nonlinearities, as in torch."""
+
+    GELU = "gelu"
+    GELU_TANH = "gelu_tanh"
+    RELU = "relu"
+    SILU = "silu"
+    TANH = "tanh"
+    IDENTITY = "identity"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return _ACTIVATIONS[self](x)
+
+
+_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    Activation.GELU: F.gelu,
+    Activation.GELU_TANH: lambda x: F.gelu(x, approximate="tanh"),
+    Activation.RELU: F.relu,
+    Activation.SILU: F.silu,
+    Activation.TANH: torch.tanh,
+    Activation.IDENTITY: lambda x: x,
+}
+
+
+class FeedForwardTheta(NamedTuple):
+    """Kernels and biases of the feed-forward at one depth."""
+
+    w1: Float[Tensor, "*batched hidden width"]
+    w2: Float[Tensor, "*batched width hidden"]
+    b1: Float[Tensor, "*batched hidden"] | None = None
+    b2: Float[Tensor, "*batched width"] | None = None
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class FeedForward(AbstractPointwise):
+    """F(x) = phi2( W2 phi1( W1 x + b1 ) + b2 ), phi1 = GELU and phi2 = identity by default.
+
+    A GELU outside would bound every component of the velocity below by -0.17, hence the identity
+    (docs/mathematics.md, section 2). Reference implementation: the feed-forward of `torch.nn.TransformerEncoderLayer`.
+    """
+
+    hidden: int
+    phi1: Activation = Activation.GELU
+    phi2: Activation = Activation.IDENTITY
+    biased: bool = True
+
+    def __post_init__(self) -> None:
+        if self.hidden < 1:
+            reject("hidden", self.hidden, "the feed-forward needs at least one hidden unit", "Pass hidden >= 1.")
+
+    def spec(self, width: int) -> FeedForwardTheta:
+        w1 = weight((self.hidden, width), width)
+        w2 = weight((width, self.hidden), self.hidden)
+        if not self.biased:
+            return FeedForwardTheta(w1, w2)
+        return FeedForwardTheta(w1, w2, bias((self.hidden,)), bias((width,)))
+
+    def act(self, theta: FeedForwardTheta, points: Points) -> Points:
+        hidden = self.phi1(linear(points, theta.w1, theta.b1))
+        return self.phi2(linear(hidden, theta.w2, theta.b2))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Damping(AbstractPointwise):
+    """f(x) = -gamma x with gamma >= 0: pulls every token towards the origin (docs/mathematics.md, section 3)."""
+
+    gamma: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma < math.inf:
+            cure = "Pass a finite gamma >= 0; a negative one makes states grow exponentially in depth."
+            reject("gamma", self.gamma, "damping is finite and not negative", cure)
+
+    def spec(self, width: int) -> NoTheta:
+        return NoTheta()
+
+    def act(self, theta: NoTheta, points: Points) -> Points:
+        return -self.gamma * points

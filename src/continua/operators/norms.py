@@ -1,0 +1,150 @@
+"""LayerNorm and RMSNorm, before an operator or after its residual step."""
+
+import abc
+import dataclasses
+from typing import Any, NamedTuple, final
+
+import torch.nn.functional as F
+
+from continua.core.shapes import Float, Points, Tensor
+from continua.operators.linear import per_token
+from continua.operators.operator import AbstractOperator, Context, NoTheta
+from continua.operators.parameters import Theta, bias, gain
+from continua.spaces.cloud import Cloud
+
+
+class NormTheta(NamedTuple):
+    """Gain and bias of a norm at one depth; both `None` for the norm of gain 1."""
+
+    gain: Float[Tensor, "*batched width"] | None = None
+    bias: Float[Tensor, "*batched width"] | None = None
+
+
+class AbstractNorm(abc.ABC):
+    """Normalises each token by its own statistics over the embedding axis."""
+
+    @abc.abstractmethod
+    def spec(self, width: int) -> Theta:
+        """The parameters at one depth, as a tree of `Spec`."""
+
+    @abc.abstractmethod
+    def normalise(self, theta: Theta, x: Points) -> Points:
+        """The normalised states."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class LayerNorm(AbstractNorm):
+    """gain * (x - mean x) / sqrt(var x + eps) + bias. Equals `torch.nn.functional.layer_norm`."""
+
+    eps: float = 1e-5
+    affine: bool = True
+    biased: bool = True
+
+    def spec(self, width: int) -> NormTheta:
+        if not self.affine:
+            return NormTheta()
+        return NormTheta(gain((width,)), bias((width,)) if self.biased else None)
+
+    def normalise(self, theta: NormTheta, x: Points) -> Points:
+        if theta.gain is None or theta.gain.ndim == 1:
+            return F.layer_norm(x, x.shape[-1:], theta.gain, theta.bias, self.eps)
+        x = F.layer_norm(x, x.shape[-1:], eps=self.eps) * per_token(theta.gain)
+        return x if theta.bias is None else x + per_token(theta.bias)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RMSNorm(AbstractNorm):
+    """gain * x / sqrt(mean x^2 + eps). Equals `torch.nn.functional.rms_norm`."""
+
+    eps: float = 1e-6
+    affine: bool = True
+
+    def spec(self, width: int) -> NormTheta:
+        return NormTheta(gain((width,)) if self.affine else None)
+
+    def normalise(self, theta: NormTheta, x: Points) -> Points:
+        if theta.gain is None or theta.gain.ndim == 1:
+            return F.rms_norm(x, x.shape[-1:], theta.gain, self.eps)
+        return F.rms_norm(x, x.shape[-1:], eps=self.eps) * per_token(theta.gain)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Unnormalised(AbstractNorm):
+    """Leaves the states as they are."""
+
+    def spec(self, width: int) -> NoTheta:
+        return NoTheta()
+
+    def normalise(self, theta: NoTheta, x: Points) -> Points:
+        return x
+
+
+class NormedTheta(NamedTuple):
+    """Parameters of a norm and of the operator that it serves."""
+
+    norm: Theta
+    inner: Theta
+
+
+class NormedMemory(NamedTuple):
+    """What the inner operator keeps, and the tokens before and after the norm: to ask themselves they need it once."""
+
+    inner: Any
+    cloud: Cloud
+    normalised: Cloud
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PreNorm(AbstractOperator):
+    """f(x) = inner(norm(x)): the operator of GPT-2 and most later networks."""
+
+    norm: AbstractNorm
+    inner: AbstractOperator
+
+    def spec(self, width: int) -> NormedTheta:
+        return NormedTheta(self.norm.spec(width), self.inner.spec(width))
+
+    def bind(self, context: Context) -> "PreNorm":
+        return dataclasses.replace(self, inner=self.inner.bind(context))
+
+    def memory(self, theta: NormedTheta, cloud: Cloud) -> NormedMemory:
+        normalised = self._normalised(theta, cloud)
+        return NormedMemory(self.inner.memory(theta.inner, normalised), cloud, normalised)
+
+    def attend(self, theta: NormedTheta, queries: Cloud, memory: NormedMemory) -> Points:
+        themselves = queries is memory.cloud
+        normalised = memory.normalised if themselves else self._normalised(theta, queries)
+        return self.inner.attend(theta.inner, normalised, memory.inner)
+
+    def _normalised(self, theta: NormedTheta, cloud: Cloud) -> Cloud:
+        return cloud.at(self.norm.normalise(theta.norm, cloud.points))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PostNorm(AbstractOperator):
+    """f(x) = norm(x + inner(x)) - x: the residual step of BERT as a velocity.
+
+    One Euler step of size 1 gives norm(x + inner(x)) exactly, and at any other step size it is still the same ODE;
+    projecting with a trained norm after each step is not (docs/mathematics.md, section 3).
+    """
+
+    norm: AbstractNorm
+    inner: AbstractOperator
+
+    def spec(self, width: int) -> NormedTheta:
+        return NormedTheta(self.norm.spec(width), self.inner.spec(width))
+
+    def bind(self, context: Context) -> "PostNorm":
+        return dataclasses.replace(self, inner=self.inner.bind(context))
+
+    def memory(self, theta: NormedTheta, cloud: Cloud) -> Any:
+        return self.inner.memory(theta.inner, cloud)
+
+    def attend(self, theta: NormedTheta, queries: Cloud, memory: Any) -> Points:
+        x = queries.points
+        return self.norm.normalise(theta.norm, x + self.inner.attend(theta.inner, queries, memory)) - x

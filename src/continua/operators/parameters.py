@@ -1,0 +1,107 @@
+"""Parameters theta of an operator: nested named tuples of tensors, and the specification they are made from."""
+
+import abc
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, final
+
+import torch
+
+from continua.core.shapes import Tensor
+
+Theta = Any
+"""A named tuple (or plain tuple) of tensors, further tuples, and `None` where an operator goes without."""
+
+
+class AbstractLaw(abc.ABC):
+    """The law from which a parameter is drawn at initialisation."""
+
+    @abc.abstractmethod
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        """A tensor of this shape."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Normal(AbstractLaw):
+    """Independent normal entries of standard deviation `deviation`."""
+
+    deviation: float
+
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        return torch.randn(shape, generator=generator) * self.deviation
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Filled(AbstractLaw):
+    """Every entry equals `value`."""
+
+    value: float
+
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        return torch.full(shape, self.value)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """One parameter of an operator: its shape and the law of its initial value."""
+
+    shape: tuple[int, ...]
+    law: AbstractLaw
+
+    @property
+    def numel(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+
+def weight(shape: tuple[int, ...], fan_in: int) -> Any:
+    """The `Spec` of a kernel whose output has the variance of its input: normal entries of deviation 1/sqrt(fan_in)."""
+    return Spec(shape, Normal(1.0 / math.sqrt(fan_in)))
+
+
+def gain(shape: tuple[int, ...]) -> Any:
+    """The `Spec` of a gain, one at initialisation."""
+    return Spec(shape, Filled(1.0))
+
+
+def bias(shape: tuple[int, ...]) -> Any:
+    """The `Spec` of a bias, zero at initialisation."""
+    return Spec(shape, Filled(0.0))
+
+
+def leaves(theta: Theta, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of theta with their dotted names; absent ones (`None`) are left out."""
+    if isinstance(theta, tuple):
+        names = getattr(theta, "_fields", None) or [str(i) for i in range(len(theta))]
+        for name, branch in zip(names, theta, strict=True):
+            yield from leaves(branch, f"{prefix}{name}.")
+    elif theta is not None:
+        yield prefix.removesuffix("."), theta
+
+
+def rebuilt(template: Theta, values: Mapping[str, Any], prefix: str = "") -> Theta:
+    """Theta in the shape of `template`, its leaves taken by name from `values`."""
+    if isinstance(template, tuple):
+        names = getattr(template, "_fields", None) or [str(i) for i in range(len(template))]
+        branches = [rebuilt(b, values, f"{prefix}{n}.") for n, b in zip(names, template, strict=True)]
+        return type(template)(*branches) if hasattr(template, "_fields") else tuple(branches)
+    return None if template is None else values[prefix.removesuffix(".")]
+
+
+def mapped(function: Callable[[Any], Any], theta: Theta) -> Theta:
+    """Theta with `function` applied to every leaf."""
+    return rebuilt(theta, {name: function(leaf) for name, leaf in leaves(theta)})
+
+
+def drawn(spec: Theta, generator: torch.Generator | None = None) -> Theta:
+    """Initial values for every `Spec` of the tree."""
+    return mapped(lambda leaf: leaf.law.draw(leaf.shape, generator), spec)
+
+
+def count(spec: Theta) -> int:
+    """How many numbers theta holds at one depth."""
+    return sum(leaf.numel if isinstance(leaf, Spec) else leaf.numel() for _, leaf in leaves(spec))

@@ -1,0 +1,6 @@
+"""Floor 5: the only room that draws; it reads plain data and knows no model."""
+
+from continua.report.record import SolveRecord
+from continua.report.solve_figure import solve_figure
+
+__all__ = ["SolveRecord", "solve_figure"]

@@ -1,0 +1,130 @@
+"""How far an adaptive solve steps: the first step, and each next one by a proportional-integral controller."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from continua.core.errors import SolveError
+from continua.core.shapes import Depth, Tensor
+from continua.solve.control import Course
+from continua.solve.state import State, advanced
+
+_SAFETY, _LEAST, _MOST = 0.9, 0.2, 10.0
+_TREND = 4.0
+"""How much of a change of the error constant the controller believes."""
+_STRETCH = 1.05
+"""A step this much longer than proposed is tried if it lands on a stop: it saves a whole step."""
+_SHORTEST = 1e-14
+"""Steps shorter than this share of the depth are lost in rounding."""
+
+STEEPER = "Loosen rtol/atol, damp the flow (Damping), or shrink the weights."
+
+
+@dataclasses.dataclass
+class Pace:
+    """Where an adaptive solve stands and how long its next step may be: one for a batch, or one for each sequence.
+
+    An accepted step of error err has the error constant C = err / dz^k, k the order of the error estimate + 1, and the
+    controller proposes dz' = safety dz err^{-1/k} (C_before / C)^{0.3/k}, within [0.2, 10] dz and, right after a
+    rejection, no longer than dz. Without the last factor it would hold C for constant; with it, it follows a flow that
+    grows steeper or smoother (K. Gustafsson, Control-theoretic techniques for stepsize selection in implicit
+    Runge-Kutta methods, ACM Trans. Math. Softw. 20, 1994). Errors settle near 0.6 of the tolerance. A rejected step is
+    tried again with dz' = safety dz err^{-1/k}.
+    """
+
+    z: float
+    dz: float
+    """How long the next step may be; positive in either direction."""
+    stops: list[float]
+    """Depths ahead that no step may pass, the nearest first: breaks, then the end."""
+    order: int
+    """Of the error estimate."""
+    constant: float | None = None
+    """Error constant err / dz^k of the last accepted step, unless a stop came after it."""
+    rejected: float | None = None
+    """Error of the last try, if it was rejected."""
+
+    @property
+    def arrived(self) -> bool:
+        """Whether no depth is left."""
+        return not self.stops
+
+    def aim(self) -> float:
+        """The dz to try: it lands on a stop within reach; two even steps rather than a long and a tiny one."""
+        remaining = self.stops[0] - self.z
+        if self.dz * _STRETCH >= abs(remaining):
+            return remaining
+        if self.dz < _SHORTEST * max(abs(self.z), abs(self.stops[-1]), abs(remaining)):
+            raise _underflow(self.z, self.rejected)
+        return math.copysign(min(self.dz, 0.5 * abs(remaining)), remaining)
+
+    def accept(self, dz: float, error: float) -> bool:
+        """Moves on by an aimed step; whether it landed on a stop."""
+        landed = dz == self.stops[0] - self.z
+        self.z = self.stops.pop(0) if landed else self.z + dz
+        k, now = self.order + 1, max(error, 1e-10)
+        constant = now / abs(dz) ** k
+        trend = 1.0 if self.constant is None else min(_TREND, max(1.0 / _TREND, self.constant / constant))
+        factor = _SAFETY * now ** (-1.0 / k) * trend ** (0.3 / k)
+        proposed = abs(dz) * min(_MOST if self.rejected is None else 1.0, max(_LEAST, factor))
+        # a step cut short by a stop says nothing against the length proposed before
+        self.dz = max(self.dz, proposed) if landed else proposed
+        self.constant, self.rejected = None if landed else constant, None
+        return landed
+
+    def refuse(self, dz: float, error: float) -> None:
+        """Stays, and tries a shorter step; a non-finite error gives the shortest."""
+        factor = _SAFETY * error ** (-1.0 / (self.order + 1)) if math.isfinite(error) else 0.0
+        self.dz, self.rejected = abs(dz) * max(_LEAST, min(0.9, factor)), error
+
+
+def first_lengths(
+    course: Course,
+    state: State,
+    norms: Callable[[Tensor], Sequence[float]],
+    depth: Callable[[Sequence[float]], Depth],
+) -> tuple[list[float], State]:
+    """How long the first step may be - one length for every number that `norms` gives - and the slope at the start.
+
+    Two evaluations estimate the size of the velocity and how fast it turns, with the probe of E. Hairer, S. P. Norsett,
+    G. Wanner, Solving Ordinary Differential Equations I, section II.4. `depth` makes a depth of lengths.
+    """
+    start, end = course.span[0], course.stops()[0]
+    inside, sign = 0.5 * (start + end), math.copysign(1.0, end - start)
+    slope = course.bound(start, state, inside)
+    sizes, speeds = norms(state.points), norms(slope.points)
+    if not all(map(math.isfinite, speeds)):
+        raise SolveError("the velocity is not finite", start, "Look for nan or inf in the parameters or the input.")
+    reach = abs(end - start)
+    probes = [min(0.01 * d0 / d1 if min(d0, d1) > 1e-5 else 1e-6, reach) for d0, d1 in zip(sizes, speeds, strict=True)]
+    probe = sign * depth(probes)
+    with torch.no_grad():
+        ahead = State(advanced(state.points, probe, (1.0,), (slope.points,)), state.costs)
+        turned = norms(course.bound(start + probe, ahead, inside).points - slope.points)
+    k = 1 + (course.method.error_order or 0)
+    return [_first(h0, d1, d2 / h0, k) for h0, d1, d2 in zip(probes, speeds, turned, strict=True)], slope
+
+
+def _first(probe: float, speed: float, turn: float, k: int) -> float:
+    """The step whose error is expected to be small, and that moves no token farther than it is from the origin.
+
+    A velocity that turns at the rate r = turn / speed has a k-th derivative near speed r^{k-1}, hence an error near
+    speed r^{k-1} (h/c)^k. Unlike the customary (0.01 / max(speed, turn))^{1/k} this does not depend on the unit in
+    which depth is measured. c = 2.5 is the smallest that flows of attention and feed-forward showed.
+    """
+    if not math.isfinite(turn):  # the probe went too far
+        return 1e-3 * probe
+    speed = max(speed, 1e-5)
+    if turn <= 1e-15 * speed:
+        return 100.0 * probe
+    return min(100.0 * probe, 2.5 * speed ** (-1.0 / k) * (turn / speed) ** (1.0 / k - 1.0))
+
+
+def _underflow(z: float, error: float | None) -> SolveError:
+    if error is None or math.isfinite(error):
+        reason = "the step underflowed: however short, its error stays above the tolerance"
+        return SolveError(reason, z, f"The flow is too steep here. {STEEPER}")
+    reason = "the velocity is not finite however short the step"
+    return SolveError(reason, z, f"The state blows up at this depth, or a parameter is not finite. {STEEPER}")

@@ -1,0 +1,137 @@
+"""The solvers of torchdiffeq as solvers of this house: an optional peer (`pip install 'continua[peers]'`)."""
+
+import dataclasses
+import importlib
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from continua.core.errors import SolveError, reject
+from continua.core.shapes import Tensor
+from continua.solve.gradients.backsolve import Backsolve
+from continua.solve.gradients.direct import Direct
+from continua.solve.gradients.gradient import AbstractGradient, refuse_shards
+from continua.solve.integrate import check_state, checked_depths, checked_span
+from continua.solve.norms import Tolerance
+from continua.solve.record import Observer, Solution, Stats, Trajectory
+from continua.solve.solver import AbstractSolver
+from continua.solve.state import AbstractBound, State
+
+_ADAPTIVE = frozenset({"dopri8", "dopri5", "bosh3", "fehlberg2", "adaptive_heun"})
+
+
+@dataclasses.dataclass(frozen=True)
+class TorchdiffeqSolver(AbstractSolver):
+    """The methods of torchdiffeq: "dopri8", "implicit_adams", "scipy_solver" and the others that it knows by name.
+
+    The span is cut at breaks and asked depths, each piece a solve of its own. `Direct` is its `odeint`, `Backsolve` its
+    `odeint_adjoint`, which reports no reconstruction error; it knows no other gradient. `options` are passed on as they
+    are, such as (("step_size", 0.05),) for its fixed grids, which otherwise take a piece in one step. Where it has an
+    error norm it is the mass-weighted one of `Adaptive`, running costs left out. Statistics count evaluations alone.
+    """
+
+    method: str = "dopri8"
+    rtol: float = 1e-4
+    atol: float = 1e-4
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        Tolerance(self.rtol, self.atol)
+
+    def solve(
+        self,
+        bound: AbstractBound,
+        state: State,
+        span: tuple[float, float],
+        gradient: AbstractGradient,
+        at: Sequence[float] = (),
+        observers: Sequence[Observer] = (),
+    ) -> Solution:
+        start, end = checked_span(span)
+        check_state(state)
+        depths = checked_depths(at, (start, end))
+        self._check(bound, state, gradient, observers)
+        stats, visited = Stats(), {start: state.points}
+        for a, b in itertools.pairwise([start, *(z for z in bound.breaks if start < z < end), end]):
+            velocity = _Velocity(bound, 0.5 * (a + b), stats)
+            for z, after in itertools.pairwise([a, *(z for z in depths if a < z < b), b]):
+                state = self._piece(velocity, state, (z, after), gradient)
+                visited[after] = state.points
+        trajectory = Trajectory(depths, torch.stack([visited[z] for z in depths])) if depths else None
+        return Solution(state, stats, trajectory)
+
+    def _check(
+        self, bound: AbstractBound, state: State, gradient: AbstractGradient, observers: Sequence[Observer]
+    ) -> None:
+        if not isinstance(gradient, Direct | Backsolve):
+            cure = "Use gradient=Direct() or Backsolve(), or the house's own Solver()."
+            reject("gradient", gradient, "torchdiffeq knows odeint (Direct) and odeint_adjoint (Backsolve) alone", cure)
+        if isinstance(gradient, Backsolve) and gradient != Backsolve():
+            reject("gradient", gradient, "odeint_adjoint knows neither trust nor clip", "Use gradient=Backsolve().")
+        if observers:
+            reject("observers", observers, "torchdiffeq shows its steps to nobody", "Use the house's own Solver().")
+        asks = any(x.requires_grad for x in (state.points, *state.costs, *bound.tensors))
+        if asks and torch.is_grad_enabled() and self.method == "scipy_solver" and isinstance(gradient, Direct):
+            why = "autograd does not see through scipy, the gradient would be missing"
+            reject("gradient", gradient, why, "Use gradient=Backsolve(), or solve under torch.no_grad().")
+        if isinstance(gradient, Backsolve):
+            refuse_shards(bound.tensors, gradient)
+
+    def _piece(
+        self, velocity: "_Velocity", state: State, span: tuple[float, float], gradient: AbstractGradient
+    ) -> State:
+        """The state at the end of a piece without breaks."""
+        torchdiffeq, options = _torchdiffeq(), {"norm": velocity.norm, **dict(self.options)}
+        z = torch.tensor(span, dtype=torch.float64, device=state.points.device)
+        if self.method in _ADAPTIVE:  # they step beyond the end otherwise, where no field may be
+            options.setdefault("step_t", z)
+        settings = {"rtol": self.rtol, "atol": self.atol, "method": self.method, "options": options}
+        solve = torchdiffeq.odeint
+        if isinstance(gradient, Backsolve):
+            solve, settings["adjoint_params"] = torchdiffeq.odeint_adjoint, velocity.bound.tensors
+        velocity.forward = True
+        try:
+            points, *costs = (x[-1] for x in solve(velocity, (state.points, *state.costs), z, **settings))
+        except AssertionError as failure:  # the message goes on with whole tensors
+            raise _failed(str(failure).partition(":")[0], span[0]) from failure
+        velocity.forward = False
+        if not all(bool(torch.isfinite(x.detach()).all()) for x in (points, *costs)):
+            raise _failed("the state is no longer finite", span[0])
+        return State(points, tuple(costs))
+
+
+class _Velocity:
+    """The flow on one piece, as torchdiffeq calls it; counts the evaluations of either pass."""
+
+    def __init__(self, bound: AbstractBound, inside: float, stats: Stats) -> None:
+        self.bound = bound
+        self.inside = inside
+        self.stats = stats
+        self.forward = True
+
+    def __call__(self, z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if self.forward:
+            self.stats.evaluations += 1
+        else:
+            self.stats.backward_evaluations += 1
+        slope = self.bound(float(z.detach()), State(state[0], state[1:]), self.inside)
+        return (slope.points, *slope.costs)
+
+    def norm(self, ratios: tuple[Tensor, ...]) -> Tensor:
+        """The root mean square over the batch of mass-weighted errors, given in units of the tolerance."""
+        squares, weights = ratios[0].square().mean(-1), self.bound.weights
+        return (squares.mean() if weights is None else (weights * squares).sum(-1).mean()).sqrt()
+
+
+def _failed(reason: str, z: float) -> SolveError:
+    advice = "Loosen rtol/atol, set options such as max_num_steps or step_size, or damp the flow (Damping)."
+    return SolveError(f"torchdiffeq gave up on the piece that starts here: {reason}", z, advice)
+
+
+def _torchdiffeq() -> Any:
+    try:
+        return importlib.import_module("torchdiffeq")
+    except ImportError as missing:
+        raise ImportError("torchdiffeq is not installed. Install it: pip install 'continua[peers]'") from missing

@@ -1,0 +1,143 @@
+"""A cloud of weighted tokens: the measure mu = sum_i w_i delta_{x_i} that attention integrates against."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from continua.core.errors import reject
+from continua.core.shapes import Bool, Float, Mass, Points, Positions, Tensor
+from continua.spaces.measure import Measure
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+@final
+@dataclasses.dataclass(frozen=True, init=False, eq=False)
+class Cloud:
+    """Tokens of a batch of sequences as measures mu_b = sum_i w_bi delta_{x_bi} (docs/mathematics.md, section 1).
+
+    - `points`: the states x_i; those of absent tokens are set to zero.
+    - `mass`: the weights w_i >= 0; zero mass means that the token is absent (padding), `None` that each has mass 1.
+    - `positions`: the times t_i, not decreasing along each sequence; `None` means the index.
+    - `own`: the mass a token has in its own causal row, where it differs from `mass` (`CausalTrapezoid`).
+
+    What does not change along depth - masses, positions and what attention derives from them - is one `Measure`,
+    made here once and shared by every cloud that `at` returns.
+    """
+
+    points: Points
+    measure: Measure
+
+    def __init__(
+        self, points: Points, mass: Mass | None = None, positions: Positions | None = None, own: Mass | None = None
+    ) -> None:
+        _check_points(points)
+        measure = Measure.of(points.shape[:2], points, mass, positions, own)
+        object.__setattr__(self, "measure", measure)
+        object.__setattr__(self, "points", _scrubbed(points, measure))
+
+    @classmethod
+    def on(cls, points: Points, measure: Measure) -> "Cloud":
+        """Tokens on a measure that was checked before: neither validates nor synchronises.
+
+        Absent tokens must be finite: attention gives them no weight, and 0 * nan = nan.
+        """
+        cloud = object.__new__(cls)
+        object.__setattr__(cloud, "points", points)
+        object.__setattr__(cloud, "measure", measure)
+        return cloud
+
+    @classmethod
+    def ragged(
+        cls,
+        sequences: Sequence[Float[Tensor, "_ width"]],
+        mass: Sequence[Float[Tensor, " _"]] | None = None,
+        positions: Sequence[Float[Tensor, " _"]] | None = None,
+        own: Sequence[Float[Tensor, " _"]] | None = None,
+    ) -> "Cloud":
+        """Sequences of different lengths as one cloud: padded at the end with tokens of zero mass."""
+        _check_sequences(sequences)
+        for name, rows in (("mass", mass), ("positions", positions), ("own", own)):
+            if rows is not None:
+                _check_rows(name, rows, sequences)
+        weights = [torch.ones_like(x[:, 0]) for x in sequences] if mass is None else list(mass)
+        longest = max(len(x) for x in sequences)
+        return cls(
+            pad_sequence(list(sequences), batch_first=True),
+            pad_sequence(weights, batch_first=True),
+            None if positions is None else torch.stack([_held(row, longest) for row in positions]),
+            None if own is None else pad_sequence(list(own), batch_first=True),
+        )
+
+    def at(self, points: Points) -> "Cloud":
+        """The same tokens in other states: their masses and positions stay as they are."""
+        return Cloud.on(points, self.measure)
+
+    @property
+    def mass(self) -> Mass | None:
+        """The weights w_i; `None` when each is 1."""
+        return self.measure.mass
+
+    @property
+    def positions(self) -> Positions | None:
+        """The times t_i; `None` when time is the index."""
+        return self.measure.positions
+
+    @property
+    def present(self) -> Bool[Tensor, "batch tokens"] | None:
+        """Which tokens have mass; `None` when all have."""
+        return self.measure.present
+
+
+def _check_points(points: Tensor) -> None:
+    if points.ndim != 3:
+        cure = "Pass a tensor of shape (batch, tokens, width); a single sequence is x.unsqueeze(0)."
+        reject("points", tuple(points.shape), "a cloud has three axes", cure)
+    if points.dtype not in _DTYPES:
+        cure = "Convert with points.to(torch.float32) or points.to(torch.float64)."
+        reject("points", points.dtype, "the dtype is neither float32 nor float64", cure)
+    if points.numel() == 0:
+        cure = "Each axis of (batch, tokens, width) needs at least one entry."
+        reject("points", tuple(points.shape), "the cloud is empty", cure)
+
+
+def _scrubbed(points: Tensor, measure: Measure) -> Tensor:
+    """Absent tokens are set to zero: 0 * nan = nan would let them be heard."""
+    if measure.present is not None:
+        points = points.masked_fill(~measure.present.unsqueeze(-1), 0.0)
+    finite = torch.isfinite(points.detach())
+    if not bool(finite.all()):
+        b, i, d = (~finite).nonzero()[0].tolist()
+        cure = "Remove or impute the token, or give it zero mass."
+        reject(f"points[{b}, {i}, {d}]", points[b, i, d].item(), "the state of a token is not finite", cure)
+    return points
+
+
+def _check_sequences(sequences: Sequence[Tensor]) -> None:
+    if len(sequences) == 0:
+        reject("sequences", sequences, "there is no sequence", "Pass at least one tensor (tokens, width).")
+    first = sequences[0]
+    for i, x in enumerate(sequences):
+        if x.ndim != 2 or len(x) == 0 or x.shape[1] != first.shape[1]:
+            cure = "Pass tensors (tokens, width) of one width, each with at least one token."
+            reject(f"sequences[{i}]", tuple(x.shape), "this is no sequence, or not one of this batch", cure)
+        if x.dtype != first.dtype or x.device != first.device:
+            why = f"sequences[0] is {first.dtype} on {first.device}"
+            reject(f"sequences[{i}]", f"{x.dtype} on {x.device}", why, "Convert with x.to(sequences[0]).")
+
+
+def _check_rows(name: str, rows: Sequence[Tensor], sequences: Sequence[Tensor]) -> None:
+    if len(rows) != len(sequences):
+        reject(name, len(rows), f"there are {len(sequences)} sequences", "Pass one tensor (tokens,) a sequence.")
+    for i, (row, x) in enumerate(zip(rows, sequences, strict=True)):
+        if tuple(row.shape) != (len(x),):
+            why = f"sequences[{i}] has {len(x)} tokens"
+            reject(f"{name}[{i}]", tuple(row.shape), why, "Pass one number a token.")
+
+
+def _held(row: Tensor, length: int) -> Tensor:
+    """The row, its last entry repeated up to `length`: a time that is in order and in range."""
+    return torch.cat([row, row[-1:].expand(length - len(row))])

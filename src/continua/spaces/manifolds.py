@@ -1,0 +1,172 @@
+"""Manifolds on which the states of tokens live, each acting on the last axis.
+
+A vector without a direction (the zero vector; a constant vector on `CentredSphere`) cannot be projected.
+Raising would synchronise with the device at every solver stage, and dividing would give NaN: it is sent to 0
+with a zero gradient, so that padding stays harmless; `contains` says that 0 is not on the manifold.
+"""
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from continua.core.errors import reject
+from continua.core.shapes import Float, Tensor
+
+
+class AbstractManifold(abc.ABC):
+    """A submanifold of R^width with the induced metric."""
+
+    @property
+    @abc.abstractmethod
+    def law(self) -> str:
+        """The equations of the manifold, in words."""
+
+    @abc.abstractmethod
+    def project(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        """The point of the manifold nearest to `x`."""
+
+    @abc.abstractmethod
+    def tangent(
+        self, x: Float[Tensor, "*batch width"], v: Float[Tensor, "*batch width"]
+    ) -> Float[Tensor, "*batch width"]:
+        """`P_x v`, the orthogonal projection of `v` on the tangent space at `x`."""
+
+    @abc.abstractmethod
+    def defect(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, ""]:
+        """The largest violation of `law` in the batch, as a length. For tests and reports."""
+
+    @final
+    def retract(
+        self, x: Float[Tensor, "*batch width"], v: Float[Tensor, "*batch width"]
+    ) -> Float[Tensor, "*batch width"]:
+        """`project(x + v)`: the geodesic from `x` along the tangent `v`, up to O(|v|^3).
+
+        A projection is a second-order retraction (Absil and Malick, SIAM J. Optim. 22 (2012) 135-158).
+        """
+        return self.project(x + v)
+
+    @final
+    def contains(self, x: Float[Tensor, "*batch width"], atol: float) -> tuple[bool, str]:
+        """Whether every vector of `x` obeys `law` within `atol`, and the reason."""
+        if not bool(torch.isfinite(x).all()):
+            return False, "x has entries that are not finite"
+        defect = float(self.defect(x))
+        if defect > atol:
+            return False, f"{self.law} is violated by {defect:.3g} with atol={atol:.3g}"
+        return True, f"{self.law} holds to {defect:.3g} with atol={atol:.3g}"
+
+
+@final
+@dataclass(frozen=True)
+class Euclidean(AbstractManifold):
+    """R^width itself: every projection is the identity."""
+
+    @property
+    def law(self) -> str:
+        return "x in R^width"
+
+    def project(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        return x
+
+    def tangent(
+        self, x: Float[Tensor, "*batch width"], v: Float[Tensor, "*batch width"]
+    ) -> Float[Tensor, "*batch width"]:
+        return v
+
+    def defect(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, ""]:
+        return x.new_zeros(())
+
+
+@final
+@dataclass(frozen=True)
+class Sphere(AbstractManifold):
+    """`|x| = r`: `project(x) = r x/|x|`, `P_x v = v - u <u, v>` with `u = x/|x|`.
+
+    With r = sqrt(width) the projection is a gain-1 RMSNorm; equivalent to `torch.nn.functional.normalize` for
+    r = 1. Source: section 10 of docs/mathematics.md.
+    """
+
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_radius(self.radius)
+
+    @property
+    def law(self) -> str:
+        return f"|x| = {self.radius:.6g}"
+
+    def project(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        return self.radius * _direction(x)
+
+    def tangent(
+        self, x: Float[Tensor, "*batch width"], v: Float[Tensor, "*batch width"]
+    ) -> Float[Tensor, "*batch width"]:
+        return _orthogonal(_direction(x), v)
+
+    def defect(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, ""]:
+        return (torch.linalg.vector_norm(x, dim=-1) - self.radius).abs().max()
+
+
+@final
+@dataclass(frozen=True)
+class CentredSphere(AbstractManifold):
+    """`mean(x) = 0` and `|x| = r`, with `r = sqrt(width)` by default.
+
+        project(x) = r c/|c| ,   c = x - mean(x) ,   P_x v = (v - mean(v)) - u <u, v - mean(v)> ,   u = c/|c|
+
+    The default is the image of a gain-1 LayerNorm: `project` is `torch.nn.functional.layer_norm`, eps = 0.
+    """
+
+    radius: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_radius(self.radius)
+
+    @property
+    def law(self) -> str:
+        return f"mean(x) = 0 and |x| = {'sqrt(width)' if self.radius is None else format(self.radius, '.6g')}"
+
+    def project(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        return self._radius(x) * _direction(_centred(x))
+
+    def tangent(
+        self, x: Float[Tensor, "*batch width"], v: Float[Tensor, "*batch width"]
+    ) -> Float[Tensor, "*batch width"]:
+        return _orthogonal(_direction(_centred(x)), v - v.mean(dim=-1, keepdim=True))
+
+    def defect(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, ""]:
+        off_plane = math.sqrt(x.shape[-1]) * x.mean(dim=-1).abs()
+        off_sphere = (torch.linalg.vector_norm(x, dim=-1) - self._radius(x)).abs()
+        return torch.maximum(off_plane, off_sphere).max()
+
+    def _radius(self, x: Float[Tensor, "*batch width"]) -> float:
+        if x.shape[-1] < 2:
+            cure = "Use a width of at least 2, or Sphere()."
+            reject("x.shape", tuple(x.shape), "one centred number is always 0 and lies on no sphere", cure)
+        return math.sqrt(x.shape[-1]) if self.radius is None else self.radius
+
+
+def _direction(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+    """`x/|x|`, and 0 where `|x|` is too small to be squared in this dtype."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    # Dividing by infinity gives the value 0 and the gradient 0; adding a small eps, the gradient 1/eps.
+    return x / torch.where(norm <= math.sqrt(torch.finfo(x.dtype).tiny), math.inf, norm)
+
+
+def _centred(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+    """`x - mean(x)`, and exactly 0 where nothing but the rounding of the mean is left."""
+    centred = x - x.mean(dim=-1, keepdim=True)
+    rounding = 8.0 * torch.finfo(x.dtype).eps * x.detach().abs().amax(dim=-1, keepdim=True)
+    return torch.where(centred.detach().abs().amax(dim=-1, keepdim=True) <= rounding, 0.0, centred)
+
+
+def _orthogonal(u: Float[Tensor, "*batch width"], v: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+    return v - u * (u * v).sum(dim=-1, keepdim=True)
+
+
+def _check_radius(radius: float | None) -> None:
+    if radius is not None and not (radius > 0 and math.isfinite(radius)):
+        reject("radius", radius, "a sphere needs a positive, finite radius", "Give radius > 0.")

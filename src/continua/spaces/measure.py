@@ -1,0 +1,162 @@
+"""Masses and positions of a batch of sequences, with what attention derives from them once for a whole solve."""
+
+import dataclasses
+from typing import final
+
+import torch
+
+from continua.core.errors import reject
+from continua.core.shapes import Bool, Float, Mass, Positions, Tensor
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Measure:
+    """Weights w_i and times t_i of tokens, checked, with their logarithms.
+
+    `mass` is `None` for the counting measure. `log_mass` is `None` where it would change nothing: all present masses
+    of a sequence are equal and all tokens are present. Absent tokens have `log_mass = ABSENT`, a finite number whose
+    exponential is zero in every dtype (minus infinity would give 0 * inf = nan in the gradient).
+    """
+
+    shape: tuple[int, int]
+    mass: Mass | None
+    positions: Positions | None
+    present: Bool[Tensor, "batch tokens"] | None
+    log_mass: Mass | None
+    log_own: Mass | None
+    even: bool
+    """All present tokens of a sequence have the same mass."""
+    tied: bool
+    """Some sequence has two present tokens at one time."""
+    suffix: bool
+    """Absent tokens, if any, come after all present ones."""
+
+    @classmethod
+    def of(
+        cls,
+        shape: tuple[int, ...],
+        like: Tensor,
+        mass: Mass | None = None,
+        positions: Positions | None = None,
+        own: Mass | None = None,
+    ) -> "Measure":
+        """Checks and prepares; synchronises with the device, hence once per solve and never per stage."""
+        size = (shape[0], shape[1])
+        for name, tensor in (("mass", mass), ("positions", positions), ("own", own)):
+            if tensor is not None:
+                _check_like(name, tensor, size, like)
+        if mass is not None:
+            _check_mass("mass", mass)
+        if own is not None:
+            _check_mass("own", own)
+            _check_own(own, mass)
+        present = _present(mass)
+        if positions is not None:
+            _check_sorted(positions, present)
+        even = mass is None or _even(mass, present)
+        needed = present is not None or not even or own is not None
+        log_mass = None if mass is None or not needed else _log(mass)
+        return cls(
+            shape=size,
+            mass=mass,
+            positions=positions,
+            present=present,
+            log_mass=log_mass,
+            log_own=None if own is None else _log(own),
+            even=even and own is None,
+            tied=positions is not None and _tied(positions, present),
+            suffix=present is None or bool((present[:, 1:] <= present[:, :-1]).all()),
+        )
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What a velocity on this measure depends on."""
+        return tuple(x for x in (self.log_mass, self.log_own) if x is not None)
+
+    def weights(self) -> Float[Tensor, "batch tokens"] | None:
+        """Masses scaled to sum to one in each sequence, without a graph; `None` where all tokens count alike."""
+        if self.mass is None or (self.even and self.present is None):
+            return None
+        mass = self.mass.detach()
+        return mass / mass.sum(-1, keepdim=True)
+
+
+ABSENT = -1e9
+"""Stands for log 0."""
+
+
+def _log(mass: Tensor) -> Tensor:
+    """log w, and `ABSENT` at w = 0; the inner `where` keeps the gradient there zero instead of nan."""
+    heavy = mass > 0
+    return torch.where(heavy, torch.log(torch.where(heavy, mass, 1.0)), ABSENT)
+
+
+def _check_like(name: str, tensor: Tensor, size: tuple[int, int], like: Tensor) -> None:
+    if tuple(tensor.shape) != size:
+        cure = f"Pass one number a token: shape {size}."
+        reject(name, tuple(tensor.shape), "the shape does not fit the points", cure)
+    if tensor.dtype != like.dtype or tensor.device != like.device:
+        cure = f"Convert with {name}.to(points)."
+        reject(name, f"{tensor.dtype} on {tensor.device}", f"the points are {like.dtype} on {like.device}", cure)
+
+
+def _check_mass(name: str, mass: Tensor) -> None:
+    sound = torch.isfinite(mass) & (mass >= 0)
+    if not bool(sound.all()):
+        sequence, token = (~sound).nonzero()[0].tolist()
+        cure = "Pass finite masses >= 0; zero means that the token is absent."
+        reject(f"{name}[{sequence}, {token}]", mass[sequence, token].item(), "this is no mass", cure)
+    empty = mass.sum(-1) == 0
+    if bool(empty.any()):
+        cure = "Give at least one token a positive mass, or leave the sequence out of the batch."
+        sequence = int(empty.nonzero()[0])
+        reject(f"{name}[{sequence}]", mass[sequence].detach(), "the sequence has no mass at all", cure)
+
+
+def _check_own(own: Tensor, mass: Tensor | None) -> None:
+    heavy = torch.ones_like(own, dtype=torch.bool) if mass is None else mass > 0
+    torn = (own > 0) != heavy
+    if bool(torn.any()):
+        sequence, token = torn.nonzero()[0].tolist()
+        weight = 1.0 if mass is None else mass[sequence, token].item()
+        why = f"its mass is {weight}, and a token is present in its own row exactly where it is in later ones"
+        cure = "Give own and mass their zeros at the same tokens."
+        reject(f"own[{sequence}, {token}]", own[sequence, token].item(), why, cure)
+
+
+def _check_sorted(positions: Tensor, present: Tensor | None) -> None:
+    heard = torch.ones_like(positions, dtype=torch.bool) if present is None else present
+    lost = heard & ~torch.isfinite(positions)
+    if bool(lost.any()):
+        sequence, token = lost.nonzero()[0].tolist()
+        value, cure = positions[sequence, token].item(), "Drop the token or give it zero mass."
+        reject(f"positions[{sequence}, {token}]", value, "a present token needs a finite time", cure)
+    running = torch.where(heard, positions, -torch.inf).cummax(-1).values
+    falls = (heard & (positions < running)).nonzero()
+    if falls.numel() > 0:
+        sequence, token = falls[0].tolist()
+        why = f"it comes after a token at {running[sequence, token].item()}, and times may not decrease"
+        cure = "Sort the tokens of each sequence by time, with their points: positions.argsort(dim=-1, stable=True)."
+        reject(f"positions[{sequence}, {token}]", positions[sequence, token].item(), why, cure)
+
+
+def _present(mass: Tensor | None) -> Tensor | None:
+    if mass is None:
+        return None
+    present = mass.detach() > 0
+    return None if bool(present.all()) else present
+
+
+def _even(mass: Tensor, present: Tensor | None) -> bool:
+    if mass.requires_grad:
+        return False
+    largest = mass.max(-1, keepdim=True).values
+    same = mass == largest
+    return bool((same if present is None else same | ~present).all())
+
+
+def _tied(positions: Tensor, present: Tensor | None) -> bool:
+    heard = torch.ones_like(positions, dtype=torch.bool) if present is None else present
+    latest = torch.where(heard, positions, -torch.inf).cummax(-1).values
+    return bool((heard[:, 1:] & (positions[:, 1:] == latest[:, :-1])).any())

@@ -1,0 +1,94 @@
+"""Benchmarks run at small sizes and leave what a reader needs to repeat them; how fast they are is not tested."""
+
+import dataclasses
+import functools
+import json
+
+import pytest
+import torch
+
+from continua.bench import Outcome, Ratio, written
+from continua.bench.memory import prepared
+from continua.bench.peak import peak_memory
+from continua.bench.timing import interleaved, paired, summed, using_threads
+from continua.cli.bench import BENCHMARKS
+
+
+@pytest.fixture
+def no_processes(monkeypatch):
+    """Peaks that follow the steps or the tokens: every process of its own would take seconds to start."""
+
+    def peak(prepare, **settings):
+        prepare(**settings)()
+        return 10.0 * settings.get("steps", settings.get("tokens", 1))
+
+    for room in ("memory", "attention"):
+        monkeypatch.setattr(f"continua.bench.{room}.peak_memory", peak)
+
+
+@functools.cache
+def quick_outcome(name: str) -> Outcome:
+    return BENCHMARKS[name].quick().run()
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_runs_and_is_written_down(name, no_processes, tmp_path):
+    benchmark, before = BENCHMARKS[name].quick(), torch.get_num_threads()
+    path = written(tmp_path, name, ["continua", "bench", name, "--quick"], benchmark, quick_outcome(name))
+    record = json.loads(path.read_text())
+    assert record["command"] == f"continua bench {name} --quick"
+    assert record["claim"] == benchmark.claim and record["threads"] == 1
+    assert record["settings"]["threads"] == 1 and record["versions"]["torch"] == torch.__version__
+    assert record["rows"] and all(isinstance(row, dict) for row in record["rows"])
+    assert record["ratios"] and all(ratio["value"] > 0 for ratio in record["ratios"])
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_claim_speaks_of_two_threads_and_says_its_limits(name):
+    benchmark = BENCHMARKS[name]
+    assert benchmark.threads == 2 and benchmark.claim
+    assert dataclasses.is_dataclass(benchmark.quick()) and type(benchmark.quick()) is type(benchmark)
+
+
+def test_speed_counts_the_evaluations_of_both_sides(no_processes):
+    rows = quick_outcome("speed").rows
+    assert {row["solve"] for row in rows} == {"Direct", "odeint", "Checkpointed", "odeint_adjoint"}
+    for row in rows:
+        assert row["forward evaluations"] >= 8  # the start, the probe, one step of six
+        assert row["error / tolerance"] < 100
+        assert (row["backward evaluations"] > 0) == (row["solve"] in ("Checkpointed", "odeint_adjoint"))
+
+
+def test_every_case_runs_in_every_round():
+    order = []
+    seconds = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repetitions=3)
+    assert order == ["b", "a", "a", "b", "b", "a", "a", "b"]
+    assert [len(times) for times in seconds.values()] == [3, 3]
+
+
+def test_ratios_are_taken_round_by_round():
+    assert paired([1.0, 30.0, 3.0], [2.0, 60.0, 3.0]) == 0.5
+    assert summed({"a": [1.0, 2.0], "b": [10.0, 20.0], "c": [7.0, 7.0]}, ["a", "b"]) == [11.0, 22.0]
+
+
+def test_a_ratio_without_a_limit_is_for_information():
+    assert Ratio("r", 5.0).holds and Ratio("r", 0.7, 0.75).holds and not Ratio("r", 0.8, 0.75).holds
+
+
+def test_threads_are_given_back_after_a_failure():
+    before = torch.get_num_threads()
+    with pytest.raises(ZeroDivisionError), using_threads(before + 1):
+        raise ZeroDivisionError
+    assert torch.get_num_threads() == before
+
+
+def test_peak_memory_is_that_of_a_process_of_its_own():
+    sizes = {"batch": 2, "tokens": 64, "width": 32, "heads": 2, "hidden": 64}
+    peak = peak_memory(prepared, gradient="Direct", steps=4, modes=2, threads=1, sizes=sizes)
+    assert 0.5 < peak < 200.0  # a graph of 24 evaluations of 2 x 64 tokens
+
+
+def test_a_failed_process_says_why():
+    with pytest.raises(RuntimeError, match="no_such_gradient"):
+        peak_memory(prepared, gradient="no_such_gradient", steps=1, modes=2, threads=1, sizes={})

@@ -1,0 +1,100 @@
+"""The command line: help that helps, mistakes in one line, a demonstration that runs."""
+
+import subprocess
+import sys
+
+import pytest
+
+from continua.cli.bench import BENCHMARKS
+from continua.cli.main import COMMANDS, main
+
+DEMO = ["demo", "--tokens", "8", "--width", "8", "--rtol", "1e-3", "--depth", "1.0"]
+
+
+@pytest.fixture(autouse=True)
+def quiet_environment(monkeypatch):
+    """As users have it: no debugging, and a console wide enough that no word is broken."""
+    monkeypatch.delenv("CONTINUA_DEBUG", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_help_names_every_command(words, capsys):
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert all(f"  {name} " in printed for name in COMMANDS)
+    assert "--version" in printed and "--debug" in printed
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name, capsys):
+    with pytest.raises(SystemExit) as left:
+        main([name, "--help"])
+    assert left.value.code == 0
+    printed = capsys.readouterr().out
+    assert f"continua {name}" in printed and "--folder" in printed
+
+
+def test_bench_help_names_every_benchmark(capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in BENCHMARKS)
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("continua 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["demos"], "Did you mean 'demo'?"),
+        (["train-a-cat"], "Choose from demo, bench"),
+        (["bench", "sped"], "Choose from speed, overhead, memory, attention or all"),
+        (["demo", "--width", "7"], "--width = 7"),
+        (["demo", "--tokens", "1"], "--tokens = 1"),
+        (["demo", "--rtol", "0"], "rtol = 0.0"),
+        (["demo", "--depth", "-1"], "depth = -1.0"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(words, told, capsys):
+    assert main(words) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("continua: ") and told in printed
+    assert printed.count("\n") == 1
+
+
+def test_an_unknown_option_is_named(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["demo", "--tokns", "8"])
+    assert left.value.code == 2
+    assert "--tokens" in capsys.readouterr().err
+
+
+def test_debug_shows_where_a_mistake_came_from(monkeypatch):
+    with pytest.raises(ValueError, match="--width = 7"):
+        main(["demo", "--width", "7", "--debug"])
+    monkeypatch.setenv("CONTINUA_DEBUG", "1")
+    with pytest.raises(ValueError, match="--width = 7"):
+        main(["demo", "--width", "7"])
+
+
+def test_demo_solves_compares_and_draws(tmp_path, capsys):
+    assert main([*DEMO, "--folder", str(tmp_path / "demo")]) == 0
+    printed = capsys.readouterr().out
+    for word in ("accepted", "Checkpointed", "Direct", "Backsolve", "GPT", "solve.svg"):
+        assert word in printed
+    assert {path.name for path in (tmp_path / "demo").iterdir()} == {"solve.svg", "solve.png"}
+
+
+def test_bench_writes_where_it_is_told(tmp_path, capsys):
+    assert main(["bench", "overhead", "--quick", "--folder", str(tmp_path)]) == 0
+    assert "bare evaluations" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["overhead.json"]
+
+
+def test_the_module_is_a_program(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "continua.cli.main", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("continua ") and done.stderr == ""

@@ -1,0 +1,31 @@
+"""What all tests share: one thread, shapes checked at run time, the default dtype as it was."""
+
+import os
+
+import pytest
+import torch
+from jaxtyping import config, install_import_hook
+
+# Every annotated function of the package is checked against its shape words. Before the first import of continua.
+install_import_hook("continua", "beartype.beartype")
+
+# More threads than one for each test process only slow each other down; subprocesses read the variable.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
+
+
+@pytest.fixture
+def unchecked():
+    """The package as its users have it: without the shape checker, whose own errors would come first."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def float64():
+    """New tensors are double precision."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)

@@ -1,0 +1,101 @@
+import math
+
+import pytest
+import torch
+
+from continua.fields import Constant, PiecewiseConstant
+from continua.operators import FeedForward
+from continua.operators.parameters import drawn, leaves, mapped
+
+OPERATOR = FeedForward(hidden=3)
+SPEC = OPERATOR.spec(4)
+
+
+def theta(seed: int):
+    return drawn(SPEC, torch.Generator().manual_seed(seed))
+
+
+def equal(one, other) -> bool:
+    return all(torch.equal(a, b) for (_, a), (_, b) in zip(leaves(one), leaves(other), strict=True))
+
+
+def test_a_constant_field_is_the_same_at_every_depth():
+    field = Constant(SPEC)
+    assert field.breaks == () and equal(field(0.0), field(7.0))
+    assert all(a is b for (_, a), (_, b) in zip(leaves(field(0.0)), leaves(field(7.0)), strict=True))
+
+
+def test_layers_have_thickness_one():
+    field = PiecewiseConstant.layers(SPEC, 4)
+    assert field.edges == (0.0, 1.0, 2.0, 3.0, 4.0) and field.breaks == (1.0, 2.0, 3.0)
+    assert PiecewiseConstant.layers(SPEC, 1).breaks == ()
+
+
+def test_fill_takes_over_values_and_not_tensors():
+    given = theta(1)
+    field = Constant(SPEC)
+    assert field.fill(given) is field and equal(field(0.3), given)
+    for _, leaf in leaves(given):
+        leaf += 1.0
+    assert not equal(field(0.3), given)
+    assert all(parameter.requires_grad and parameter.is_leaf for parameter in field.parameters())
+
+
+def test_fill_gives_every_piece_its_own():
+    field = PiecewiseConstant(SPEC, (0.0, 0.5, 3.0))
+    assert field.fill([theta(1), theta(2)]) is field
+    assert equal(field(0.0), theta(1)) and equal(field(0.49), theta(1))
+    assert equal(field(0.5), theta(2)) and equal(field(3.0), theta(2))
+    assert equal(field(0.5, 0.4), theta(1)) and equal(field(0.5, 0.6), theta(2))
+
+
+def test_beyond_the_edges_the_nearest_piece_is_read():
+    field = PiecewiseConstant(SPEC, (0.0, 1.0, 2.0)).fill([theta(1), theta(2)])
+    assert equal(field(-1e-9), theta(1)) and equal(field(2.0 + 1e-9), theta(2))
+
+
+def test_a_step_touches_the_gradient_of_its_own_piece_alone():
+    field = PiecewiseConstant.layers(SPEC, 3)
+    OPERATOR.act(field(1.0, 1.5), torch.ones(1, 2, 4)).sum().backward()
+    touched = [[p.grad is not None for p in piece.parameters()] for piece in field.pieces]
+    assert touched == [[False] * 4, [True] * 4, [False] * 4]
+
+
+def test_sequences_at_depths_of_their_own_touch_their_own_pieces():
+    field = PiecewiseConstant.layers(SPEC, 3)
+    OPERATOR.act(field(torch.tensor([0.5, 2.5])), torch.ones(2, 2, 4)).sum().backward()
+    grads = [piece["w1"].grad for piece in field.pieces]  # pyright: ignore[reportIndexIssue]
+    assert [bool((grad != 0).any()) for grad in grads] == [True, False, True]
+
+
+def test_one_constant_is_shared_by_all_sequences():
+    field = Constant(SPEC)
+    OPERATOR.act(field(torch.tensor([0.5, 2.5])), torch.ones(2, 2, 4)).sum().backward()
+    assert all(parameter.grad is not None for parameter in field.parameters())
+    assert dict(leaves(field(torch.tensor([0.5, 2.5]))))["w1"].shape == (2, 3, 4)
+
+
+@pytest.mark.parametrize("edges", [(0.0,), (0.0, 1.0, 1.0), (0.0, 2.0, 1.0), (0.0, math.nan), (0.0, math.inf), ()])
+def test_bad_edges_are_named(edges):
+    with pytest.raises(ValueError, match=r"edges = \(.*\): edges must increase.*Pass \(0\.0, 1\.0, \.\.\., L\)"):
+        PiecewiseConstant(SPEC, edges)
+
+
+def test_no_layers_are_named():
+    with pytest.raises(ValueError, match=r"edges = \[0\.0\]: "):
+        PiecewiseConstant.layers(SPEC, 0)
+
+
+def test_bad_values_are_named():
+    field, pieces = Constant(SPEC), PiecewiseConstant.layers(SPEC, 2)
+    with pytest.raises(ValueError, match=r"w1 = \(3, 5\): the field holds \(3, 4\)\. Pass theta of the same sizes"):
+        field.fill(drawn(OPERATOR.spec(5)))
+    bare = FeedForward(hidden=3, biased=False)
+    with pytest.raises(ValueError, match=r"theta = \['w1', 'w2'\]: the field holds \['b1', 'b2', 'w1', 'w2'\]\. Pass"):
+        field.fill(drawn(bare.spec(4)))
+    with pytest.raises(ValueError, match=r"theta = \['b1', 'b2', 'w1', 'w2'\]: the field holds \['w1', 'w2'\]"):
+        Constant(bare.spec(4)).fill(theta(0))
+    with pytest.raises(ValueError, match=r"thetas = 1: the field has 2 pieces\. Pass one theta a piece"):
+        pieces.fill([theta(0)])
+    with pytest.raises(ValueError, match=r"w1 = \(1, 3, 4\)"):
+        field.fill(mapped(lambda leaf: leaf[None], theta(0)))

@@ -1,0 +1,173 @@
+"""Laws that every parameter field obeys; joining `all_fields` means facing them all."""
+
+import copy
+import inspect
+
+import pytest
+import torch
+
+from continua import fields
+from continua.fields import AbstractField
+from continua.operators import Attention, Context, Damping, FeedForward, LayerNorm, PreNorm, Sum
+from continua.operators.parameters import leaves
+from continua.spaces import Cloud
+from registries import all_fields, all_operators
+
+WIDTH = 6
+SPEC = Sum((PreNorm(LayerNorm(), FeedForward(hidden=3)), Damping(0.1))).spec(WIDTH)
+DEPTHS = [0.0, 0.25, 0.5, 1.3, 2.0, 2.9, 3.0]
+each_field = pytest.mark.parametrize("make", all_fields.values(), ids=all_fields.keys())
+
+
+def built(make, spec=SPEC, seed: int = 0, stirred: bool = True) -> AbstractField:
+    """A field in float64; stirred, so that no two pieces or modes are equal, gains and biases included."""
+    generator = torch.Generator().manual_seed(seed)
+    field = make(spec, generator).double()
+    for parameter in field.parameters() if stirred else ():
+        parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return field
+
+
+def values(theta) -> dict[str, torch.Tensor]:
+    return dict(leaves(theta))
+
+
+def equal(one, other) -> bool:
+    one, other = values(one), values(other)
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@each_field
+@pytest.mark.parametrize("case", all_operators, ids=repr)
+@pytest.mark.parametrize("batched", [False, True], ids=["one depth", "one for each sequence"])
+def test_any_field_serves_any_operator(make, case, batched):
+    field = built(make, case.operator.spec(WIDTH))
+    generator = torch.Generator().manual_seed(1)
+    points = torch.randn(2, 4, WIDTH, generator=generator, dtype=torch.float64)
+    cloud = Cloud(points, positions=torch.arange(4.0, dtype=torch.float64).expand(2, -1).clone())
+    theta = field(torch.tensor([0.7, 2.3], dtype=torch.float64) if batched else 0.7)
+    bound = case.operator.bind(Context(cloud, Cloud(points, None, cloud.positions)))
+    velocity = bound.velocity(theta, cloud)
+    assert velocity.shape == points.shape and bool(torch.isfinite(velocity).all())
+    if count := len(list(field.parameters())):
+        velocity.square().sum().backward()
+        assert sum(p.grad is not None for p in field.parameters()) >= (1 if field.breaks else count)
+
+
+@each_field
+def test_theta_has_the_form_of_the_specification(make):
+    field = built(make)
+    for z in DEPTHS:
+        shapes = {name: tuple(leaf.shape) for name, leaf in leaves(field(z))}
+        assert shapes == {name: leaf.shape for name, leaf in leaves(SPEC)}
+
+
+@each_field
+def test_breaks_increase_and_the_field_is_smooth_between_them(make):
+    field, step = built(make), 1e-7
+    assert list(field.breaks) == sorted(set(field.breaks))
+    for z in DEPTHS:
+        if z not in field.breaks and 0 < z < 3:
+            before, after = values(field(z - step)), values(field(z + step))
+            assert all(float((after[name] - before[name]).detach().abs().max()) < 1e-4 for name in before)
+
+
+@each_field
+def test_inside_picks_the_side_of_a_jump(make):
+    field = built(make)
+    for z in (*field.breaks, 1.3):
+        left, right = field(z, z - 0.1), field(z, z + 0.1)
+        assert equal(right, field(z))
+        assert equal(left, right) is (z not in field.breaks)
+        nearly = values(field(z - 1e-9))
+        torch.testing.assert_close(values(left), nearly, rtol=0, atol=1e-6)  # a slope of at most 1e3
+
+
+@each_field
+@pytest.mark.parametrize("shift", [None, -0.1, 0.1], ids=["anywhere", "from the left", "from the right"])
+def test_depths_of_their_own_equal_a_loop(make, shift):
+    field = built(make)
+    z = torch.tensor(DEPTHS[1:-1], dtype=torch.float64)
+    inside = None if shift is None else z + shift
+    together = values(field(z, inside))
+    for row, depth in enumerate(z.tolist()):
+        alone = values(field(depth, None if shift is None else depth + shift))
+        torch.testing.assert_close({n: v[row] for n, v in together.items()}, alone, rtol=1e-13, atol=1e-13)
+
+
+@each_field
+def test_gradients_to_the_parameters(make):
+    spec = FeedForward(hidden=2).spec(2)
+    field = built(make, spec)
+    names, parameters = zip(*field.named_parameters(), strict=True)
+
+    def asked(z, *given):
+        theta = torch.func.functional_call(field, dict(zip(names, given, strict=True)), (z,))
+        return tuple(leaf for _, leaf in leaves(theta))
+
+    for z in (0.7, torch.tensor([0.2, 2.6], dtype=torch.float64)):
+        assert torch.autograd.gradcheck(asked, (z, *(p.detach().requires_grad_() for p in parameters)))
+
+
+@each_field
+def test_state_dict_and_recipe_rebuild_the_field(make):
+    field, other = built(make), built(make, seed=1)
+    if len(list(field.parameters())):
+        assert not equal(field(1.3), other(1.3))
+    other.load_state_dict(field.state_dict())
+    again = type(field)(**field.recipe()).double()
+    again.load_state_dict(field.state_dict())
+    for z in DEPTHS:
+        assert equal(field(z), other(z)) and equal(field(z), again(z))
+    assert again.breaks == field.breaks
+
+
+@each_field
+def test_a_deep_copy_lives_on_its_own(make):
+    field = built(make)
+    twin, before = copy.deepcopy(field), {n: v.clone() for n, v in values(field(1.3)).items()}
+    assert equal(field(1.3), twin(1.3))
+    for parameter in twin.parameters():
+        parameter.data += 1.0
+    assert all(torch.equal(before[name], leaf) for name, leaf in leaves(field(1.3)))
+    assert not equal(field(1.3), twin(1.3))
+
+
+@each_field
+def test_the_generator_decides_the_initial_values(make):
+    first, same, other = (built(make, seed=seed, stirred=False) for seed in (0, 0, 1))
+    assert equal(first(1.3), same(1.3)) and not equal(first(1.3), other(1.3))
+
+
+@each_field
+def test_gains_and_biases_start_as_constants(make):
+    field = built(make, PreNorm(LayerNorm(), Attention(heads=2, key=3)).spec(WIDTH), stirred=False)
+    for z in DEPTHS:
+        theta = field(z)
+        # Their coefficients were made in float32.
+        torch.testing.assert_close(theta.norm.gain, torch.ones(WIDTH, dtype=torch.float64), rtol=0, atol=1e-6)
+        assert bool((theta.norm.bias == 0).all()) and bool((theta.inner.bo == 0).all())
+
+
+@each_field
+def test_dtype_follows_the_module(make):
+    field = make(SPEC, torch.Generator().manual_seed(0))
+    for dtype in (torch.float32, torch.float64):
+        field = field.to(dtype)
+        depths = torch.tensor([0.1, 2.0], dtype=torch.float64)
+        for theta in (field(0.5), field(depths), field(depths.float()), field(depths, depths - 0.05)):
+            assert all(leaf.dtype == dtype for _, leaf in leaves(theta))
+
+
+@each_field
+def test_an_operator_without_parameters_needs_no_field(make):
+    spec = Damping(0.1).spec(WIDTH)
+    field = built(make, spec)
+    assert field(1.0) == spec == field(torch.tensor([0.5, 1.0]))
+    assert list(field.parameters()) == []
+
+
+def test_the_registry_is_complete():
+    classes = {c for c in vars(fields).values() if inspect.isclass(c) and issubclass(c, AbstractField)}
+    made = {type(make(SPEC, torch.Generator())) for make in all_fields.values()}
+    assert made == {c for c in classes if not inspect.isabstract(c)}

@@ -1,0 +1,234 @@
+"""Wrong input is refused with the name of the argument, its value and a cure."""
+
+import math
+
+import pytest
+import torch
+
+from continua.fields import Constant, PiecewiseConstant
+from continua.model import (
+    ContinuousTransformer,
+    Embedded,
+    EncoderDecoder,
+    Flow,
+    Layers,
+    LearnedPositions,
+    MeanReadout,
+    Normalised,
+    Part,
+    SinusoidalPositions,
+    TokenEmbedding,
+    TokenReadout,
+    VectorEmbedding,
+    bert,
+    encoder,
+    gpt,
+)
+from continua.operators import Attention, FeedForward
+from continua.solve import Adaptive, DormandPrince, PerSequence, Solver
+from continua.spaces import Cloud
+from parity import run
+from registries import LONGEST, VOCABULARY, all_presets
+
+LAYERS = Layers(2, width=8, heads=2)
+
+
+def default(**changed):
+    sizes = {"width": 8, "outputs": 5, "vocabulary": VOCABULARY, "heads": 2} | changed
+    return ContinuousTransformer.default(**sizes)
+
+
+@pytest.mark.parametrize("name", all_presets)
+@pytest.mark.parametrize("token", [-1, VOCABULARY, 10**6])
+def test_unknown_tokens(name, token):
+    tokens = torch.zeros(2, 4, dtype=torch.long)
+    tokens[1, 2] = token
+    with pytest.raises(ValueError, match=rf"tokens = {token}: there is no such token.*from 0 to {VOCABULARY - 1}"):
+        run(all_presets[name](LAYERS), tokens)
+
+
+@pytest.mark.parametrize("name", all_presets)
+def test_sequences_beyond_the_table_of_positions(name):
+    tokens = torch.zeros(2, LONGEST + 1, dtype=torch.long)
+    with pytest.raises(ValueError, match=rf"positions = {LONGEST}: .*from 0 to {LONGEST - 1}.*Shorten"):
+        run(all_presets[name](LAYERS), tokens)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (torch.zeros(4, dtype=torch.long), r"tokens = \(4,\): .*tokens.unsqueeze\(0\)"),
+        (torch.zeros(2, 0, dtype=torch.long), r"tokens = \(2, 0\): "),
+        (torch.zeros(2, 3, 4, dtype=torch.long), r"tokens = \(2, 3, 4\): "),
+        (torch.zeros(2, 4), r"tokens = torch.float32: .*tokens.long\(\)"),
+        (torch.zeros(2, 4, dtype=torch.bool), r"tokens = torch.bool: "),
+    ],
+    ids=str,
+)
+def test_tokens_of_another_shape_or_dtype(tokens, message):
+    with pytest.raises(ValueError, match=message):
+        default()(tokens)
+
+
+def test_masks_and_times_of_another_shape_or_dtype():
+    model, tokens = default(), torch.zeros(2, 4, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"present = \(2, 3\): .*shape \(2, 4\)"):
+        model(tokens, torch.ones(2, 3, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"present = torch.int64: .*present.bool\(\)"):
+        model(tokens, torch.ones(2, 4, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"positions = \(4,\): .*shape \(2, 4\)"):
+        model(tokens, positions=torch.arange(4.0))
+    with pytest.raises(ValueError, match=r"positions = torch.float64: the model works in torch.float32"):
+        model(tokens, positions=torch.arange(4.0, dtype=torch.float64).expand(2, 4))
+    with pytest.raises(ValueError, match=r"positions.* = 1.0: .*Sort"):
+        model(tokens, positions=torch.tensor([[2.0, 1.0, 3.0, 4.0]]).expand(2, 4))
+    with pytest.raises(ValueError, match=r"mass.*: .*no mass at all"):
+        model(tokens, torch.tensor([[True] * 4, [False] * 4]))
+    learned = TokenEmbedding(5, 8, LearnedPositions(4, 8))
+    with pytest.raises(ValueError, match=r"positions = 0.5: .*whole numbers only. Use SinusoidalPositions"):
+        learned(tokens, positions=torch.tensor([[0.0, 0.5, 1.0, 2.0]]).expand(2, 4))
+    with pytest.raises(ValueError, match=r"positions = -1: the table reaches from 0 to 3"):
+        learned(tokens, positions=torch.tensor([[-1.0, 0.0, 1.0, 2.0]]).expand(2, 4))
+
+
+def test_signals_of_another_shape_or_dtype():
+    model = default(vocabulary=None, features=3)
+    with pytest.raises(ValueError, match=r"values = \(2, 5, 4\): .*\(batch, tokens, 3\)"):
+        model(torch.randn(2, 5, 4))
+    with pytest.raises(ValueError, match=r"values = \(5, 3\): .*\(batch, tokens, 3\)"):
+        model(torch.randn(5, 3))
+    with pytest.raises(ValueError, match=r"values = torch.float64: .*values.to\(torch.float32\)"):
+        model(torch.randn(2, 5, 3, dtype=torch.float64))
+    values = torch.randn(2, 5, 3)
+    values[1, 2, 0] = math.nan
+    with pytest.raises(ValueError, match=r"values\[1, 2, 0\] = nan: .*Remove or impute"):
+        model(values)
+
+
+def test_clouds_of_another_width():
+    model = encoder(LAYERS, Embedded(8), Normalised(8))
+    with pytest.raises(ValueError, match=r"cloud = \(2, 5, 7\): .*\(batch, tokens, 8\)"):
+        model(Cloud(torch.randn(2, 5, 7)))
+    with pytest.raises(ValueError, match=r"cloud = 'Tensor': this model reads clouds. Pass Cloud"):
+        model(torch.randn(2, 5, 8))
+
+
+# --- models that do not fit together
+
+
+def test_input_that_is_not_decided():
+    with pytest.raises(ValueError, match=r"vocabulary = 11: features = 3: the input is not decided.*not both"):
+        default(features=3)
+    with pytest.raises(ValueError, match=r"vocabulary = None: features = None"):
+        default(vocabulary=None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"heads": 3}, r"heads = 3: the width 8 does not split evenly. Pass a divisor"),
+        ({"heads": 0}, r"heads = 0: "),
+        ({"width": 7, "heads": 1}, r"width = 7: sines and cosines come in pairs"),
+        ({"outputs": 0}, r"outputs = 0: .*Pass outputs >= 1"),
+        ({"vocabulary": 0}, r"vocabulary = 0: .*Pass vocabulary >= 1"),
+        ({"vocabulary": None, "features": 0}, r"features = 0: .*Pass features >= 1"),
+    ],
+    ids=str,
+)
+def test_sizes_of_the_default_model(changed, message):
+    with pytest.raises(ValueError, match=message):
+        default(**changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"heads": 3}, r"heads = 3: the width 8 does not split evenly. Pass a divisor"),
+        ({"heads": 0}, r"heads = 0: "),
+        ({"count": 0}, r"count = 0: .*Pass count >= 1"),
+        ({"width": -8}, r"width = -8: "),
+        ({"hidden": 0}, r"hidden = 0: "),
+        ({"dropout": 1.0}, r"dropout = 1.0: .*0 <= dropout < 1"),
+        ({"dropout": -0.1}, r"dropout = -0.1: "),
+    ],
+    ids=str,
+)
+def test_sizes_of_layers(changed, message):
+    with pytest.raises(ValueError, match=message):
+        Layers(**({"count": 2, "width": 8, "heads": 2} | changed))
+
+
+def test_parts_of_different_width():
+    with pytest.raises(ValueError, match=r"embedding = 6: its width is not that of the layers, 8.*width=8"):
+        gpt(LAYERS, Embedded(6), Normalised(8))
+    with pytest.raises(ValueError, match=r"readout = 6: the embedding has width 8.*width=8"):
+        bert(LAYERS, Embedded(8), Normalised(6))
+    with pytest.raises(ValueError, match=r"code = 6: its width is not that of the tokens, 8"):
+        TokenEmbedding(5, 8, LearnedPositions(4, 6))
+    with pytest.raises(ValueError, match=r"code = 6: "):
+        VectorEmbedding(5, 8, SinusoidalPositions(6))
+    reader = encoder(LAYERS, Embedded(8), Normalised(8))
+    writer = encoder(Layers(2, width=4, heads=2), Embedded(4), Normalised(4))
+    with pytest.raises(ValueError, match=r"encoder = 8: the decoder's tokens have width 4"):
+        EncoderDecoder(reader, writer)
+
+
+def test_fields_for_another_operator_or_width():
+    operator = FeedForward(6)
+    narrow = Flow([Part(operator, Constant(operator.spec(4)))])
+    message = r"flow.parts\[0\].w1 = \(6, 4\): on tokens of width 8 .*\(6, 8\).*operator.spec\(8\)"
+    with pytest.raises(ValueError, match=message):
+        ContinuousTransformer(Embedded(8), narrow, Normalised(8))
+    other = Flow([Part(operator, Constant(Attention(2, 4).spec(8)))])
+    with pytest.raises(ValueError, match=r"flow.parts\[0\].w1 = None: "):
+        ContinuousTransformer(Embedded(8), other, Normalised(8))
+
+
+def test_flows_that_are_none():
+    operator = FeedForward(6)
+    with pytest.raises(ValueError, match=r"parts = \[\]: a flow needs at least one part"):
+        Flow([])
+    with pytest.raises(ValueError, match=r"depth = 0.0: .*Pass depth > 0"):
+        Flow([Part(operator, Constant(operator.spec(8)))], 0.0)
+    with pytest.raises(ValueError, match=r"parts = \(1.0, 2.0\): a field jumps outside \(0, 1.5\)"):
+        Flow([Part(operator, PiecewiseConstant.layers(operator.spec(8), 3))], 1.5)
+
+
+def test_readouts_and_embeddings_of_no_size():
+    for build in (TokenReadout, MeanReadout):
+        with pytest.raises(ValueError, match=r"outputs = 0: "):
+            build(8, 0)
+    with pytest.raises(ValueError, match=r"length = 0: "):
+        LearnedPositions(0, 8)
+    with pytest.raises(ValueError, match=r"slowest = 2.0: .*0 < slowest <= fastest"):
+        SinusoidalPositions(8, fastest=1.0, slowest=2.0)
+
+
+# --- solves that do not fit the flow
+
+
+def test_a_decoder_without_memory():
+    decoder = all_presets["encoder_decoder"](LAYERS).decoder
+    with pytest.raises(ValueError, match=r"memory = None: .*memory=cloud"):
+        decoder(torch.zeros(2, 4, dtype=torch.long))
+
+
+def test_a_grid_that_ends_elsewhere():
+    with pytest.raises(ValueError, match=r"depths = \(0.0, 0.7\): .*from 0.0 to 1.0"):
+        default().at(grid=[0.0, 0.7])(torch.zeros(2, 4, dtype=torch.long))
+
+
+def test_splitting_has_no_error_to_adapt_to():
+    model = gpt(LAYERS, Embedded(8), Normalised(8))
+    with pytest.raises(ValueError, match=r"method = .*no error estimate"):
+        model.at(rtol=1e-4)(Cloud(torch.randn(2, 4, 8)))
+
+
+def test_masks_of_layers_need_one_depth_for_all_sequences():
+    layers = Layers(2, width=8, heads=2, dropout=0.1)
+    model = gpt(layers, Embedded(8), Normalised(8)).at(solver=Solver(DormandPrince(), PerSequence()))
+    cloud = Cloud(torch.randn(2, 4, 8))
+    assert model.eval()(cloud).shape == (2, 4, 8)
+    with pytest.raises(ValueError, match=r"control = 'PerSequence': .*Use Adaptive\(\) or Fixed"):
+        model.train()(cloud)
+    assert model.at(solver=Solver(DormandPrince(), Adaptive()))(cloud).shape == (2, 4, 8)

@@ -1,0 +1,112 @@
+"""One rank of a sharded training run, for `solve/test_sharded.py`: python ranks.py RANK WORLD FILE, prints JSON.
+
+FILE is where the ranks meet. Every case trains three updates on this rank's share of a batch, and beside it, alone, the
+same model on the whole batch.
+"""
+
+import json
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from continua.fields import Expansion
+from continua.model.flow import Flow, Part
+from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, RMSNorm
+from continua.solve import AbstractGradient, Adaptive, Backsolve, Checkpointed, Direct, integrate
+from continua.spaces import Chebyshev, Cloud
+
+WIDTH = 4
+
+
+class Model(nn.Module):
+    """A readout of a flow that starts from an embedding."""
+
+    def __init__(self, gradient: AbstractGradient) -> None:
+        super().__init__()
+        operators = PreNorm(LayerNorm(), Attention(1, 3, causal=True)), PreNorm(RMSNorm(), FeedForward(6))
+        self.embedding = nn.Linear(WIDTH, WIDTH)
+        self.flow = Flow([Part(f, Expansion(f.spec(WIDTH), Chebyshev(2))) for f in operators])
+        self.readout = nn.Linear(WIDTH, 1)
+        self.gradient = gradient
+        self.grid: list[float] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bound = self.flow.bind(Cloud(self.embedding(x)))
+        control = Adaptive(1e-4, 1e-4, all_ranks=True)
+        solution = integrate(bound, bound.initial(), (0.0, 1.0), control=control, gradient=self.gradient)
+        self.grid = solution.stats.grid
+        return self.readout(solution.points) + 0.0  # no view leaves a sharded module
+
+
+def trained(model: Model, batch: torch.Tensor) -> Model:
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(3):
+        optimiser.zero_grad()
+        model(batch).square().mean().backward()
+        optimiser.step()
+    return model
+
+
+def made(gradient: AbstractGradient) -> Model:
+    torch.manual_seed(0)
+    return Model(gradient)
+
+
+def gap(sharded: Model, alone: Model) -> float:
+    pairs = zip(sharded.parameters(), alone.parameters(), strict=True)
+    return max((p.full_tensor() - q).abs().max().item() for p, q in pairs)
+
+
+def case(gradient: AbstractGradient, mesh: DeviceMesh, batch: torch.Tensor, share: torch.Tensor, **settings) -> dict:
+    """The root sharded as a whole: how far the parameters are from those of the run alone, and whether grids agree."""
+    sharded = made(gradient)
+    fully_shard(sharded, mesh=mesh, **settings)
+    trained(sharded, share)
+    dist.barrier()
+    grid = list(sharded.grid)
+    # alone: the batch is whole, and both ranks hold the same, so that the joint norm is the local one
+    alone = trained(made(gradient), batch)
+    return {"gap": gap(sharded, alone), "grids": max(abs(a - b) for a, b in zip(grid, alone.grid, strict=True))}
+
+
+def parts_sharded(gradient: AbstractGradient, mesh: DeviceMesh, batch: torch.Tensor, share: torch.Tensor) -> dict:
+    """Every part of the flow sharded on its own."""
+    model = made(gradient)
+    for part in model.flow.parts:
+        fully_shard(part.field, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    try:
+        trained(model, share)
+    except ValueError as refusal:
+        return {"refused": str(refusal)}
+    return {"gap": gap(model, trained(made(gradient), batch))}
+
+
+def main(rank: int, world: int, meeting: str) -> None:
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    mesh = init_device_mesh("cpu", (world,))
+    torch.manual_seed(1)
+    scale = torch.arange(1, 2 * world + 1).view(-1, 1, 1)  # ranks that would choose other steps on their own
+    batch = torch.randn(2 * world, 3, WIDTH) * scale
+    share = batch[2 * rank : 2 * rank + 2]
+    found = {
+        "Direct": case(Direct(), mesh, batch, share),
+        "Checkpointed": case(Checkpointed(), mesh, batch, share),
+        "Checkpointed, resharded": case(Checkpointed(), mesh, batch, share, reshard_after_forward=True),
+        "Backsolve": case(Backsolve(trust=1.0), mesh, batch, share),
+        "parts, Direct": parts_sharded(Direct(), mesh, batch, share),
+        "parts, Checkpointed": parts_sharded(Checkpointed(), mesh, batch, share),
+        "parts, Backsolve": parts_sharded(Backsolve(), mesh, batch, share),
+    }
+    print(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,248 @@
+"""What the library offers, one list for each kind: joining a list means facing every law tested on it."""
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+
+from continua.fields import AbstractField, Constant, Expansion, PiecewiseConstant
+from continua.model import (
+    ContinuousTransformer,
+    EncoderDecoder,
+    Layers,
+    LearnedPositions,
+    Normalised,
+    NormedEmbedding,
+    TokenEmbedding,
+    TokenReadout,
+    bert,
+    encoder_decoder,
+    gpt,
+    macaron,
+    parallel,
+    sphere,
+)
+from continua.operators import (
+    AbstractOperator,
+    Activation,
+    Attention,
+    Cross,
+    Damping,
+    Dropout,
+    Exact,
+    FeedForward,
+    LayerNorm,
+    PostNorm,
+    PreNorm,
+    RMSNorm,
+    Sum,
+    Unnormalised,
+)
+from continua.operators.parameters import Theta, drawn, mapped
+from continua.solve import (
+    RK4,
+    Adaptive,
+    Backsolve,
+    BogackiShampine,
+    Checkpointed,
+    Direct,
+    DormandPrince,
+    Euler,
+    Fixed,
+    Given,
+    Heun,
+    LieTrotter,
+    PerSequence,
+    Projected,
+    Strang,
+    Tsitouras,
+)
+from continua.solve import Midpoint as MidpointStep
+from continua.spaces import (
+    BackwardRectangle,
+    CausalTrapezoid,
+    CentredSphere,
+    Chebyshev,
+    ClenshawCurtis,
+    Cosine,
+    Counting,
+    Euclidean,
+    GaussLegendre,
+    Legendre,
+    Midpoint,
+    Sphere,
+    Trapezoid,
+    Uniform,
+)
+
+all_rules = [
+    GaussLegendre(),
+    ClenshawCurtis(),
+    Midpoint(),
+    Trapezoid(),
+    Uniform(),
+    Counting(),
+    BackwardRectangle(),
+    CausalTrapezoid(),
+]
+
+all_manifolds = [
+    Euclidean(),
+    Sphere(),
+    Sphere(radius=2.5),
+    CentredSphere(),
+    CentredSphere(radius=0.7),
+]
+
+all_bases = [
+    Legendre(1),
+    Legendre(8),
+    Chebyshev(1),
+    Chebyshev(8),
+    Cosine(1),
+    Cosine(8),
+]
+
+
+def _shortly(part: object) -> str:
+    """The call that builds `part`, without the arguments left at their defaults."""
+    if isinstance(part, tuple):
+        return "(" + ", ".join(map(_shortly, part)) + ")"
+    if not dataclasses.is_dataclass(part):
+        return str(part)
+    fields = [f for f in dataclasses.fields(part) if getattr(part, f.name) != f.default]
+    return f"{type(part).__name__}({', '.join(f'{f.name}={_shortly(getattr(part, f.name))}' for f in fields)})"
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorCase:
+    """An operator with what a law must know of it; `p` are masses of its heads, where they are not all one."""
+
+    operator: AbstractOperator
+    p: tuple[float, ...] | None = None
+    causal: bool = False
+
+    def __repr__(self) -> str:
+        return _shortly(self.operator) + ("" if self.p is None else f", p={self.p}")
+
+    def theta(self, width: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> Theta:
+        """Parameters from the operator's own law, moved a little: a bias of zero, a gain of one would hide mistakes."""
+        theta = mapped(
+            lambda leaf: leaf.to(dtype) + 0.2 * torch.randn(leaf.shape, generator=generator, dtype=dtype),
+            drawn(self.operator.spec(width), generator),
+        )
+        return theta if self.p is None else theta._replace(p=torch.tensor(self.p, dtype=dtype))
+
+
+all_operators = [
+    OperatorCase(Attention(heads=2, key=3)),
+    OperatorCase(Attention(heads=2, key=3, causal=True), causal=True),
+    OperatorCase(Attention(heads=2, key=3, biased=False)),
+    OperatorCase(Attention(heads=2, key=3, value=5)),
+    OperatorCase(Attention(heads=2, key=5, value=2, causal=True), causal=True),
+    OperatorCase(Attention(heads=2, key=3, beta=2.5)),
+    OperatorCase(Attention(heads=2, key=3, beta=-1.5, causal=True), causal=True),
+    OperatorCase(Attention(heads=3, key=2), p=(0.5, 0.2, 0.3)),
+    OperatorCase(Attention(heads=2, key=3, integral=Exact(materialised=True))),
+    OperatorCase(FeedForward(hidden=7)),
+    OperatorCase(FeedForward(hidden=7, phi1=Activation.TANH, phi2=Activation.SILU, biased=False)),
+    OperatorCase(Damping(gamma=0.7)),
+    OperatorCase(PreNorm(LayerNorm(), Attention(heads=2, key=3))),
+    OperatorCase(PreNorm(LayerNorm(biased=False), Attention(heads=2, key=3, causal=True)), causal=True),
+    OperatorCase(PreNorm(LayerNorm(affine=False), FeedForward(hidden=7))),
+    OperatorCase(PreNorm(RMSNorm(), FeedForward(hidden=7))),
+    OperatorCase(PreNorm(RMSNorm(affine=False), Attention(heads=2, key=3))),
+    OperatorCase(PreNorm(Unnormalised(), FeedForward(hidden=7))),
+    OperatorCase(PostNorm(LayerNorm(), Attention(heads=2, key=3))),
+    OperatorCase(PostNorm(RMSNorm(), FeedForward(hidden=7))),
+    OperatorCase(Sum((Attention(heads=2, key=3), FeedForward(hidden=7), Damping(gamma=0.1)))),
+    OperatorCase(Cross(Attention(heads=2, key=3))),
+    OperatorCase(Cross(Attention(heads=2, key=3, causal=True)), causal=True),
+    OperatorCase(PreNorm(LayerNorm(), Cross(Attention(heads=2, key=3)))),
+    OperatorCase(Dropout(Attention(heads=2, key=3), rate=0.3)),
+    OperatorCase(PostNorm(LayerNorm(), Dropout(FeedForward(hidden=7), rate=0.3))),
+]
+
+FieldMaker = Callable[[Theta, torch.Generator], AbstractField]
+"""A field from the specification of any operator, on depths in [0, 3]."""
+
+all_fields: dict[str, FieldMaker] = {
+    "Constant": Constant,
+    "PiecewiseConstant": lambda spec, generator: PiecewiseConstant(spec, (0.0, 0.5, 2.0, 3.0), generator),
+    "PiecewiseConstant.layers": lambda spec, generator: PiecewiseConstant.layers(spec, 3, generator),
+    "Expansion(Legendre)": lambda spec, generator: Expansion(spec, Legendre(4), 3.0, generator),
+    "Expansion(Chebyshev)": lambda spec, generator: Expansion(spec, Chebyshev(3), 3.0, generator),
+    "Expansion(Cosine)": lambda spec, generator: Expansion(spec, Cosine(5), 3.0, generator),
+}
+
+VOCABULARY, LONGEST = 11, 12
+PresetMaker = Callable[[Layers], ContinuousTransformer | EncoderDecoder]
+"""A standard network that reads up to `LONGEST` tokens of a `VOCABULARY`."""
+
+
+def _embedding(layers: Layers) -> TokenEmbedding:
+    return TokenEmbedding(VOCABULARY, layers.width, LearnedPositions(LONGEST, layers.width))
+
+
+def _readout(layers: Layers) -> TokenReadout:
+    return TokenReadout(layers.width, VOCABULARY)
+
+
+def _gpt_tied(layers: Layers) -> ContinuousTransformer:
+    embedding = _embedding(layers)
+    return gpt(layers, embedding, TokenReadout.tied(embedding))
+
+
+def _both(layers: Layers, norm_first: bool) -> EncoderDecoder:
+    longer = dataclasses.replace(layers, count=layers.count + 1)
+    embeddings = _embedding(layers), _embedding(layers)
+    return encoder_decoder((layers, longer), embeddings, _readout(layers), norm_first=norm_first)
+
+
+all_presets: dict[str, PresetMaker] = {
+    "gpt": lambda layers: gpt(layers, _embedding(layers), _readout(layers)),
+    "gpt, tied": _gpt_tied,
+    "gpt, RMSNorm": lambda layers: gpt(layers, _embedding(layers), _readout(layers), RMSNorm()),
+    "bert": lambda layers: bert(layers, NormedEmbedding(_embedding(layers)), Normalised(layers.width, Unnormalised())),
+    "parallel": lambda layers: parallel(layers, _embedding(layers), _readout(layers)),
+    "parallel, two norms": lambda layers: parallel(layers, _embedding(layers), _readout(layers), shared=False),
+    "macaron": lambda layers: macaron(layers, _embedding(layers), _readout(layers)),
+    "sphere": lambda layers: sphere(layers, _embedding(layers), _readout(layers)),
+    "sphere, together": lambda layers: sphere(layers, _embedding(layers), _readout(layers), Sphere(), together=True),
+    "encoder_decoder": lambda layers: _both(layers, norm_first=False),
+    "encoder_decoder, pre-norm": lambda layers: _both(layers, norm_first=True),
+}
+
+all_methods = [
+    Euler(),
+    MidpointStep(),
+    Heun(),
+    RK4(),
+    BogackiShampine(),
+    DormandPrince(),
+    Tsitouras(),
+    LieTrotter(),
+    LieTrotter(RK4()),
+    Strang(),
+    Strang(Euler()),
+    Projected(Euler(), Sphere()),
+    Projected(RK4(), Sphere()),
+    Projected(RK4(), Sphere(), tangent=True),
+    Projected(DormandPrince(), Sphere(), tangent=True),
+    Projected(Strang(), Sphere(), tangent=True),
+]
+
+all_controls = [
+    Fixed(5),
+    Given((0.0, 0.15, 0.5, 1.0)),
+    Adaptive(1e-6, 1e-6),
+    PerSequence(1e-6, 1e-6),
+]
+
+all_gradients = [
+    Checkpointed(),
+    Checkpointed(window=1.0, steps=3),
+    Direct(),
+    Direct(second_derivatives=True),
+    Backsolve(),
+]

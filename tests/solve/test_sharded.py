@@ -1,0 +1,54 @@
+"""Two ranks, sharded by FSDP2: the same steps and the same parameters as one process on the whole batch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow  # two more processes to start
+WORLD = 2
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What each rank of `ranks.py` found."""
+    meeting = tmp_path_factory.mktemp("ranks") / "meeting"
+    script = Path(__file__).parents[1] / "ranks.py"
+    command = [sys.executable, "-W", "ignore", str(script)]
+    processes = [
+        subprocess.Popen([*command, str(rank), str(WORLD), str(meeting)], stdout=-1, stderr=-1, text=True)
+        for rank in range(WORLD)
+    ]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, errors
+    return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+
+
+@pytest.mark.parametrize("name", ["Direct", "Checkpointed", "Checkpointed, resharded"])
+def test_a_sharded_model_trains_as_one_process_does(ranks, name):
+    for found in ranks:
+        assert found[name]["gap"] < 1e-9
+        assert found[name]["grids"] < 1e-9
+
+
+def test_the_backward_solve_takes_the_same_steps_on_every_rank(ranks):
+    """It ends at all, and agrees to its tolerance: costates are scaled by the largest of each rank."""
+    for found in ranks:
+        assert found["Backsolve"]["gap"] < 1e-3
+        assert found["Backsolve"]["grids"] < 1e-3
+
+
+def test_parts_sharded_on_their_own_train_directly(ranks):
+    for found in ranks:
+        assert found["parts, Direct"]["gap"] < 1e-9
+
+
+@pytest.mark.parametrize("name", ["Checkpointed", "Backsolve"])
+def test_parts_sharded_on_their_own_are_refused_where_gradients_would_be_lost(ranks, name):
+    for found in ranks:
+        refusal = found[f"parts, {name}"]["refused"]
+        assert f"a part of the flow is sharded on its own, where {name} loses gradients" in refusal
+        assert "fully_shard(model)" in refusal and "gradient=Direct()" in refusal

@@ -1,0 +1,83 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.polynomial import chebyshev, legendre
+from scipy import fft
+
+from continua.spaces import AbstractBasis, Chebyshev, Cosine, GaussLegendre, Legendre
+from registries import all_bases
+
+each_basis = pytest.mark.parametrize("basis", all_bases, ids=repr)
+depths = torch.linspace(0.0, 1.0, 33, dtype=torch.float64)
+
+
+@each_basis
+def test_one_depth_and_many_agree(basis: AbstractBasis):
+    many = basis.evaluate(depths)
+    assert many.shape == (33, basis.size)
+    for row, z in zip(many, depths.tolist(), strict=True):
+        torch.testing.assert_close(basis.evaluate(z, dtype=torch.float64), row, rtol=0, atol=1e-14)
+
+
+@each_basis
+def test_first_function_is_one(basis):
+    assert torch.equal(basis.evaluate(depths)[:, 0], torch.ones_like(depths))
+
+
+@each_basis
+def test_dtype_and_device_are_as_asked(basis):
+    assert basis.evaluate(0.3).dtype == torch.get_default_dtype()
+    assert basis.evaluate(0.3, torch.float64, "cpu").dtype == torch.float64
+    assert basis.evaluate(depths.float()).dtype == torch.float32
+    assert basis.evaluate(depths, torch.float32, torch.device("cpu")).dtype == torch.float32
+
+
+@each_basis
+def test_smooth_bases_have_no_breaks(basis):
+    assert basis.breaks == ()
+
+
+@each_basis
+def test_differentiable_in_depth(basis):
+    z = torch.tensor([0.1, 0.5, 0.8], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(basis.evaluate, (z,))
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 32])
+def test_polynomials_equal_those_of_numpy(size):
+    x = 2 * depths.numpy() - 1
+    scales = np.sqrt(2 * np.arange(size) + 1)
+    # A recurrence of 32 terms whose values reach 8 loses a few tens of units in the last place.
+    expected = scales * legendre.legvander(x, size - 1)
+    np.testing.assert_allclose(Legendre(size).evaluate(depths).numpy(), expected, rtol=0, atol=1e-13)
+    expected = chebyshev.chebvander(x, size - 1)
+    np.testing.assert_allclose(Chebyshev(size).evaluate(depths).numpy(), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 32])
+def test_cosines_at_midpoints_are_the_orthonormal_dct(size):
+    midpoints = (torch.arange(size, dtype=torch.float64) + 0.5) / size
+    transform = np.asarray(fft.dct(np.eye(size), type=2, norm="ortho", axis=0))
+    found = Cosine(size).evaluate(midpoints).T.numpy() / math.sqrt(size)
+    np.testing.assert_allclose(found, transform, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("basis", [Legendre(12), Cosine(12)], ids=repr)
+def test_orthonormal_on_the_unit_interval(basis):
+    nodes, weights = GaussLegendre().nodes(48)
+    phi = basis.evaluate(nodes)
+    gram = phi.T @ (weights[:, None] * phi)
+    torch.testing.assert_close(gram, torch.eye(12, dtype=torch.float64), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", [Legendre, Chebyshev, Cosine])
+def test_bad_input_is_named(kind):
+    with pytest.raises(ValueError, match=r"size = 0: .*at least one function\. Give size >= 1"):
+        kind(0)
+    with pytest.raises(ValueError, match=r"z = 2\.0: .*outside \[0, 1\]\. Divide the depth by the total depth"):
+        kind(3).evaluate(2.0)
+    with pytest.raises(ValueError, match=r"z = nan"):
+        kind(3).evaluate(math.nan)
+    kind(3).evaluate(1.0 + 1e-7)
