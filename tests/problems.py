@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from continua.fields import Constant, Expansion, PiecewiseConstant
 from continua.model.flow import BoundFlow, Flow, Part
@@ -243,7 +243,3 @@ class Inputs:
         cloud = Cloud(self.points, self.mass)
         memory = None if self.memory is None else Cloud(self.memory)
         return flow.bind(cloud, torch.Generator().manual_seed(seed), memory, rates, twice)
-
-
-def parameters_of(flow: nn.Module) -> list[Tensor]:
-    return list(flow.parameters())

@@ -240,9 +240,10 @@ def test_readme_names_the_two_commands():
     assert "make demo" in readme and "make test" in readme
 
 
-def test_readme_example_runs(tmp_path, monkeypatch):
-    readme = ROOT / "README.md"
-    assert grab_code_blocks(readme.read_text(encoding="utf-8"), lang="python"), "README.md has no python example"
+@pytest.mark.parametrize("page", ["README.md", "docs/recipes.md"])
+def test_examples_run(page, tmp_path, monkeypatch):
+    readme = ROOT / page
+    assert grab_code_blocks(readme.read_text(encoding="utf-8"), lang="python"), f"{page} has no python example"
     monkeypatch.chdir(tmp_path)  # what an example saves does not belong in the repository
     check_md_file(readme, memory=True)
 

@@ -117,7 +117,9 @@ def test_clouds_of_another_width():
 
 
 def test_input_that_is_not_decided():
-    with pytest.raises(ValueError, match=r"vocabulary = 11: features = 3: the input is not decided.*not both"):
+    with pytest.raises(
+        ValueError, match=r"vocabulary = 11: with features = 3 the input is not decided.*one of the two"
+    ):
         default(features=3)
     with pytest.raises(ValueError, match=r"vocabulary = None: features = None"):
         default(vocabulary=None)

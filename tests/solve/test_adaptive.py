@@ -22,7 +22,20 @@ from continua.solve import (
     integrate,
 )
 from continua.spaces import Cloud, Sphere
-from problems import JUMPING, SMOOTH, WIDTH, Inputs, Written, attention_flow, decay, energy, suited, twisting
+from problems import (
+    JUMPING,
+    SMOOTH,
+    WIDTH,
+    Inputs,
+    Written,
+    attention_flow,
+    decay,
+    energy,
+    logistic,
+    rotation,
+    suited,
+    twisting,
+)
 
 TOLERANCES = [1e-3, 1e-5, 1e-7, 1e-9]
 controls = pytest.mark.parametrize("control", [Adaptive, PerSequence])
@@ -49,6 +62,15 @@ def test_tolerance_is_met(method, control, drive, unchecked):
         solution = integrate(problem.bound(), problem.state, (0.0, 1.0), method, steps, Direct())
         errors.append((solution.points - problem.exact(1.0)).abs().max().item())
     assert_met(errors, tolerances)
+
+
+@pytest.mark.parametrize("make", [decay, rotation, logistic])
+@pytest.mark.parametrize("method", [DormandPrince(), Tsitouras()], ids=repr)
+def test_textbook_problems_by_the_default_tolerance(make, method):
+    problem = make()
+    solution = integrate(problem.bound(), problem.state, (0.0, 3.0), method)
+    torch.testing.assert_close(solution.points, problem.exact(3.0), rtol=0.0, atol=1e-3)
+    assert solution.stats.accepted <= 10
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,15 @@ from continua.solve import (
     Checkpointed,
     Direct,
     DormandPrince,
+    Euler,
+    Fixed,
+    Heun,
+    Midpoint,
     Observer,
     Solver,
     State,
     TorchdiffeqSolver,
+    integrate,
 )
 from gradients import assert_same, gradients_of
 from problems import JUMPING, SMOOTH, Inputs, Written, attention_flow, blow_up, energy, rotation, twisting
@@ -163,3 +168,20 @@ def test_without_torchdiffeq_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(ImportError, match=r"pip install 'continua\[peers\]'"):
         solve(TorchdiffeqSolver())
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "limits"),
+    [
+        (Euler(), "euler", ("step_size",)),
+        (Midpoint(), "midpoint", ("step_size",)),
+        (Heun(), "heun2", ("step_size",)),
+        (DormandPrince(), "dopri5", ("first_step", "min_step", "max_step")),
+    ],
+)
+def test_steps_are_those_of_torchdiffeq(method, name, limits):
+    """Ten equal steps."""
+    problem, options = twisting(), tuple((limit, 0.1) for limit in limits)
+    theirs = TorchdiffeqSolver(name, options=options).solve(problem.bound(), problem.state, (0.0, 1.0), Direct())
+    ours = integrate(problem.bound(), problem.state, (0.0, 1.0), method, Fixed(10), Direct())
+    torch.testing.assert_close(ours.points, theirs.points, rtol=0.0, atol=1e-14)

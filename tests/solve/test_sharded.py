@@ -21,7 +21,11 @@ def ranks(tmp_path_factory):
         subprocess.Popen([*command, str(rank), str(WORLD), str(meeting)], stdout=-1, stderr=-1, text=True)
         for rank in range(WORLD)
     ]
-    outputs = [process.communicate(timeout=120) for process in processes]
+    try:
+        outputs = [process.communicate(timeout=240) for process in processes]
+    finally:
+        for process in processes:  # a rank that waits for one that failed would wait for ever
+            process.kill()
     for process, (_, errors) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, errors
     return [json.loads(out.splitlines()[-1]) for out, _ in outputs]

@@ -10,6 +10,14 @@ def reject(argument: str, value: object, why: str, cure: str) -> NoReturn:
     raise ValueError(f"{argument} = {_shown(value)}: {why}. {cure}")
 
 
+def expect(argument: str, value: object, kind: type | tuple[type, ...], cure: str) -> None:
+    """Rejects a value of the wrong kind, a class in place of an object included, before it fails deep inside."""
+    if not isinstance(value, kind):
+        shown = value if isinstance(value, type | str) else type(value).__name__
+        wanted = kind if isinstance(kind, type) else kind[0]
+        reject(argument, shown, f"this is no {wanted.__name__.removeprefix('Abstract')}", cure)
+
+
 def _shown(value: object) -> str:
     if isinstance(value, torch.Tensor) and value.numel() > 8:
         return f"<tensor of shape {tuple(value.shape)}, {value.dtype}>"

@@ -82,6 +82,7 @@ class TokenEmbedding(AbstractEmbedding):
         return self.table.shape[1]
 
     def forward(self, tokens: Tensor, present: Tensor | None = None, positions: Tensor | None = None) -> Cloud:
+        _check_tensor("tokens", tokens)
         if tokens.ndim != 2 or tokens.numel() == 0:
             cure = "Pass a tensor of shape (batch, tokens); a single sequence is tokens.unsqueeze(0)."
             reject("tokens", tuple(tokens.shape), "tokens have two axes, neither empty", cure)
@@ -126,8 +127,10 @@ class VectorEmbedding(AbstractEmbedding):
         return self.linear.out_features
 
     def forward(self, values: Tensor, positions: Tensor | None = None, present: Tensor | None = None) -> Cloud:
+        _check_tensor("values", values)
         if values.ndim != 3 or values.numel() == 0 or values.shape[-1] != self.linear.in_features:
-            cure = f"Pass a tensor of shape (batch, tokens, {self.linear.in_features})."
+            size = self.linear.in_features
+            cure = f"Pass a tensor of shape (batch, tokens, {size}); a single sequence is values.unsqueeze(0)."
             reject("values", tuple(values.shape), "the shape does not fit the embedding", cure)
         if values.dtype != self.linear.weight.dtype:
             cure = f"Convert with values.to({self.linear.weight.dtype})."
@@ -172,9 +175,21 @@ def _as_times(positions: Tensor, points: Points) -> Tensor:
     return positions.to(points)
 
 
+def _check_tensor(name: str, value: object) -> None:
+    """A list, an array or a nested tensor is met with the way to pass sequences of different lengths."""
+    if not isinstance(value, Tensor) or value.is_nested:
+        cure = (
+            "Convert an array with torch.as_tensor; pad sequences of different lengths with "
+            "torch.nn.utils.rnn.pad_sequence(..., batch_first=True) and mark the real tokens in present."
+        )
+        reject(name, type(value).__name__, "this is no plain tensor", cure)
+
+
 def _check_tokens(like: Tensor, present: Tensor | None, positions: Tensor | None) -> None:
     """Mask and times have one entry a token."""
     for name, tensor in (("present", present), ("positions", positions)):
+        if tensor is not None:
+            _check_tensor(name, tensor)
         if tensor is not None and tensor.shape != like.shape:
             cure = f"Pass one entry a token: shape {tuple(like.shape)}."
             reject(name, tuple(tensor.shape), "the shape does not fit the tokens", cure)

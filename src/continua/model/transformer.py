@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from continua.core.errors import reject
+from continua.core.errors import expect, reject
 from continua.core.shapes import Tensor
 from continua.fields.expansion import Expansion
 from continua.model.embedding import AbstractEmbedding, TokenEmbedding, VectorEmbedding
@@ -50,6 +50,18 @@ class ContinuousTransformer(nn.Module):
         gradient: AbstractGradient = Checkpointed(),
     ) -> None:
         super().__init__()
+        expect(
+            "embedding",
+            embedding,
+            AbstractEmbedding,
+            "Pass VectorEmbedding(...), TokenEmbedding(...) or Embedded(width).",
+        )
+        expect("flow", flow, Flow, "Pass Flow([Part(operator, field), ...]).")
+        expect("readout", readout, AbstractReadout, "Pass TokenReadout(...) or MeanReadout(...).")
+        expect(
+            "solver", solver, AbstractSolver, "Pass Solver(method, control), such as Solver(DormandPrince(), Fixed(8))."
+        )
+        expect("gradient", gradient, AbstractGradient, "Pass an object: Checkpointed(), Direct() or Backsolve().")
         _check_widths(embedding, flow, readout)
         self.embedding = embedding
         self.flow = flow
@@ -74,8 +86,8 @@ class ContinuousTransformer(nn.Module):
         sequence, trapezoid masses). Depth 1, Legendre modes, Dormand-Prince at 1e-4, checkpointed gradient.
         """
         if (vocabulary is None) == (features is None):
-            cure = "Pass vocabulary=... for tokens, or features=... for signals, not both."
-            reject("vocabulary", vocabulary, f"features = {features}: the input is not decided", cure)
+            cure = "Pass vocabulary=... for tokens, or features=... for signals: one of the two."
+            reject("vocabulary", vocabulary, f"with features = {features} the input is not decided", cure)
         if heads < 1 or width % heads:
             reject("heads", heads, f"the width {width} does not split evenly", "Pass a divisor of the width.")
         code = SinusoidalPositions(width, fastest=1.0 if vocabulary else 64.0, slowest=1e-4 if vocabulary else 0.5)
@@ -93,7 +105,11 @@ class ContinuousTransformer(nn.Module):
     def forward(
         self, *inputs: Any, memory: Cloud | None = None, generator: torch.Generator | None = None, **named: Any
     ) -> Tensor:
-        """The output for inputs as the embedding takes them; `memory` is the cloud for cross-attention."""
+        """The output for inputs as the embedding takes them; `memory` is the cloud for cross-attention.
+
+        Signals: `model(values, positions, present)` of shapes (batch, tokens, features) and twice (batch, tokens), the
+        mask `present` (true = present) for sequences of different lengths. Tokens: `model(tokens, present, positions)`.
+        """
         cloud = self.embedding(*inputs, **named)
         solution = self.solve(cloud, memory=memory, generator=generator)
         return self.readout(cloud.at(solution.points))
@@ -108,6 +124,7 @@ class ContinuousTransformer(nn.Module):
         rates: Sequence[Rate] = (),
     ) -> Solution:
         """The solve itself, from an embedded cloud: final state, statistics, trajectory at asked depths."""
+        expect("cloud", cloud, Cloud, "A solve starts from a cloud: pass model.embedding(...) of the inputs.")
         bound = self.flow.bind(cloud, generator, memory, rates, self.gradient.twice, random=self.training)
         return self.solver.solve(bound, bound.initial(), (0.0, self.flow.depth), self.gradient, at, observers)
 
@@ -121,9 +138,10 @@ class ContinuousTransformer(nn.Module):
     ) -> "ContinuousTransformer":
         """The same model, parameters shared, solved otherwise.
 
-        `steps=8` takes eight equal steps, `grid=solution.stats.grid` freezes a grid (a sequence's output then does not
-        depend on its batch mates), `rtol=1e-8` sets both tolerances; each keeps the stepper. The result starts in the
-        mode of this model, and `train` and `eval` then act on one of the two alone.
+        `steps=8` takes eight equal steps (more where the weights jump, since no step crosses a jump),
+        `grid=solution.stats.grid` freezes a grid (a sequence's output then does not depend on its batch mates),
+        `rtol=1e-8` sets both tolerances; each keeps the stepper. The result starts in the mode of this model, and
+        `train` and `eval` then act on one of the two alone.
         """
         if sum(x is not None for x in (steps, grid, rtol, solver)) > 1:
             given = {"steps": steps, "grid": grid, "rtol": rtol, "solver": solver}

@@ -53,6 +53,7 @@ class Adaptive(AbstractControl):
 
     def march(self, course: Course, state: State, stats: Stats, keep: Keep) -> State:
         tolerance = Tolerance(self.rtol, self.atol)
+        tolerance.check(state.points)
         pace, slope = self._start(course, state, tolerance)
         stats.grid = [pace.z]
         while not pace.arrived:

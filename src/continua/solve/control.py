@@ -93,8 +93,10 @@ class Fixed(AbstractGridControl):
     steps: int
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            reject("steps", self.steps, "a solve takes at least one step", "Pass steps >= 1.")
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
+            reject(
+                "steps", self.steps, "steps are counted, and a solve takes at least one", "Pass a whole number >= 1."
+            )
 
     def marks(self, span: tuple[float, float]) -> tuple[float, ...]:
         return span

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from continua.core.errors import reject
+from continua.core.errors import expect, reject
 from continua.solve.adaptive import Adaptive
 from continua.solve.control import AbstractControl
 from continua.solve.gradients.checkpointed import Checkpointed
@@ -35,6 +35,7 @@ def integrate(
     `SolveError`, with the depth and advice, when the step limit is reached, a step underflows or a state is no longer
     finite.
     """
+    _check_kinds(state, method, control, gradient, observers)
     start, end = checked_span(span)
     check_state(state)
     depths = checked_depths(at, (start, end))
@@ -48,6 +49,17 @@ def integrate(
     outcome = gradient.solve(task, state)
     trajectory = Trajectory(depths, torch.stack(outcome.asked)) if depths else None
     return Solution(outcome.state, stats, trajectory)
+
+
+def _check_kinds(state: object, method: object, control: object, gradient: object, observers: Sequence[object]) -> None:
+    """Objects choose; a word, a class or a bare tensor in their place is caught here."""
+    expect("state", state, State, "Pass State(points), or bound.initial() of a flow bound to a cloud.")
+    expect("method", method, AbstractMethod, "Pass an object such as DormandPrince().")
+    expect("control", control, AbstractControl, "Pass an object such as Adaptive(rtol=1e-4) or Fixed(steps=8).")
+    expect("gradient", gradient, AbstractGradient, "Pass an object such as Checkpointed() or Direct().")
+    expect("observers", observers, (list, tuple), "Pass a list of observers, [Observer(step=...)].")
+    for observer in observers:
+        expect("observers", observer, Observer, "Pass [Observer(step=..., costate=...)].")
 
 
 def checked_span(span: tuple[float, float]) -> tuple[float, float]:
@@ -75,6 +87,8 @@ def check_state(state: State) -> None:
 
 def checked_depths(at: Sequence[float], span: tuple[float, float]) -> tuple[float, ...]:
     """Asked depths as numbers; those that miss an end of the span by rounding alone are that end."""
+    if not isinstance(at, Sequence) or isinstance(at, str):
+        reject("at", at, "asked depths come as a list", "Pass at=[0.5].")
     depths = tuple(float(z) for z in at)
     if not all(b > a for a, b in itertools.pairwise(depths)):
         reject("at", depths, "asked depths must increase", "Sort them and drop duplicates: sorted(set(at)).")

@@ -23,6 +23,13 @@ class Tolerance:
             if not (value > 0 and math.isfinite(value)):
                 reject(name, value, "a tolerance is positive", f"Pass {name}=1e-4, or a fixed grid: Fixed(steps).")
 
+    def check(self, points: Tensor) -> None:
+        """Rejects a tolerance that the dtype cannot resolve: no step, however short, would meet it."""
+        finest = 4 * torch.finfo(points.dtype).eps
+        if self.rtol < finest:
+            cure = f"Pass rtol >= {finest:.0e}, or work in float64: model.double() on float64 inputs."
+            reject("rtol", self.rtol, f"{points.dtype} resolves no less than {finest:.1e}", cure)
+
     def scale(self, before: Tensor, after: Tensor) -> Tensor:
         """The tolerated error, component by component."""
         return torch.maximum(before.detach().abs(), after.detach().abs()).mul_(self.rtol).add_(self.atol)

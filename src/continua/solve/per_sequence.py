@@ -43,6 +43,7 @@ class PerSequence(AbstractControl):
         reject("control", self, "a backward solve needs one grid for all sequences", "Use Checkpointed or Direct.")
 
     def march(self, course: Course, state: State, stats: Stats, keep: Keep) -> State:
+        Tolerance(self.rtol, self.atol).check(state.points)
         paces = self._start(course, state)
         rounds = 0
         while not all(pace.arrived for pace in paces):

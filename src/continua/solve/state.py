@@ -76,11 +76,8 @@ def displaced(bound: AbstractBound, z: Depth, dz: Depth, before: State, points: 
     """The state at `points`, where every cost has seen the mean velocity (points - before) / dz of the step."""
     if not before.costs:
         return State(points)
-    if isinstance(dz, Tensor):  # a sequence that stands still has no velocity
-        velocity = (points - before.points) / _spread(torch.where(dz == 0.0, 1.0, dz), points)
-    else:
-        velocity = (points - before.points) / dz
-    rates = bound.rates(z, before.points, velocity)
+    assert not isinstance(dz, Tensor), "without an error estimate no sequence has steps of its own"
+    rates = bound.rates(z, before.points, (points - before.points) / dz)
     costs = (advanced(cost, dz, (1.0,), (rate,)) for cost, rate in zip(before.costs, rates, strict=True))
     return State(points, tuple(costs))
 

@@ -51,5 +51,6 @@ def _explain(positions: Tensor, finite: Tensor, suffix: Tensor, rising: Tensor) 
         why, cure = "a present token needs a finite time", "Drop the token, or mark it absent in present."
         reject(f"positions[{row}, {token}]", positions[row, token].item(), why, cure)
     row, token = (~rising).nonzero()[0].tolist()
-    pair, cure = positions[row, token : token + 2].tolist(), "Sort the tokens of each row by position."
+    pair = positions[row, token : token + 2].tolist()
+    cure = "Sort the tokens of each row by position; if these are padding, mark them false in present."
     reject(f"positions[{row}, {token}:{token + 2}]", pair, "the times decrease", cure)

@@ -14,7 +14,11 @@ _TABLEAU = Tableau(
 
 @dataclasses.dataclass(frozen=True)
 class RK4(AbstractRungeKutta):
-    """Kutta's four stages of order 4, without an error estimate."""
+    """x' = x + dz/6 (k_1 + 2 k_2 + 2 k_3 + k_4), of order 4, without an error estimate.
+
+    W. Kutta, Beitrag zur naeherungsweisen Integration totaler Differentialgleichungen, Z. Math. Phys. 46 (1901); the
+    `rk4` of torchdiffeq is his other one, the 3/8 rule.
+    """
 
     @property
     def tableau(self) -> Tableau:

@@ -1,0 +1,78 @@
+"""Words, classes and bare tensors in the place of objects are met with the object to pass."""
+
+import numpy as np
+import pytest
+import torch
+
+from continua import ContinuousTransformer, Direct, DormandPrince, Fixed, Observer, integrate
+from continua.solve import Adaptive, PerSequence, Solver
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+VALUES, TIMES = torch.zeros(2, 3, 1), torch.tensor([[0.0, 0.4, 1.0], [0.0, 0.5, 1.0]])
+
+
+@pytest.fixture
+def model() -> ContinuousTransformer:
+    return ContinuousTransformer.default(width=8, outputs=2, features=1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"solver": "dopri5"}, "solver = 'dopri5': this is no Solver. Pass Solver"),
+        ({"solver": Fixed(3)}, "solver = 'Fixed': this is no Solver"),
+        ({"gradient": "direct"}, "gradient = 'direct': this is no Gradient. Pass an object"),
+        ({"gradient": Direct}, "gradient = .*Direct.*: this is no Gradient. Pass an object"),
+        ({"steps": 2.5}, "steps = 2.5: steps are counted"),
+        ({"steps": True}, "steps = True: steps are counted"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_at_takes_objects(model, changed, message):
+    with pytest.raises(ValueError, match=message):
+        model.at(**changed)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [([[0.1]], "list"), (np.zeros((2, 3, 1)), "ndarray")],
+    ids=["list", "array"],
+)
+def test_inputs_are_tensors(model, values, named):
+    with pytest.raises(ValueError, match=f"values = '{named}': this is no plain tensor.*pad_sequence.*present"):
+        model(values, TIMES)
+
+
+def test_a_solve_starts_from_a_cloud(model):
+    with pytest.raises(ValueError, match=r"cloud = 'Tensor': this is no Cloud.*model\.embedding"):
+        model.solve(VALUES)
+
+
+def test_asked_depths_and_observers_come_as_lists(model):
+    cloud = model.embedding(VALUES, TIMES)
+    with pytest.raises(ValueError, match=r"at = 0.5: asked depths come as a list. Pass at=\[0.5\]"):
+        model.solve(cloud, at=0.5)
+    with pytest.raises(ValueError, match="observers = 'Observer': this is no list"):
+        model.solve(cloud, observers=Observer())
+    with pytest.raises(ValueError, match="observers = 'builtin_function_or_method': this is no Observer"):
+        model.solve(cloud, observers=[print])
+
+
+def test_integrate_takes_a_state():
+    with pytest.raises(ValueError, match=r"state = 'Tensor': this is no State. Pass State\(points\)"):
+        integrate(lambda z, x: -x, VALUES, (0.0, 1.0))
+
+
+@pytest.mark.parametrize("control", [Adaptive(1e-8, 1e-8), PerSequence(1e-8, 1e-8)], ids=["Adaptive", "PerSequence"])
+def test_a_tolerance_below_the_dtype_is_refused(model, control):
+    with pytest.raises(
+        ValueError, match=r"rtol = 1e-08: torch.float32 resolves no less than 4.8e-07.*model.double\(\)"
+    ):
+        model.at(solver=Solver(DormandPrince(), control))(VALUES, TIMES)
+    precise = model.double().at(solver=Solver(DormandPrince(), control))
+    assert torch.isfinite(precise(VALUES.double(), TIMES.double())).all()
+
+
+def test_padding_without_a_mask_is_recognised(model):
+    with pytest.raises(ValueError, match=r"the times decrease.*if these are padding, mark them false in present"):
+        model(VALUES, torch.tensor([[0.0, 0.4, 0.0], [0.0, 0.5, 1.0]]))
