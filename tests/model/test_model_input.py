@@ -121,7 +121,7 @@ def test_input_that_is_not_decided():
         ValueError, match=r"vocabulary = 11: with features = 3 the input is not decided.*one of the two"
     ):
         default(features=3)
-    with pytest.raises(ValueError, match=r"vocabulary = None: features = None"):
+    with pytest.raises(ValueError, match=r"vocabulary = None: with features = None"):
         default(vocabulary=None)
 
 
