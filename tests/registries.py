@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from continua.fields import AbstractField, Constant, Expansion, PiecewiseConstant
+from continua.fields import AbstractField, Constant, ContinuousHeads, Expansion, Hypernetwork, PiecewiseConstant
 from continua.model import (
     ContinuousTransformer,
     EncoderDecoder,
@@ -26,8 +26,10 @@ from continua.operators import (
     AbstractOperator,
     Activation,
     Attention,
+    Convolution,
     Cross,
     Damping,
+    Dense,
     Dropout,
     Exact,
     FeedForward,
@@ -35,6 +37,8 @@ from continua.operators import (
     PostNorm,
     PreNorm,
     RMSNorm,
+    Rotary,
+    Spectral,
     Sum,
     Unnormalised,
 )
@@ -59,7 +63,9 @@ from continua.solve import (
 )
 from continua.solve import Midpoint as MidpointStep
 from continua.spaces import (
+    Axis,
     BackwardRectangle,
+    BSpline,
     CausalTrapezoid,
     CentredSphere,
     Chebyshev,
@@ -67,6 +73,7 @@ from continua.spaces import (
     Cosine,
     Counting,
     Euclidean,
+    Fourier,
     GaussLegendre,
     Legendre,
     Midpoint,
@@ -101,7 +108,24 @@ all_bases = [
     Chebyshev(8),
     Cosine(1),
     Cosine(8),
+    Fourier(1),
+    Fourier(8),
+    BSpline(1, 0),
+    BSpline(5, 0),
+    BSpline(5, 1),
+    BSpline(4, 3),
+    BSpline(8),
 ]
+
+EVEN, GAUSS = Axis(3, 2), Axis(3, 2, GaussLegendre())
+all_kernels = [
+    Dense(),
+    Spectral(EVEN, Cosine(2)),
+    Spectral(EVEN, Fourier(3)),
+    Spectral(GAUSS, Legendre(2)),
+    Convolution(EVEN, 1),
+]
+"""For states of width 6: plain vectors, or functions at three nodes with two channels."""
 
 
 def _shortly(part: object) -> str:
@@ -144,7 +168,16 @@ all_operators = [
     OperatorCase(Attention(heads=2, key=3, beta=-1.5, causal=True), causal=True),
     OperatorCase(Attention(heads=3, key=2), p=(0.5, 0.2, 0.3)),
     OperatorCase(Attention(heads=2, key=3, integral=Exact(materialised=True))),
+    OperatorCase(Attention(heads=2, key=4, rotary=Rotary())),
+    OperatorCase(Attention(heads=2, key=4, causal=True, rotary=Rotary(3.0, 0.1)), causal=True),
+    OperatorCase(Attention(heads=3, key=2, measured=True)),
+    OperatorCase(Attention(heads=2, key=3, value=2, measured=True, kernel=Spectral(EVEN, Cosine(2)))),
+    OperatorCase(Attention(heads=2, key=3, causal=True, kernel=Spectral(GAUSS, Legendre(2))), causal=True),
+    OperatorCase(Attention(heads=2, key=3, biased=False, kernel=Spectral(EVEN, Fourier(3)))),
+    OperatorCase(Attention(heads=2, key=2, value=3, kernel=Convolution(EVEN, 1))),
     OperatorCase(FeedForward(hidden=7)),
+    OperatorCase(FeedForward(hidden=4, kernel=Spectral(GAUSS, Legendre(2)))),
+    OperatorCase(FeedForward(hidden=4, biased=False, kernel=Convolution(EVEN, 1))),
     OperatorCase(FeedForward(hidden=7, phi1=Activation.TANH, phi2=Activation.SILU, biased=False)),
     OperatorCase(Damping(gamma=0.7)),
     OperatorCase(PreNorm(LayerNorm(), Attention(heads=2, key=3))),
@@ -152,6 +185,8 @@ all_operators = [
     OperatorCase(PreNorm(LayerNorm(affine=False), FeedForward(hidden=7))),
     OperatorCase(PreNorm(RMSNorm(), FeedForward(hidden=7))),
     OperatorCase(PreNorm(RMSNorm(affine=False), Attention(heads=2, key=3))),
+    OperatorCase(PreNorm(LayerNorm(axis=GAUSS), FeedForward(hidden=4, kernel=Spectral(GAUSS, Legendre(2))))),
+    OperatorCase(PostNorm(RMSNorm(axis=GAUSS), Attention(heads=2, key=3, kernel=Spectral(GAUSS, Legendre(2))))),
     OperatorCase(PreNorm(Unnormalised(), FeedForward(hidden=7))),
     OperatorCase(PostNorm(LayerNorm(), Attention(heads=2, key=3))),
     OperatorCase(PostNorm(RMSNorm(), FeedForward(hidden=7))),
@@ -173,7 +208,21 @@ all_fields: dict[str, FieldMaker] = {
     "Expansion(Legendre)": lambda spec, generator: Expansion(spec, Legendre(4), 3.0, generator),
     "Expansion(Chebyshev)": lambda spec, generator: Expansion(spec, Chebyshev(3), 3.0, generator),
     "Expansion(Cosine)": lambda spec, generator: Expansion(spec, Cosine(5), 3.0, generator),
+    "Expansion(Fourier)": lambda spec, generator: Expansion(spec, Fourier(5), 3.0, generator),
+    "Expansion(BSpline, steps)": lambda spec, generator: Expansion(spec, BSpline(4, 0), 3.0, generator),
+    "Expansion(BSpline, linear)": lambda spec, generator: Expansion(spec, BSpline(4, 1), 3.0, generator),
+    "Expansion(BSpline, cubic)": lambda spec, generator: Expansion(spec, BSpline(6), 3.0, generator),
+    "Hypernetwork": lambda spec, generator: Hypernetwork(spec, 3.0, 2, 6, generator=generator),
+    "Hypernetwork(rank=1)": lambda spec, generator: Hypernetwork(spec, 3.0, 2, 6, rank=1, generator=generator),
 }
+
+all_head_fields: dict[str, FieldMaker] = {
+    "ContinuousHeads": lambda spec, generator: ContinuousHeads(spec, 3.0, generator=generator),
+    "ContinuousHeads(steps)": lambda spec, generator: ContinuousHeads(
+        spec, 3.0, over_z=BSpline(3, 0), degree=1, generator=generator
+    ),
+}
+"""Fields for operators whose heads are a measure, and no others."""
 
 VOCABULARY, LONGEST = 11, 12
 PresetMaker = Callable[[Layers], ContinuousTransformer | EncoderDecoder]

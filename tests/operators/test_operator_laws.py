@@ -93,8 +93,9 @@ def test_splitting_a_token_of_the_memory_changes_nothing(case):
 @pytest.mark.parametrize("timed", [False, True], ids=["index", "times"])
 @pytest.mark.parametrize("places", [(5, 6), (0, 3), (2, 6)], ids=["end", "front and middle", "middle and end"])
 def test_tokens_without_mass_are_absent(case, weighted, timed, places):
-    # A causal query of another cloud needs its time.
+    # A causal query of another cloud needs its time; an index that turns queries and keys counts absent tokens.
     timed = timed or (case.causal and any(isinstance(part, operators.Cross) for part in parts_of(case.operator)))
+    timed = timed or any(getattr(part, "rotary", None) is not None for part in parts_of(case.operator))
     points, mass, positions = tokens(0, weighted)
     here = torch.tensor([i for i in range(TOKENS + 2) if i not in places])
     wide = points.new_full((BATCH, TOKENS + 2, WIDTH), math.nan).index_copy(1, here, points)

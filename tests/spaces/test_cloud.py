@@ -20,7 +20,7 @@ def test_a_cloud_holds_what_it_was_given():
     assert measure.log_mass is not None and measure.log_own is not None
     torch.testing.assert_close(measure.log_mass.exp(), mass)
     torch.testing.assert_close(measure.log_own.exp(), own)
-    assert measure.shape == (2, 3) and measure.tensors == (measure.log_mass, measure.log_own)
+    assert measure.shape == (2, 3) and measure.tensors == (measure.log_mass, measure.log_own, TIMES)
 
 
 def test_the_counting_measure_needs_nothing():

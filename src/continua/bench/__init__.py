@@ -2,6 +2,7 @@
 
 from continua.bench.attention import AttentionCost
 from continua.bench.benchmark import AbstractBenchmark, Outcome, Ratio
+from continua.bench.estimators import EstimatorCost
 from continua.bench.flows import Sizes
 from continua.bench.memory import Memory
 from continua.bench.overhead import Overhead
@@ -11,6 +12,7 @@ from continua.bench.speed import Speed
 __all__ = [
     "AbstractBenchmark",
     "AttentionCost",
+    "EstimatorCost",
     "Memory",
     "Outcome",
     "Overhead",

@@ -29,12 +29,12 @@ def child() -> None:
     """The other side of `peak_memory`: runs the case that the command line names and prints MiB."""
     module, function, settings = sys.argv[1:]
     case = getattr(importlib.import_module(module), function)(**json.loads(settings))
-    before = _high_water()
+    before = high_water()
     case()
-    print(_high_water() - before)
+    print(high_water() - before)
 
 
-def _high_water() -> float:
+def high_water() -> float:
     """The most memory this process has held, in MiB."""
     if _STATUS.exists():  # `ru_maxrss` of Linux starts at the peak of the parent process
         line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))

@@ -8,7 +8,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from continua.bench import AbstractBenchmark, AttentionCost, Memory, Outcome, Overhead, Speed, written
+from continua.bench import AbstractBenchmark, AttentionCost, EstimatorCost, Memory, Outcome, Overhead, Speed, written
 from continua.core.errors import reject
 
 BENCHMARKS: dict[str, AbstractBenchmark] = {
@@ -16,6 +16,7 @@ BENCHMARKS: dict[str, AbstractBenchmark] = {
     "overhead": Overhead(),
     "memory": Memory(),
     "attention": AttentionCost(),
+    "estimators": EstimatorCost(),
 }
 """The one table from words to benchmarks."""
 
@@ -26,11 +27,12 @@ class Bench:
     """Measure what the library costs, as ratios to peers taken in one run.
 
     Names: speed (solves against torchdiffeq), overhead (a solve against its bare evaluations), memory (peak of the
-    gradients at 8 and 64 steps), attention (weighted causal attention against plain), or all.
+    gradients at 8 and 64 steps), attention (weighted causal attention against plain), estimators (how cost
+    grows with the tokens at a fixed number of nodes), or all.
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
-    """speed, overhead, memory, attention or all"""
+    """speed, overhead, memory, attention, estimators or all"""
     quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """tiny sizes, to see that it runs; the ratios then say nothing"""
     folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("bench-results")

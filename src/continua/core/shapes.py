@@ -9,6 +9,7 @@ call. The tests check every annotated function at run time.
 | tokens | samples of one sequence (queries or keys) |
 | queries | tokens that ask, where they are not the tokens that answer |
 | width | size of one token's state, nodes x channels of the embedding axis |
+| channels | numbers at one node of the embedding axis; the width where a state is a plain vector |
 | heads | nodes of the head measure |
 | key, value | size of one head's query/key and of its value |
 | hidden | inner size of the feed-forward |

@@ -1,7 +1,23 @@
 """Floor 1: fields are the parameters of an operator as functions of depth."""
 
 from continua.fields.constant import Constant, PiecewiseConstant
+from continua.fields.cost import FieldCost, cost
 from continua.fields.expansion import Expansion
 from continua.fields.field import AbstractField
+from continua.fields.heads import ContinuousHeads
+from continua.fields.hypernetwork import Hypernetwork
+from continua.fields.layers import from_layers, layer_depths, refine
 
-__all__ = ["AbstractField", "Constant", "Expansion", "PiecewiseConstant"]
+__all__ = [
+    "AbstractField",
+    "Constant",
+    "ContinuousHeads",
+    "Expansion",
+    "FieldCost",
+    "Hypernetwork",
+    "PiecewiseConstant",
+    "cost",
+    "from_layers",
+    "layer_depths",
+    "refine",
+]

@@ -28,6 +28,10 @@ class Constant(AbstractField):
     def breaks(self) -> tuple[float, ...]:
         return ()
 
+    @property
+    def reach(self) -> float:
+        return math.inf
+
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
         theta = theta_of(self.spec, self.values)
         if isinstance(z, float | int):
@@ -68,6 +72,10 @@ class PiecewiseConstant(AbstractField):
     @property
     def breaks(self) -> tuple[float, ...]:
         return self.edges[1:-1]
+
+    @property
+    def reach(self) -> float:
+        return math.inf
 
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
         where = z if inside is None else inside

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from continua.core.errors import reject
-from continua.core.shapes import Depth, Tensor
+from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.field import AbstractField, key
 from continua.operators.parameters import Filled, Spec, Theta, leaves, rebuilt
 from continua.spaces.bases import AbstractBasis
@@ -17,7 +17,7 @@ from continua.spaces.quadrature import GaussLegendre
 
 @final
 class Expansion(AbstractField):
-    """theta(z) = sum_k b_k(z/Z) C_k, the coefficients C_k being the parameters phi (docs/mathematics.md, section 1).
+    """theta(z) = sum_k b_k(z/Z) C_k, the coefficients C_k being the parameters phi (docs/mathematics.md, section 3).
 
     At initialisation theta(z) has, on average over depth, the variance that the operator asked for, whatever the number
     of modes; gains and biases start as constants.
@@ -32,7 +32,7 @@ class Expansion(AbstractField):
         self.spec = spec
         self.basis = basis
         self.depth = float(depth)
-        spread, constant = _spread(basis), _constant(basis)
+        spread, constant = spread_of(basis), constant_coefficients(basis)
         self.coefficients = nn.ParameterDict(
             {key(name): nn.Parameter(_coefficients(leaf, spread, constant, generator)) for name, leaf in leaves(spec)}
         )
@@ -41,19 +41,29 @@ class Expansion(AbstractField):
     def breaks(self) -> tuple[float, ...]:
         return tuple(self.depth * b for b in self.basis.breaks)
 
+    @property
+    def reach(self) -> float:
+        return self.depth
+
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
         if len(self.coefficients) == 0:
             return self.spec
-        like = next(iter(self.coefficients.values()))
-        unit = z / self.depth if isinstance(z, float | int) else z.to(like) / self.depth
-        if inside is not None and self.basis.breaks:
-            unit = _on_the_side_of(inside / self.depth, unit, self.basis.breaks)
-        b = self.basis.evaluate(unit, like.dtype, like.device)  # (size,) or (batch, size)
+        b = modes_at(self.basis, self.depth, z, inside, next(iter(self.coefficients.values())))
         names = [name for name, _ in leaves(self.spec)]
         return rebuilt(self.spec, {name: _mixed(b, self.coefficients[key(name)]) for name in names})
 
     def recipe(self) -> dict[str, Any]:
         return {"spec": self.spec, "basis": self.basis, "depth": self.depth}
+
+
+def modes_at(
+    basis: AbstractBasis, depth: float, z: Depth, inside: Depth | None, like: Tensor
+) -> Float[Tensor, "*batched size"]:
+    """b_k(z/Z) from the side of `inside`, in the dtype and on the device of `like`."""
+    unit = z / depth if isinstance(z, float | int) else z.to(like) / depth
+    if inside is not None and basis.breaks:
+        unit = _on_the_side_of(inside / depth, unit, basis.breaks)
+    return basis.evaluate(unit, like.dtype, like.device)
 
 
 def _on_the_side_of(inside: Depth, z: Depth, breaks: tuple[float, ...]) -> Depth:
@@ -71,16 +81,17 @@ def _on_the_side_of(inside: Depth, z: Depth, breaks: tuple[float, ...]) -> Depth
 
 def _mixed(b: Tensor, C: Tensor) -> Tensor:
     """sum_k b_k C_k."""
-    return (b @ C.flatten(1)).view(*b.shape[:-1], *C.shape[1:])
+    with torch.autocast(C.device.type, enabled=False):  # weights keep their own precision
+        return (b @ C.flatten(1)).view(*b.shape[:-1], *C.shape[1:])
 
 
-def _spread(basis: AbstractBasis) -> Tensor:
+def spread_of(basis: AbstractBasis) -> Tensor:
     """s_k = 1/sqrt(K int b_k^2): with coefficients s_k xi_k, xi of unit variance, int var theta(z) dz = 1."""
     values, weights = _sampled(basis)
     return 1.0 / torch.sqrt(basis.size * (weights[:, None] * values**2).sum(0))
 
 
-def _constant(basis: AbstractBasis) -> Tensor:
+def constant_coefficients(basis: AbstractBasis) -> Tensor:
     """The coefficients of the function 1, or of the nearest function that the basis has."""
     values, _ = _sampled(basis)
     return torch.linalg.lstsq(values, torch.ones_like(values[:, :1])).solution[:, 0]

@@ -28,6 +28,11 @@ class AbstractField(nn.Module, abc.ABC):
     def breaks(self) -> tuple[float, ...]:
         """Depths where the field jumps, increasing."""
 
+    @property
+    @abc.abstractmethod
+    def reach(self) -> float:
+        """The depth up to which the field is defined; infinity where it goes on for ever."""
+
     @abc.abstractmethod
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
         """theta(z); with one depth for each sequence, every leaf gets a leading batch axis."""

@@ -1,27 +1,39 @@
 """Floor 3: the model - embedding, flow, readout, and the standard networks as special cases."""
 
 from continua.model.embedding import AbstractEmbedding, Embedded, TokenEmbedding, VectorEmbedding
+from continua.model.export import to_torch
 from continua.model.flow import BoundFlow, Flow, Part, Rate
+from continua.model.functions import Analysed, Synthesised
 from continua.model.layers import Layers
+from continua.model.lifted import AbstractLifted
 from continua.model.normed_embedding import NormedEmbedding, ProjectedEmbedding
-from continua.model.positions import AbstractPositionCode, LearnedPositions, SinusoidalPositions
+from continua.model.positions import AbstractPositionCode, FourierPositions, LearnedPositions, SinusoidalPositions
 from continua.model.presets import bert, decoder, encoder, encoder_decoder, gpt, macaron, parallel, sphere
+from continua.model.profile import AbstractProfile, BasisProfile, LinearProfile
 from continua.model.readout import AbstractReadout, MeanReadout, Normalised, TokenReadout
+from continua.model.stem import LocalStem, Stemmed
 from continua.model.storage import load, save
 from continua.model.torch_layers import attention_theta, feedforward_theta, from_torch, norm_theta
 from continua.model.transformer import ContinuousTransformer, EncoderDecoder
 
 __all__ = [
     "AbstractEmbedding",
+    "AbstractLifted",
     "AbstractPositionCode",
+    "AbstractProfile",
     "AbstractReadout",
+    "Analysed",
+    "BasisProfile",
     "BoundFlow",
     "ContinuousTransformer",
     "Embedded",
     "EncoderDecoder",
     "Flow",
+    "FourierPositions",
     "Layers",
     "LearnedPositions",
+    "LinearProfile",
+    "LocalStem",
     "MeanReadout",
     "Normalised",
     "NormedEmbedding",
@@ -29,6 +41,8 @@ __all__ = [
     "ProjectedEmbedding",
     "Rate",
     "SinusoidalPositions",
+    "Stemmed",
+    "Synthesised",
     "TokenEmbedding",
     "TokenReadout",
     "VectorEmbedding",
@@ -46,4 +60,5 @@ __all__ = [
     "parallel",
     "save",
     "sphere",
+    "to_torch",
 ]

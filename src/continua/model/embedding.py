@@ -27,6 +27,10 @@ class AbstractEmbedding(nn.Module, abc.ABC):
         """The cloud at depth 0."""
 
     @abc.abstractmethod
+    def ask(self, times: Tensor, *inputs: Any, **named: Any) -> tuple[Cloud, Tensor]:
+        """The cloud at depth 0 with listeners at `times` (batch, asked), and their indices among its tokens."""
+
+    @abc.abstractmethod
     def recipe(self) -> dict[str, Any]:
         """The arguments that build this embedding anew (its values apart)."""
 
@@ -51,6 +55,10 @@ class Embedded(AbstractEmbedding):
             reject("cloud", tuple(cloud.points.shape), "the width does not fit the model", cure)
         return cloud
 
+    def ask(self, times: Tensor, cloud: Any) -> tuple[Cloud, Tensor]:
+        cure = "Pass a cloud with listeners to the model itself: cloud.with_listeners(points, times)."
+        reject("times", tuple(times.shape), "this embedding does not know what a time without a sample is like", cure)
+
     def recipe(self) -> dict[str, Any]:
         return {"width": self._width}
 
@@ -58,7 +66,8 @@ class Embedded(AbstractEmbedding):
 class TokenEmbedding(AbstractEmbedding):
     """Whole numbers from a vocabulary, as trained vectors, with a code for their positions: x_i = E[n_i] + code(t_i).
 
-    Where `present` is false a token is absent, and whatever number stands there is not read.
+    Where `present` is false a token is absent, and whatever number stands there is not read. With `asks` a trained
+    vector stands for a token that was not observed.
     """
 
     def __init__(
@@ -67,6 +76,7 @@ class TokenEmbedding(AbstractEmbedding):
         width: int,
         code: AbstractPositionCode | None = None,
         rule: AbstractSampleRule = Counting(),
+        asks: bool = False,
     ) -> None:
         super().__init__()
         _check_size("vocabulary", vocabulary)
@@ -76,6 +86,7 @@ class TokenEmbedding(AbstractEmbedding):
         self.table = nn.Parameter(torch.randn(vocabulary, width) * 0.02)
         self.code = code
         self.rule = rule
+        self.unobserved = nn.Parameter(torch.randn(width) * 0.02) if asks else None
 
     @property
     def width(self) -> int:
@@ -97,14 +108,20 @@ class TokenEmbedding(AbstractEmbedding):
             reject("tokens", int(unknown[0]), "there is no such token", cure)
         return _cloud(self.table[tokens], present, positions, self.code, self.rule)
 
+    def ask(self, times: Tensor, *inputs: Any, **named: Any) -> tuple[Cloud, Tensor]:
+        cloud = self(*inputs, **named)
+        return cloud.with_listeners(*_listeners(self.unobserved, times, cloud, self.code))
+
     def recipe(self) -> dict[str, Any]:
-        return {"vocabulary": self.vocabulary, "width": self.width, "code": self.code, "rule": self.rule}
+        known = {"vocabulary": self.vocabulary, "width": self.width, "code": self.code, "rule": self.rule}
+        return {**known, "asks": self.unobserved is not None}
 
 
 class VectorEmbedding(AbstractEmbedding):
     """Samples of a signal with several features, at real times: x_i = W u_i + b + code(t_i).
 
-    `rule` turns the times into quadrature masses, so that refining the sampling of one signal converges.
+    `rule` turns the times into quadrature masses, so that refining the sampling of one signal converges. With `asks` a
+    trained vector stands in for W u + b at times without a sample.
     """
 
     def __init__(
@@ -113,6 +130,7 @@ class VectorEmbedding(AbstractEmbedding):
         width: int,
         code: AbstractPositionCode | None = None,
         rule: AbstractSampleRule = Trapezoid(),
+        asks: bool = False,
     ) -> None:
         super().__init__()
         _check_size("features", features)
@@ -121,6 +139,7 @@ class VectorEmbedding(AbstractEmbedding):
         self.linear = nn.Linear(features, width)
         self.code = code
         self.rule = rule
+        self.unobserved = nn.Parameter(torch.randn(width) * 0.02) if asks else None
 
     @property
     def width(self) -> int:
@@ -144,8 +163,13 @@ class VectorEmbedding(AbstractEmbedding):
             reject(f"values{at}", float(values[tuple(at)]), "a sample is not finite", cure)
         return _cloud(self.linear(values), present, positions, self.code, self.rule)
 
+    def ask(self, times: Tensor, *inputs: Any, **named: Any) -> tuple[Cloud, Tensor]:
+        cloud = self(*inputs, **named)
+        return cloud.with_listeners(*_listeners(self.unobserved, times, cloud, self.code))
+
     def recipe(self) -> dict[str, Any]:
-        return {"features": self.linear.in_features, "width": self.width, "code": self.code, "rule": self.rule}
+        known = {"features": self.linear.in_features, "width": self.width, "code": self.code, "rule": self.rule}
+        return {**known, "asks": self.unobserved is not None}
 
 
 def _cloud(
@@ -165,6 +189,20 @@ def _cloud(
         return Cloud(points, None if present is None else present.to(points.dtype), given)
     own = rule.own(times, present) if isinstance(rule, AbstractCausalRule) else None
     return Cloud(points, rule.mass(times, present), given, own)
+
+
+def _listeners(
+    unobserved: Tensor | None, times: Tensor, cloud: Cloud, code: AbstractPositionCode | None
+) -> tuple[Tensor, Tensor]:
+    """States and times of listeners: the vector of the unobserved, with the code of each time."""
+    if unobserved is None:
+        cure = "Build the embedding with asks=True, and train it on such questions."
+        reject("times", tuple(times.shape), "this embedding has no state for times without a sample", cure)
+    if times.ndim != 2:
+        reject("times", tuple(times.shape), "times have two axes", "Pass a tensor of shape (batch, asked).")
+    times = _as_times(times, cloud.points)
+    points = unobserved.expand(*times.shape, -1)
+    return points if code is None else points + code(times), times
 
 
 def _as_times(positions: Tensor, points: Points) -> Tensor:

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from continua.core.errors import reject
+from continua.core.errors import expect, reject
 from continua.core.seeds import fresh_seed
 from continua.core.shapes import Depth, Float, Points, Tensor
 from continua.fields.field import AbstractField
+from continua.model.profile import AbstractProfile
 from continua.operators.operator import AbstractOperator, Context
-from continua.operators.parameters import Theta
+from continua.operators.parameters import Theta, leaves
 from continua.solve.state import AbstractBound, State, within
 from continua.spaces.cloud import Cloud
 
@@ -38,24 +39,30 @@ class Part(nn.Module):
 
 
 class Flow(nn.Module):
-    """dX/dz = f(z, X) = sum of its parts, z in [0, depth] (docs/mathematics.md, section 3).
+    """dX/dz = zeta(z) sum of its parts f_p(theta_p(z), X), z in [0, depth] (docs/mathematics.md, section 3).
 
-    The order of the parts matters to splitting steps alone. `forward` is the velocity for given parameters: depth stays
-    outside, so that `flow.compile()` sees tensors only and does not compile anew at every depth.
+    The depth profile zeta is one where none is given. The order of the parts matters to splitting steps alone.
+    `forward` is the velocity for given parameters, zeta apart: depth stays outside, so that `flow.compile()` sees
+    tensors only and does not compile anew at every depth.
     """
 
-    def __init__(self, parts: Sequence[Part], depth: float = 1.0) -> None:
+    def __init__(self, parts: Sequence[Part], depth: float = 1.0, profile: AbstractProfile | None = None) -> None:
         super().__init__()
         if len(parts) == 0:
             reject("parts", parts, "a flow needs at least one part", "Pass [Part(operator, field), ...].")
         if not depth > 0:
             reject("depth", depth, "the flow needs a positive depth", "Pass depth > 0.")
-        for part in parts:
-            if any(not 0.0 < b < depth for b in part.field.breaks):
+        for jumping in (*(part.field for part in parts), *([] if profile is None else [profile])):
+            if any(not 0.0 < b < depth for b in jumping.breaks):
                 cure = "Choose the field's edges between 0 and the flow's depth."
-                reject("parts", part.field.breaks, f"a field jumps outside (0, {depth})", cure)
+                reject("parts", jumping.breaks, f"a field jumps outside (0, {depth})", cure)
+        for index, part in enumerate(parts):
+            if depth > part.field.reach * (1.0 + 1e-9):
+                cure = f"Build the field with depth={depth}."
+                reject(f"parts[{index}].field.reach", part.field.reach, f"the flow goes on to depth {depth}", cure)
         self.parts = nn.ModuleList(parts)
         self.depth = float(depth)
+        self.profile = profile
 
     def forward(self, operators: Sequence[AbstractOperator], thetas: Sequence[Theta], cloud: Cloud) -> Points:
         """sum_p f_p(theta_p, cloud)."""
@@ -87,13 +94,37 @@ class Flow(nn.Module):
         `random` says whether there is any (dropout); by default as the module's training mode has it. `generator`
         seeds it, torch's global one otherwise. `rates` are running costs, `twice` prepares second derivatives.
         """
+        for name, tokens in (("cloud", cloud), ("memory", memory)):
+            if tokens is not None:
+                self._check(name, tokens)
         noisy = self.training if random is None else random
         seed = fresh_seed(generator) if noisy else None
         return BoundFlow(self, Context(cloud, memory, seed, twice), tuple(rates))
 
+    def _check(self, name: str, cloud: Cloud) -> None:
+        """The tokens have the dtype, the device and, where they move, the width of the parameters."""
+        expect(name, cloud, Cloud, "Pass Cloud(points, mass, positions), or model.embedding(...) of the inputs.")
+        like, points = next(self.parameters(), None), cloud.points
+        if like is not None and (points.dtype != like.dtype or points.device != like.device):
+            cure = (
+                f"Convert the points with .to({like.dtype}) and .to('{like.device}'), or the model with model.to(...)."
+            )
+            reject(name, f"{points.dtype} on {points.device}", f"the model is {like.dtype} on {like.device}", cure)
+        for index, part in enumerate(self.parts if name == "cloud" else ()):
+            assert isinstance(part, Part)
+            wanted = {leaf: spec.shape for leaf, spec in leaves(part.operator.spec(points.shape[-1]))}
+            if wanted != {leaf: spec.shape for leaf, spec in leaves(part.field.spec)}:
+                cure = "Pass tokens of the width that the fields were built for."
+                reject(name, tuple(points.shape), f"the parameters of parts[{index}] are for another width", cure)
+
+    def changed(self, change: Callable[[Part], Part]) -> "Flow":
+        """The same flow with every part changed."""
+        parts = [change(part) for part in self.parts if isinstance(part, Part)]
+        return Flow(parts, self.depth, self.profile).train(self.training)
+
     def recipe(self) -> dict[str, Any]:
         """The arguments that build this flow anew."""
-        return {"parts": list(self.parts), "depth": self.depth}
+        return {"parts": list(self.parts), "depth": self.depth, "profile": self.profile}
 
 
 class BoundFlow(AbstractBound):
@@ -111,7 +142,9 @@ class BoundFlow(AbstractBound):
 
     @property
     def breaks(self) -> tuple[float, ...]:
-        return tuple(sorted({b for i in self._chosen for b in self._part(i).field.breaks}))
+        own = {b for i in self._chosen for b in self._part(i).field.breaks}
+        profile = self.flow.profile
+        return tuple(sorted(own if profile is None else own.union(profile.breaks)))
 
     @property
     def parts(self) -> Sequence["BoundFlow"]:
@@ -145,6 +178,9 @@ class BoundFlow(AbstractBound):
         thetas = [self._part(i).field(z, inside) for i in self._chosen]
         operators = [self._operator(i, z if inside is None else inside) for i in self._chosen]
         velocity = self.flow(operators, thetas, self.context.cloud.at(state.points))
+        if self.flow.profile is not None:
+            zeta = self.flow.profile(z, inside)
+            velocity = velocity * (zeta.view(-1, 1, 1) if isinstance(zeta, Tensor) else zeta)
         present = self.context.cloud.present
         if present is not None:  # absent tokens stay where they are
             velocity = velocity.masked_fill(~present.unsqueeze(-1), 0.0)

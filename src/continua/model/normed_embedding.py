@@ -4,12 +4,13 @@ from typing import Any
 
 from continua.fields.constant import Constant
 from continua.model.embedding import AbstractEmbedding
+from continua.model.lifted import AbstractLifted
 from continua.operators.norms import AbstractNorm, LayerNorm
 from continua.spaces.cloud import Cloud
 from continua.spaces.manifolds import AbstractManifold
 
 
-class NormedEmbedding(AbstractEmbedding):
+class NormedEmbedding(AbstractLifted):
     """X(0) = norm(inner embedding), with trained gain and bias, as in BERT."""
 
     def __init__(self, inner: AbstractEmbedding, norm: AbstractNorm = LayerNorm()) -> None:
@@ -21,15 +22,14 @@ class NormedEmbedding(AbstractEmbedding):
     def width(self) -> int:
         return self.inner.width
 
-    def forward(self, *inputs: Any, **named: Any) -> Cloud:
-        cloud = self.inner(*inputs, **named)
+    def lift(self, cloud: Cloud) -> Cloud:
         return cloud.at(self.norm.normalise(self.theta(0.0), cloud.points))
 
     def recipe(self) -> dict[str, Any]:
         return {"inner": self.inner, "norm": self.norm}
 
 
-class ProjectedEmbedding(AbstractEmbedding):
+class ProjectedEmbedding(AbstractLifted):
     """X(0) = P(inner embedding): tokens start on a manifold."""
 
     def __init__(self, inner: AbstractEmbedding, manifold: AbstractManifold) -> None:
@@ -40,8 +40,7 @@ class ProjectedEmbedding(AbstractEmbedding):
     def width(self) -> int:
         return self.inner.width
 
-    def forward(self, *inputs: Any, **named: Any) -> Cloud:
-        cloud = self.inner(*inputs, **named)
+    def lift(self, cloud: Cloud) -> Cloud:
         return cloud.at(self.manifold.project(cloud.points))
 
     def recipe(self) -> dict[str, Any]:

@@ -60,6 +60,48 @@ class LearnedPositions(AbstractPositionCode):
         return {"length": self.length, "width": self.width}
 
 
+class FourierPositions(AbstractPositionCode):
+    """W phi(t) + b with Fourier features phi(t) = (cos(om_k t), sin(om_k t)) / sqrt(features) of real t, W trained.
+
+        om_k = scale sqrt(2) erfinv((k + 1/2) / features) ,   k = 0, ..., features - 1
+
+    The frequencies are quantiles of the normal law of deviation `scale`, so <phi(t), phi(s)> tends to the Gaussian
+    kernel e^{-scale^2 (t - s)^2 / 2}: 1/scale is the time over which the code changes. A. Rahimi and B. Recht, Random
+    features for large-scale kernel machines (2007), with quantiles in place of draws, as time has one dimension;
+    M. Tancik et al., Fourier features let networks learn high frequency functions (2020).
+    """
+
+    def __init__(self, width: int, features: int, scale: float) -> None:
+        super().__init__()
+        for name, size in (("width", width), ("features", features)):
+            if size < 1:
+                reject(name, size, "a code needs at least one", f"Pass {name} >= 1.")
+        if not (scale > 0 and math.isfinite(scale)):
+            reject("scale", scale, "frequencies are positive", "Pass scale > 0, about 1 over the time to resolve.")
+        self.features, self.scale = features, float(scale)
+        self.linear = nn.Linear(2 * features, width)
+
+    @property
+    def width(self) -> int:
+        return self.linear.out_features
+
+    def frequencies(self) -> Float[Tensor, " features"]:
+        """om_k in float64: a buffer would round them to whatever dtype the model passes through."""
+        share = (torch.arange(self.features, dtype=torch.float64) + 0.5) / self.features
+        return self.scale * math.sqrt(2.0) * torch.erfinv(share)
+
+    def encode(self, positions: Positions) -> Float[Tensor, "batch tokens twice_features"]:
+        """phi(t)."""
+        phase = positions.unsqueeze(-1) * self.frequencies().to(positions)
+        return torch.cat([phase.cos(), phase.sin()], -1) / math.sqrt(self.features)
+
+    def forward(self, positions: Positions) -> Points:
+        return self.linear(self.encode(positions))
+
+    def recipe(self) -> dict[str, Any]:
+        return {"width": self.width, "features": self.features, "scale": self.scale}
+
+
 class SinusoidalPositions(AbstractPositionCode):
     """(sin(om_k t), cos(om_k t)) for real t, frequencies om_k spaced geometrically from `fastest` towards `slowest`.
 

@@ -22,6 +22,11 @@ class AbstractReadout(nn.Module, abc.ABC):
     def width(self) -> int:
         """Size of the tokens that it reads."""
 
+    @property
+    @abc.abstractmethod
+    def per_token(self) -> bool:
+        """Whether there is one output for each token, in its place."""
+
     @abc.abstractmethod
     def forward(self, cloud: Cloud) -> Tensor:
         """The output."""
@@ -46,6 +51,10 @@ class Normalised(AbstractReadout):
     @property
     def width(self) -> int:
         return self._width
+
+    @property
+    def per_token(self) -> bool:
+        return True
 
     def forward(self, cloud: Cloud) -> Points:
         return self.norm.normalise(self.theta(0.0), cloud.points)
@@ -74,6 +83,10 @@ class TokenReadout(AbstractReadout):
     def width(self) -> int:
         return self.normalised.width
 
+    @property
+    def per_token(self) -> bool:
+        return True
+
     def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
         return self.linear(self.normalised(cloud))
 
@@ -99,6 +112,10 @@ class MeanReadout(AbstractReadout):
     @property
     def width(self) -> int:
         return self.normalised.width
+
+    @property
+    def per_token(self) -> bool:
+        return False
 
     def forward(self, cloud: Cloud) -> Float[Tensor, "batch outputs"]:
         points, mass = self.normalised(cloud), cloud.measure.mass

@@ -10,13 +10,17 @@ from torch import nn
 from continua.core.errors import expect, reject
 from continua.core.shapes import Tensor
 from continua.fields.expansion import Expansion
+from continua.fields.heads import ContinuousHeads
+from continua.fields.layers import refine
 from continua.model.embedding import AbstractEmbedding, TokenEmbedding, VectorEmbedding
 from continua.model.flow import Flow, Part, Rate
+from continua.model.functions import Analysed, Synthesised
 from continua.model.positions import SinusoidalPositions
 from continua.model.readout import AbstractReadout, MeanReadout, TokenReadout
-from continua.operators import Attention, FeedForward, LayerNorm, PreNorm
+from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, at_resolution, with_heads
 from continua.operators.parameters import leaves
 from continua.solve import (
+    AbstractControl,
     AbstractGradient,
     AbstractSolver,
     Adaptive,
@@ -24,6 +28,7 @@ from continua.solve import (
     Fixed,
     Given,
     Observer,
+    PerSequence,
     Solution,
     Solver,
 )
@@ -114,6 +119,26 @@ class ContinuousTransformer(nn.Module):
         solution = self.solve(cloud, memory=memory, generator=generator)
         return self.readout(cloud.at(solution.points))
 
+    def ask(
+        self,
+        times: Tensor,
+        *inputs: Any,
+        memory: Cloud | None = None,
+        generator: torch.Generator | None = None,
+        **named: Any,
+    ) -> Tensor:
+        """The output at `times` (batch, asked), observed or not: between the samples, or after them to forecast.
+
+        Each time becomes a listener: it reads the samples - of a causal model, those up to it - and changes neither
+        them nor other answers. Adaptive steps do not watch over it. The embedding must be built with `asks=True`.
+        """
+        if not self.readout.per_token:
+            why = "it gives one output a sequence, and each time asks for its own"
+            reject("readout", type(self.readout).__name__, why, "Build the model with TokenReadout(width, outputs).")
+        cloud, where = self.embedding.ask(times, *inputs, **named)
+        solution = self.solve(cloud, memory=memory, generator=generator)
+        return self.readout(cloud.at(solution.points)).take_along_dim(where.unsqueeze(-1), 1)
+
     def solve(
         self,
         cloud: Cloud,
@@ -151,9 +176,44 @@ class ContinuousTransformer(nn.Module):
         elif grid is not None:
             solver = dataclasses.replace(self._stepping(), control=Given(tuple(grid)))
         elif rtol is not None:
-            solver = dataclasses.replace(self._stepping(), control=Adaptive(rtol, rtol))
+            solver = dataclasses.replace(self._stepping(), control=_tolerating(self._stepping().control, rtol))
         chosen = (self.solver if solver is None else solver, self.gradient if gradient is None else gradient)
-        other = ContinuousTransformer(self.embedding, self.flow, self.readout, *chosen)
+        return self._like(self.embedding, self.flow, self.readout, *chosen)
+
+    def at_resolution(self, nodes: int) -> "ContinuousTransformer":
+        """The same model, parameters shared, with `nodes` nodes on the embedding axis.
+
+        States must be functions: an embedding `Synthesised`, a readout `Analysed`, kernels and norms on an axis.
+        """
+        embedding, readout = self.embedding, self.readout
+        if not (isinstance(embedding, Synthesised) and isinstance(readout, Analysed)):
+            kinds = (type(embedding).__name__, type(readout).__name__)
+            cure = "Build the model with Synthesised(embedding, ...) and Analysed(readout, ...)."
+            reject("nodes", nodes, f"states of this model are vectors ({kinds[0]}, {kinds[1]}), not functions", cure)
+        flow = self.flow.changed(lambda part: Part(at_resolution(part.operator, nodes), part.field))
+        return self._like(embedding.at(nodes), flow, readout.at(nodes), self.solver, self.gradient)
+
+    def with_heads(self, heads: int) -> "ContinuousTransformer":
+        """The same model, parameters shared, with the measure of heads read at `heads` nodes."""
+        if not any(isinstance(part.field, ContinuousHeads) for part in self.flow.parts):
+            cure = "Build the flow with Attention(..., measured=True) and a field ContinuousHeads."
+            reject("heads", heads, "no part of the flow has continuous heads", cure)
+
+        def change(part: Part) -> Part:
+            if not isinstance(part.field, ContinuousHeads):
+                return part
+            return Part(with_heads(part.operator, heads), part.field.at_nodes(heads))
+
+        return self._like(self.embedding, self.flow.changed(change), self.readout, self.solver, self.gradient)
+
+    def refined(self, layers: int) -> "ContinuousTransformer":
+        """A copy whose fields are constant on each of `layers` equal pieces of depth: weights of a layered network."""
+        depth = self.flow.depth
+        flow = self.flow.changed(lambda part: Part(part.operator, refine(part.field, layers, depth)))
+        return self._like(self.embedding, flow, self.readout, self.solver, self.gradient)
+
+    def _like(self, *parts: Any) -> "ContinuousTransformer":
+        other = ContinuousTransformer(*parts)
         other.training = self.training
         return other
 
@@ -205,6 +265,13 @@ class EncoderDecoder(nn.Module):
     def recipe(self) -> dict[str, Any]:
         """The arguments that build this model anew (its values apart)."""
         return {"encoder": self.encoder, "decoder": self.decoder}
+
+
+def _tolerating(control: AbstractControl, rtol: float) -> AbstractControl:
+    """The same adaptive control with other tolerances, or the default one in place of a grid."""
+    if isinstance(control, Adaptive | PerSequence):
+        return dataclasses.replace(control, rtol=rtol, atol=rtol)
+    return Adaptive(rtol, rtol)
 
 
 def _check_widths(embedding: AbstractEmbedding, flow: Flow, readout: AbstractReadout) -> None:

@@ -2,8 +2,20 @@
 
 from continua.operators.attention import Attention, AttentionTheta
 from continua.operators.compose import Cross, Dropout, Sum
+from continua.operators.estimators import (
+    AbstractDraw,
+    Controlled,
+    Debiased,
+    Independent,
+    Lattice,
+    LogTokens,
+    Nystrom,
+    Sobol,
+    Subset,
+)
 from continua.operators.feedforward import Activation, Damping, FeedForward, FeedForwardTheta
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory
+from continua.operators.kernels import AbstractKernel, Convolution, Dense, Spectral
 from continua.operators.norms import (
     AbstractNorm,
     LayerNorm,
@@ -15,8 +27,12 @@ from continua.operators.norms import (
     Unnormalised,
 )
 from continua.operators.operator import AbstractOperator, AbstractPointwise, Context, NoTheta
+from continua.operators.resolution import at_resolution, with_heads, with_integral
+from continua.operators.rotary import Rotary
 
 __all__ = [
+    "AbstractDraw",
+    "AbstractKernel",
     "AbstractNorm",
     "AbstractOperator",
     "AbstractPointwise",
@@ -25,20 +41,35 @@ __all__ = [
     "Attention",
     "AttentionTheta",
     "Context",
+    "Controlled",
+    "Convolution",
     "Cross",
     "Damping",
+    "Debiased",
+    "Dense",
     "Dropout",
     "Exact",
     "FeedForward",
     "FeedForwardTheta",
+    "Independent",
+    "Lattice",
     "LayerNorm",
+    "LogTokens",
     "Memory",
     "NoTheta",
     "NormTheta",
     "NormedTheta",
+    "Nystrom",
     "PostNorm",
     "PreNorm",
     "RMSNorm",
+    "Rotary",
+    "Sobol",
+    "Spectral",
+    "Subset",
     "Sum",
     "Unnormalised",
+    "at_resolution",
+    "with_heads",
+    "with_integral",
 ]

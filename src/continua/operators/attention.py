@@ -7,23 +7,25 @@ from typing import NamedTuple, final
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory
-from continua.operators.linear import linear
+from continua.operators.kernels import AbstractKernel, Dense
 from continua.operators.operator import AbstractOperator, Context
-from continua.operators.parameters import bias, weight
+from continua.operators.parameters import Role, bias, head_masses, weight
+from continua.operators.rotary import Rotary
 from continua.spaces.cloud import Cloud
+from continua.spaces.measure import Measure
 
 
 class AttentionTheta(NamedTuple):
     """Parameters of the heads at one depth, and their masses p (`None`: the counting measure, p_k = 1)."""
 
-    q: Float[Tensor, "*batched heads key width"]
-    k: Float[Tensor, "*batched heads key width"]
-    v: Float[Tensor, "*batched heads value width"]
-    o: Float[Tensor, "*batched heads value width"]
+    q: Float[Tensor, "*heads_own key channels"]
+    k: Float[Tensor, "*heads_own key channels"]
+    v: Float[Tensor, "*heads_own value channels"]
+    o: Float[Tensor, "*heads_own value channels"]
     bq: Float[Tensor, "*batched heads key"] | None = None
     bk: Float[Tensor, "*batched heads key"] | None = None
     bv: Float[Tensor, "*batched heads value"] | None = None
-    bo: Float[Tensor, "*batched width"] | None = None
+    bo: Float[Tensor, "*batched channels"] | None = None
     p: Float[Tensor, "*batched heads"] | None = None
 
 
@@ -38,6 +40,8 @@ class Attention(AbstractOperator):
     `torch.nn.MultiheadAttention`, exactly.
 
     `value` defaults to `key`, `beta` to 1/sqrt(key). `causal` restricts the measure of query i to t_j <= t_i.
+    With `measured` the heads have masses p_k that sum to one, parameters like the others; without, p_k = 1. With a
+    `kernel` along an embedding axis, `key` and `value` count channels, and <q, k> = sum_a v_a q_a k_a.
     """
 
     heads: int
@@ -46,14 +50,22 @@ class Attention(AbstractOperator):
     beta: float | None = None
     causal: bool = False
     biased: bool = True
+    measured: bool = False
+    rotary: Rotary | None = None
+    kernel: AbstractKernel = Dense()
     integral: AbstractTokenIntegral = Exact()
 
     def __post_init__(self) -> None:
         for name, size in (("heads", self.heads), ("key", self.key), ("value", self._value)):
             if size < 1:
                 reject(name, size, "attention needs at least one", f"Pass {name} >= 1.")
+        if self.rotary is not None and self.key % 2:
+            reject("key", self.key, "rotary positions turn pairs of components", "Pass an even key.")
         if self.beta is not None and not math.isfinite(self.beta):
             reject("beta", self.beta, "the inverse temperature is not finite", "Pass a number or None.")
+        if self.causal and not self.integral.serves_causal:
+            cure = "Use Subset or Debiased, whose causal rows see earlier tokens only."
+            reject("integral", self.integral, "its landmarks would carry later tokens into earlier rows", cure)
 
     @property
     def _value(self) -> int:
@@ -65,38 +77,74 @@ class Attention(AbstractOperator):
         return 1.0 / math.sqrt(self.key) if self.beta is None else self.beta
 
     def spec(self, width: int) -> AttentionTheta:
-        heads, key, value = self.heads, self.key, self._value
-        weights = AttentionTheta(
-            q=weight((heads, key, width), width),
-            k=weight((heads, key, width), width),
-            v=weight((heads, value, width), width),
-            o=weight((heads, value, width), heads * value),
+        heads, key, value, head, kernel = self.heads, self.key, self._value, Role.HEAD, self.kernel
+        channels = kernel.channels(width)
+        fan_in, spread = kernel.fan_in(channels), kernel.fan_in(value if self.measured else heads * value)
+        *own, _, _ = kernel.shape(value, channels)
+        theta = AttentionTheta(
+            q=weight((heads, *kernel.shape(channels, key)), fan_in, head),
+            k=weight((heads, *kernel.shape(channels, key)), fan_in, head),
+            v=weight((heads, *kernel.shape(channels, value)), fan_in, head),
+            o=weight((heads, *own, value, channels), spread, head),
         )
-        if not self.biased:
-            return weights
-        return weights._replace(
-            bq=bias((heads, key)), bk=bias((heads, key)), bv=bias((heads, value)), bo=bias((width,))
-        )
+        if self.biased:
+            theta = theta._replace(bq=bias((heads, key), head), bk=bias((heads, key), head))
+            theta = theta._replace(bv=bias((heads, value), head), bo=bias((channels,)))
+        return theta._replace(p=head_masses(heads)) if self.measured else theta
 
     def bind(self, context: Context) -> "Attention":
-        return dataclasses.replace(self, integral=self.integral.twice()) if context.twice else self
+        integral = self.integral.bind(context)
+        return self if integral is self.integral else dataclasses.replace(self, integral=integral)
 
     def memory(self, theta: AttentionTheta, cloud: Cloud) -> Memory:
-        keys = _to_heads(cloud.points, theta.k, theta.bk)
-        values = _to_heads(cloud.points, theta.v, theta.bv)
+        keys = self._turned(self._to_heads(cloud.points, theta.k, theta.bk), cloud.measure)
+        values = self._to_heads(cloud.points, theta.v, theta.bv)
         return Memory(keys, values, cloud.measure)
 
     def attend(self, theta: AttentionTheta, queries: Cloud, memory: Memory) -> Points:
-        q = _to_heads(queries.points, theta.q, theta.bq)
+        q = self._turned(self._to_heads(queries.points, theta.q, theta.bq), queries.measure)
+        v = self.kernel.weights(q)
+        if v is not None:  # <q, k> = sum_a v_a q_a k_a along the embedding axis
+            q = q * v.repeat_interleave(self.key)
         y = self.integral.means(q, queries.measure, memory, self.inverse_temperature, self.causal)
         if theta.p is not None:
             y = y * theta.p[..., :, None, None]  # (batch heads queries value), p over heads
-        y = y.transpose(1, 2).flatten(2)  # (batch queries heads*value)
-        return linear(y, theta.o.flatten(-3, -2).transpose(-1, -2), theta.bo)
+        return self._from_heads(y, theta.o, theta.bo)
+
+    def _turned(self, x: Tensor, measure: Measure) -> Tensor:
+        return x if self.rotary is None else self.rotary.turned(x, measure, self.key)
+
+    def _to_heads(
+        self,
+        x: Points,
+        w: Float[Tensor, "*heads_own key channels"],
+        b: Float[Tensor, "*batched heads key"] | None,
+    ) -> Float[Tensor, "batch heads tokens nodes_key"]:
+        joined = _joined(w, self.kernel)  # (..., heads*key, channels)
+        y = self.kernel.apply(joined, None if b is None else b.flatten(-2), x)  # (batch tokens nodes*heads*key)
+        if self.kernel.nodes == 1:
+            return y.unflatten(-1, (_heads(w, self.kernel), -1)).transpose(1, 2)
+        return y.unflatten(-1, (self.kernel.nodes, _heads(w, self.kernel), -1)).permute(0, 3, 1, 2, 4).flatten(3)
+
+    def _from_heads(
+        self,
+        y: Float[Tensor, "batch heads tokens nodes_value"],
+        o: Float[Tensor, "*heads_own value channels"],
+        b: Float[Tensor, "*batched channels"] | None,
+    ) -> Points:
+        if self.kernel.nodes == 1:
+            y = y.transpose(1, 2).flatten(2)  # (batch tokens heads*value)
+        else:
+            y = y.unflatten(-1, (self.kernel.nodes, -1)).permute(0, 2, 3, 1, 4).flatten(2)
+        return self.kernel.apply(_joined(o, self.kernel).transpose(-1, -2), b, y)
 
 
-def _to_heads(
-    x: Points, w: Float[Tensor, "*batched heads key width"], b: Float[Tensor, "*batched heads key"] | None
-) -> Float[Tensor, "batch heads tokens key"]:
-    y = linear(x, w.flatten(-3, -2), None if b is None else b.flatten(-2))
-    return y.unflatten(-1, w.shape[-3:-1]).transpose(1, 2)
+def _heads(w: Tensor, kernel: AbstractKernel) -> int:
+    """How many heads a weight holds."""
+    return w.shape[-1 - len(kernel.shape(1, 1))]
+
+
+def _joined(w: Tensor, kernel: AbstractKernel) -> Tensor:
+    """A weight (..., heads, own axes, a, b) with its heads joined to the axis before the last: (..., heads*a, b)."""
+    own = len(kernel.shape(1, 1))
+    return w.movedim(-1 - own, -3).flatten(-3, -2)

@@ -62,7 +62,8 @@ class Cross(AbstractOperator):
         if asking != offering:
             why = f"it holds {offering} sequences, and {asking} ask"
             reject("memory", tuple(context.memory.points.shape), why, "Give every sequence its own row of memory.")
-        return Cross(self.inner.bind(context), context.memory)
+        below = dataclasses.replace(context, source=context.memory)
+        return Cross(self.inner.bind(below), context.memory)
 
     def memory(self, theta: Theta, cloud: Cloud) -> Any:
         if self.source is None:

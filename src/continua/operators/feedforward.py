@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
-from continua.operators.linear import linear
+from continua.operators.kernels import AbstractKernel, Dense
 from continua.operators.operator import AbstractPointwise, NoTheta
 from continua.operators.parameters import bias, weight
 
@@ -43,10 +43,10 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 class FeedForwardTheta(NamedTuple):
     """Kernels and biases of the feed-forward at one depth."""
 
-    w1: Float[Tensor, "*batched hidden width"]
-    w2: Float[Tensor, "*batched width hidden"]
+    w1: Float[Tensor, "*batched hidden channels"]
+    w2: Float[Tensor, "*batched channels hidden"]
     b1: Float[Tensor, "*batched hidden"] | None = None
-    b2: Float[Tensor, "*batched width"] | None = None
+    b2: Float[Tensor, "*batched channels"] | None = None
 
 
 @final
@@ -56,27 +56,30 @@ class FeedForward(AbstractPointwise):
 
     A GELU outside would bound every component of the velocity below by -0.17, hence the identity
     (docs/mathematics.md, section 2). Reference implementation: the feed-forward of `torch.nn.TransformerEncoderLayer`.
+    With a `kernel` along an embedding axis, `hidden` counts channels and the activations act at its nodes.
     """
 
     hidden: int
     phi1: Activation = Activation.GELU
     phi2: Activation = Activation.IDENTITY
     biased: bool = True
+    kernel: AbstractKernel = Dense()
 
     def __post_init__(self) -> None:
         if self.hidden < 1:
             reject("hidden", self.hidden, "the feed-forward needs at least one hidden unit", "Pass hidden >= 1.")
 
     def spec(self, width: int) -> FeedForwardTheta:
-        w1 = weight((self.hidden, width), width)
-        w2 = weight((width, self.hidden), self.hidden)
+        kernel, channels = self.kernel, self.kernel.channels(width)
+        w1 = weight(kernel.shape(channels, self.hidden), kernel.fan_in(channels))
+        w2 = weight(kernel.shape(self.hidden, channels), kernel.fan_in(self.hidden))
         if not self.biased:
             return FeedForwardTheta(w1, w2)
-        return FeedForwardTheta(w1, w2, bias((self.hidden,)), bias((width,)))
+        return FeedForwardTheta(w1, w2, bias((self.hidden,)), bias((channels,)))
 
     def act(self, theta: FeedForwardTheta, points: Points) -> Points:
-        hidden = self.phi1(linear(points, theta.w1, theta.b1))
-        return self.phi2(linear(hidden, theta.w2, theta.b2))
+        hidden = self.phi1(self.kernel.apply(theta.w1, theta.b1, points))
+        return self.phi2(self.kernel.apply(theta.w2, theta.b2, hidden))
 
 
 @final

@@ -7,13 +7,14 @@ The weights stand inside the softmax, once, hence in numerator and normaliser (d
 
 import abc
 import dataclasses
-from typing import NamedTuple, final
+from typing import ClassVar, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
 
 from continua.core.errors import reject
-from continua.core.shapes import Bool, Float, Tensor
+from continua.core.shapes import Bool, Float, Int, Tensor
+from continua.operators.operator import Context
 from continua.spaces.measure import Measure
 
 
@@ -32,9 +33,12 @@ Means = Float[Tensor, "batch heads queries value"]
 class AbstractTokenIntegral(abc.ABC):
     """A way to evaluate the token integral: exact, or by an estimate."""
 
+    serves_causal: ClassVar[bool] = True
+    """Whether the measure of a query may be restricted to the tokens before it."""
+
     @abc.abstractmethod
-    def twice(self) -> "AbstractTokenIntegral":
-        """The same integral by a path that can be differentiated twice."""
+    def bind(self, context: Context) -> "AbstractTokenIntegral":
+        """This way with its nodes drawn, on a path that can be differentiated twice if the context says so."""
 
     @abc.abstractmethod
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
@@ -57,20 +61,25 @@ class Exact(AbstractTokenIntegral):
 
     materialised: bool = False
 
-    def twice(self) -> "Exact":
-        return Exact(materialised=True)
+    def bind(self, context: Context) -> "Exact":
+        return Exact(materialised=True) if context.twice else self
 
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
         itself = asked is memory.measure
-        if causal and memory.measure.log_own is not None and not itself:
-            why = "these queries are not the tokens of the memory, and own masses belong to a token's own row"
-            reject("own", "given", why, "Use a rule without own masses, such as BackwardRectangle.")
-        in_order = not causal or (itself and not memory.measure.tied)
+        check_own(asked, memory.measure, causal)
+        in_order = not causal or (itself and not memory.measure.tied and not memory.measure.early)
         if self.materialised or not in_order:
             return _materialised(q, asked, memory, beta, causal)
         if causal and memory.measure.log_own is not None:
             return _own_row(q, memory, beta)
         return _fused(q, memory, beta, causal)
+
+
+def check_own(asked: Measure, measure: Measure, causal: bool) -> None:
+    """Rejects own masses where causal queries are not the tokens that have them."""
+    if causal and measure.log_own is not None and asked is not measure:
+        why = "these queries are not the tokens of the memory, and own masses belong to a token's own row"
+        reject("own", "given", why, "Use a rule without own masses, such as BackwardRectangle.")
 
 
 def _fused(q: Queries, memory: Memory, beta: float, causal: bool) -> Means:
@@ -140,21 +149,26 @@ def _materialised(q: Queries, asked: Measure, memory: Memory, beta: float, causa
         diagonal = beta * (q * k).sum(-1) + measure.log_own[:, None, :]
         here = torch.eye(q.shape[-2], dtype=torch.bool, device=q.device)
         logits = torch.where(here, diagonal.unsqueeze(-1), logits)
-    seen = _visible(asked, measure, q.device).unsqueeze(1)
+    seen = visible(asked, measure, q.device).unsqueeze(1)
     alone = ~seen.any(-1, keepdim=True)  # sees the empty measure, whose mean is zero
     alpha = torch.softmax(logits.masked_fill(~(seen | alone), -torch.inf), -1)
     return alpha.masked_fill(alone, 0.0) @ v
 
 
-def _visible(asked: Measure, measure: Measure, device: torch.device) -> Bool[Tensor, "batch queries tokens"]:
-    """Which tokens a causal query sees: those with mass and t_j <= t_i; ties see each other."""
+def visible(
+    asked: Measure, measure: Measure, device: torch.device, nodes: Int[Tensor, "batch nodes"] | None = None
+) -> Bool[Tensor, "batch queries tokens"]:
+    """Which tokens a causal query sees, all or some nodes: those with mass and t_j <= t_i; ties see each other."""
     t, s = asked.positions, measure.positions
+    if (t is None or s is None) and asked is not measure:
+        cure = "Give both clouds positions, or use attention that is not causal."
+        reject("positions", None, "a causal query needs its time and those of the tokens", cure)
     if t is None or s is None:
-        if asked is not measure:
-            cure = "Give both clouds positions, or use attention that is not causal."
-            reject("positions", None, "a causal query needs its time and those of the tokens", cure)
-        index = torch.arange(asked.shape[1], device=device)
-        seen = (index[:, None] >= index[None, :]).expand(asked.shape[0], -1, -1)
-    else:
-        seen = t[:, :, None] >= s[:, None, :]
-    return seen if measure.present is None else seen & measure.present[:, None, :]
+        index = torch.arange(asked.shape[1], device=device).expand(asked.shape)
+        t = s = index
+    heavy = measure.heavy
+    if nodes is not None:
+        s = s.gather(1, nodes)
+        heavy = None if heavy is None else heavy.gather(1, nodes)
+    seen = t[:, :, None] >= s[:, None, :]
+    return seen if heavy is None else seen & heavy[:, None, :]

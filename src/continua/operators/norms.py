@@ -4,20 +4,22 @@ import abc
 import dataclasses
 from typing import Any, NamedTuple, final
 
+import torch
 import torch.nn.functional as F
 
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.linear import per_token
 from continua.operators.operator import AbstractOperator, Context, NoTheta
 from continua.operators.parameters import Theta, bias, gain
+from continua.spaces.axis import Axis
 from continua.spaces.cloud import Cloud
 
 
 class NormTheta(NamedTuple):
     """Gain and bias of a norm at one depth; both `None` for the norm of gain 1."""
 
-    gain: Float[Tensor, "*batched width"] | None = None
-    bias: Float[Tensor, "*batched width"] | None = None
+    gain: Float[Tensor, "*batched channels"] | None = None
+    bias: Float[Tensor, "*batched channels"] | None = None
 
 
 class AbstractNorm(abc.ABC):
@@ -35,18 +37,25 @@ class AbstractNorm(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True)
 class LayerNorm(AbstractNorm):
-    """gain * (x - mean x) / sqrt(var x + eps) + bias. Equals `torch.nn.functional.layer_norm`."""
+    """gain * (x - mean x) / sqrt(var x + eps) + bias. Equals `torch.nn.functional.layer_norm`.
+
+    With an `axis` the means weigh its nodes by v_a, and gain and bias belong to channels, constant along it.
+    """
 
     eps: float = 1e-5
     affine: bool = True
     biased: bool = True
+    axis: Axis | None = None
 
     def spec(self, width: int) -> NormTheta:
         if not self.affine:
             return NormTheta()
-        return NormTheta(gain((width,)), bias((width,)) if self.biased else None)
+        channels = width if self.axis is None else self.axis.channels
+        return NormTheta(gain((channels,)), bias((channels,)) if self.biased else None)
 
     def normalise(self, theta: NormTheta, x: Points) -> Points:
+        if self.axis is not None:
+            return _along(self.axis, theta, x, self.eps, centred=True)
         if theta.gain is None or theta.gain.ndim == 1:
             return F.layer_norm(x, x.shape[-1:], theta.gain, theta.bias, self.eps)
         x = F.layer_norm(x, x.shape[-1:], eps=self.eps) * per_token(theta.gain)
@@ -56,18 +65,39 @@ class LayerNorm(AbstractNorm):
 @final
 @dataclasses.dataclass(frozen=True)
 class RMSNorm(AbstractNorm):
-    """gain * x / sqrt(mean x^2 + eps). Equals `torch.nn.functional.rms_norm`."""
+    """gain * x / sqrt(mean x^2 + eps). Equals `torch.nn.functional.rms_norm`.
+
+    With an `axis` the mean weighs its nodes by v_a, and the gain belongs to channels, constant along it.
+    """
 
     eps: float = 1e-6
     affine: bool = True
+    axis: Axis | None = None
 
     def spec(self, width: int) -> NormTheta:
-        return NormTheta(gain((width,)) if self.affine else None)
+        channels = width if self.axis is None else self.axis.channels
+        return NormTheta(gain((channels,)) if self.affine else None)
 
     def normalise(self, theta: NormTheta, x: Points) -> Points:
+        if self.axis is not None:
+            return _along(self.axis, theta, x, self.eps, centred=False)
         if theta.gain is None or theta.gain.ndim == 1:
             return F.rms_norm(x, x.shape[-1:], theta.gain, self.eps)
         return F.rms_norm(x, x.shape[-1:], eps=self.eps) * per_token(theta.gain)
+
+
+def _along(axis: Axis, theta: NormTheta, x: Points, eps: float, centred: bool) -> Points:
+    """The norm of functions on an axis, means taken under v_a and evenly over channels."""
+    functions = x.unflatten(-1, (axis.nodes, axis.channels))
+    v = axis.weights(x)[:, None] / axis.channels
+    if centred:
+        functions = functions - (v * functions).sum((-2, -1), keepdim=True)
+    functions = functions * torch.rsqrt((v * functions**2).sum((-2, -1), keepdim=True) + eps)
+    if theta.gain is not None:
+        functions = functions * per_token(theta.gain).unsqueeze(-2)
+    if theta.bias is not None:
+        functions = functions + per_token(theta.bias).unsqueeze(-2)
+    return functions.flatten(2)
 
 
 @final

@@ -18,13 +18,21 @@ class Context:
     - `cloud`: the tokens at depth 0 (their measure stays, their points move on);
     - `memory`: the cloud that cross-attention reads;
     - `seed`: where the randomness of this solve starts; `None` when nothing is random (evaluation);
-    - `twice`: second derivatives will be asked for.
+    - `twice`: second derivatives will be asked for;
+    - `source`: the cloud that answers below a `Cross`, which sets it.
     """
 
     cloud: Cloud
     memory: Cloud | None = None
     seed: int | None = None
     twice: bool = False
+
+    source: Cloud | None = None
+
+    @property
+    def offering(self) -> Cloud:
+        """The cloud whose tokens answer: `cloud` itself, or the one that cross-attention reads."""
+        return self.cloud if self.source is None else self.source
 
     def branch(self, place: int) -> "Context":
         """The context of one of several inner operators: the same, with randomness of its own."""

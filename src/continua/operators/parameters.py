@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import enum
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
@@ -44,13 +45,24 @@ class Filled(AbstractLaw):
         return torch.full(shape, self.value)
 
 
+class Role(enum.Enum):
+    """What a parameter is to its operator."""
+
+    PLAIN = "plain"
+    HEAD = "head"
+    """The first axis runs over the nodes of the head measure."""
+    HEAD_MASS = "head mass"
+    """The masses p_k of the heads themselves: not negative, summing to one."""
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """One parameter of an operator: its shape and the law of its initial value."""
+    """One parameter of an operator: its shape, the law of its initial value, and what its first axis means."""
 
     shape: tuple[int, ...]
     law: AbstractLaw
+    role: Role = Role.PLAIN
 
     @property
     def numel(self) -> int:
@@ -58,9 +70,9 @@ class Spec:
         return math.prod(self.shape)
 
 
-def weight(shape: tuple[int, ...], fan_in: int) -> Any:
+def weight(shape: tuple[int, ...], fan_in: int, role: Role = Role.PLAIN) -> Any:
     """The `Spec` of a kernel whose output has the variance of its input: normal entries of deviation 1/sqrt(fan_in)."""
-    return Spec(shape, Normal(1.0 / math.sqrt(fan_in)))
+    return Spec(shape, Normal(1.0 / math.sqrt(fan_in)), role)
 
 
 def gain(shape: tuple[int, ...]) -> Any:
@@ -68,9 +80,14 @@ def gain(shape: tuple[int, ...]) -> Any:
     return Spec(shape, Filled(1.0))
 
 
-def bias(shape: tuple[int, ...]) -> Any:
+def bias(shape: tuple[int, ...], role: Role = Role.PLAIN) -> Any:
     """The `Spec` of a bias, zero at initialisation."""
-    return Spec(shape, Filled(0.0))
+    return Spec(shape, Filled(0.0), role)
+
+
+def head_masses(heads: int) -> Any:
+    """The `Spec` of the masses of heads, equal at initialisation."""
+    return Spec((heads,), Filled(1.0 / heads), Role.HEAD_MASS)
 
 
 def leaves(theta: Theta, prefix: str = "") -> Iterator[tuple[str, Any]]:

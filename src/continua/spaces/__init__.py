@@ -1,5 +1,6 @@
 """Floor 0: quadrature rules, clouds of tokens, bases and manifolds - the spaces everything else is a function on."""
 
+from continua.spaces.axis import Axis
 from continua.spaces.bases import AbstractBasis, AbstractSmoothBasis, Chebyshev, Cosine, Legendre
 from continua.spaces.causal import AbstractCausalRule, BackwardRectangle, CausalTrapezoid
 from continua.spaces.cloud import Cloud
@@ -13,6 +14,7 @@ from continua.spaces.quadrature import (
     Midpoint,
 )
 from continua.spaces.samples import AbstractSampleRule, Counting, Trapezoid, Uniform
+from continua.spaces.splines import BSpline, Fourier
 
 __all__ = [
     "AbstractBasis",
@@ -22,6 +24,8 @@ __all__ = [
     "AbstractRule",
     "AbstractSampleRule",
     "AbstractSmoothBasis",
+    "Axis",
+    "BSpline",
     "BackwardRectangle",
     "CausalTrapezoid",
     "CentredSphere",
@@ -31,6 +35,7 @@ __all__ = [
     "Cosine",
     "Counting",
     "Euclidean",
+    "Fourier",
     "GaussLegendre",
     "Legendre",
     "Measure",

@@ -8,7 +8,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from continua.core.errors import reject
-from continua.core.shapes import Bool, Float, Mass, Points, Positions, Tensor
+from continua.core.shapes import Bool, Float, Int, Mass, Points, Positions, Tensor
 from continua.spaces.measure import Measure
 
 _DTYPES = (torch.float32, torch.float64)
@@ -22,6 +22,8 @@ class Cloud:
     - `points`: the states x_i; those of absent tokens are set to zero.
     - `mass`: the weights w_i >= 0; zero mass means that the token is absent (padding), `None` that each has mass 1.
     - `positions`: the times t_i, not decreasing along each sequence; `None` means the index.
+    - `present`: tokens that move, by default those with mass. Present without mass is a listener: it attends to the
+      others and nobody attends to it, as a query at a time that was never observed.
     - `own`: the mass a token has in its own causal row, where it differs from `mass` (`CausalTrapezoid`).
 
     What does not change along depth - masses, positions and what attention derives from them - is one `Measure`,
@@ -32,10 +34,15 @@ class Cloud:
     measure: Measure
 
     def __init__(
-        self, points: Points, mass: Mass | None = None, positions: Positions | None = None, own: Mass | None = None
+        self,
+        points: Points,
+        mass: Mass | None = None,
+        positions: Positions | None = None,
+        own: Mass | None = None,
+        present: Bool[Tensor, "batch tokens"] | None = None,
     ) -> None:
         _check_points(points)
-        measure = Measure.of(points.shape[:2], points, mass, positions, own)
+        measure = Measure.of(points.shape[:2], points, mass, positions, own, present)
         object.__setattr__(self, "measure", measure)
         object.__setattr__(self, "points", _scrubbed(points, measure))
 
@@ -76,6 +83,29 @@ class Cloud:
         """The same tokens in other states: their masses and positions stay as they are."""
         return Cloud.on(points, self.measure)
 
+    def with_listeners(
+        self, points: Float[Tensor, "batch asked width"], times: Float[Tensor, "batch asked"]
+    ) -> tuple["Cloud", Int[Tensor, "batch asked"]]:
+        """This cloud with listeners at `times`, in any order, merged in by time; and where they stand.
+
+        A listener comes after the tokens of its time, so a causal one sees them. Absent tokens move to the end. Without
+        positions, time is the index. Own masses are refused: a listener after a token would read the next time from
+        that token's mass.
+        """
+        _check_listeners(self, points, times)
+        index = torch.arange(self.points.shape[1], dtype=times.dtype, device=times.device)
+        own_times = index.expand(self.points.shape[:2]) if self.positions is None else self.positions
+        present = torch.ones_like(own_times, dtype=torch.bool) if self.present is None else self.present
+        mass = torch.ones_like(own_times) if self.mass is None else self.mass
+        order = torch.cat([own_times.masked_fill(~present, torch.inf), times], 1).argsort(dim=-1, stable=True)
+        cloud = Cloud(
+            torch.cat([self.points, points], 1).take_along_dim(order.unsqueeze(-1), 1),
+            torch.cat([mass, torch.zeros_like(times)], 1).gather(1, order),
+            torch.cat([own_times.masked_fill(~present, 0.0), times], 1).gather(1, order),
+            present=torch.cat([present, torch.ones_like(times, dtype=torch.bool)], 1).gather(1, order),
+        )
+        return cloud, order.argsort(-1)[:, self.points.shape[1] :]
+
     @property
     def mass(self) -> Mass | None:
         """The weights w_i; `None` when each is 1."""
@@ -88,7 +118,7 @@ class Cloud:
 
     @property
     def present(self) -> Bool[Tensor, "batch tokens"] | None:
-        """Which tokens have mass; `None` when all have."""
+        """Which tokens move; `None` when all do."""
         return self.measure.present
 
 
@@ -114,6 +144,25 @@ def _scrubbed(points: Tensor, measure: Measure) -> Tensor:
         cure = "Remove or impute the token, or give it zero mass."
         reject(f"points[{b}, {i}, {d}]", points[b, i, d].item(), "the state of a token is not finite", cure)
     return points
+
+
+def _check_listeners(cloud: Cloud, points: Tensor, times: Tensor) -> None:
+    batch, _, width = cloud.points.shape
+    if times.ndim != 2 or times.shape[0] != batch or times.numel() == 0:
+        cure = f"Pass times of shape ({batch}, asked): as many for each sequence."
+        reject("times", tuple(times.shape), f"there are {batch} sequences, each with times to ask at", cure)
+    if points.shape != (*times.shape, width):
+        cure = f"Pass points of shape {(*times.shape, width)}."
+        reject("points", tuple(points.shape), "the shape does not fit the times and the tokens", cure)
+    for name, tensor in (("times", times), ("points", points)):
+        if tensor.dtype != cloud.points.dtype or tensor.device != cloud.points.device:
+            why = f"the tokens are {cloud.points.dtype} on {cloud.points.device}"
+            reject(name, f"{tensor.dtype} on {tensor.device}", why, f"Convert with {name}.to(cloud.points).")
+    if not bool(torch.isfinite(times).all()):
+        reject("times", times.detach(), "a listener needs a finite time", "Ask at finite times only.")
+    if cloud.measure.log_own is not None:
+        why = "a listener after a token would read the next time from its mass"
+        reject("own", "given", why, "Use a rule without own masses, such as BackwardRectangle.")
 
 
 def _check_sequences(sequences: Sequence[Tensor]) -> None:

@@ -86,7 +86,7 @@ class Sphere(AbstractManifold):
     """`|x| = r`: `project(x) = r x/|x|`, `P_x v = v - u <u, v>` with `u = x/|x|`.
 
     With r = sqrt(width) the projection is a gain-1 RMSNorm; equivalent to `torch.nn.functional.normalize` for
-    r = 1. Source: section 10 of docs/mathematics.md.
+    r = 1. Source: E. Hairer, C. Lubich, G. Wanner, Geometric Numerical Integration, section IV.4.
     """
 
     radius: float = 1.0

@@ -23,14 +23,19 @@ class Measure:
     mass: Mass | None
     positions: Positions | None
     present: Bool[Tensor, "batch tokens"] | None
+    """Tokens that move; `None` when all do. Present without mass is a listener: it attends and is not attended to."""
+    heavy: Bool[Tensor, "batch tokens"] | None
+    """Tokens with mass; `None` when all have."""
     log_mass: Mass | None
     log_own: Mass | None
     even: bool
     """All present tokens of a sequence have the same mass."""
     tied: bool
-    """Some sequence has two present tokens at one time."""
+    """Some token with mass has the time of a present one before it: the two see each other."""
     suffix: bool
-    """Absent tokens, if any, come after all present ones."""
+    """Tokens without mass, if any, come after all others, and none of them listens."""
+    early: bool
+    """Some listener stands before every token with mass: its causal row is empty."""
 
     @classmethod
     def of(
@@ -40,6 +45,7 @@ class Measure:
         mass: Mass | None = None,
         positions: Positions | None = None,
         own: Mass | None = None,
+        present: Bool[Tensor, "batch tokens"] | None = None,
     ) -> "Measure":
         """Checks and prepares; synchronises with the device, hence once per solve and never per stage."""
         size = (shape[0], shape[1])
@@ -51,32 +57,39 @@ class Measure:
         if own is not None:
             _check_mass("own", own)
             _check_own(own, mass)
-        present = _present(mass)
+        heavy = _heavy(mass)
+        present = heavy if present is None else _checked_present(present, heavy, size)
         if positions is not None:
             _check_sorted(positions, present)
-        even = mass is None or _even(mass, present)
-        needed = present is not None or not even or own is not None
+        listening = heavy is not None and _listening(present, heavy)
+        if listening and own is not None:
+            cure = "Use a rule without own masses, such as BackwardRectangle."
+            reject("own", "given", "listeners have no mass in their own row", cure)
+        even = mass is None or _even(mass, heavy)
+        needed = heavy is not None or not even or own is not None
         log_mass = None if mass is None or not needed else _log(mass)
         return cls(
             shape=size,
             mass=mass,
             positions=positions,
             present=present,
+            heavy=heavy,
             log_mass=log_mass,
             log_own=None if own is None else _log(own),
             even=even and own is None,
-            tied=positions is not None and _tied(positions, present),
-            suffix=present is None or bool((present[:, 1:] <= present[:, :-1]).all()),
+            tied=positions is not None and _tied(positions, present, heavy),
+            suffix=heavy is None or (not listening and bool((heavy[:, 1:] <= heavy[:, :-1]).all())),
+            early=listening and _early(present, heavy, positions),
         )
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What a velocity on this measure depends on."""
-        return tuple(x for x in (self.log_mass, self.log_own) if x is not None)
+        """What a velocity on this measure depends on; on the times, if they turn queries and keys (`Rotary`)."""
+        return tuple(x for x in (self.log_mass, self.log_own, self.positions) if x is not None)
 
     def weights(self) -> Float[Tensor, "batch tokens"] | None:
         """Masses scaled to sum to one in each sequence, without a graph; `None` where all tokens count alike."""
-        if self.mass is None or (self.even and self.present is None):
+        if self.mass is None or (self.even and self.heavy is None):
             return None
         mass = self.mass.detach()
         return mass / mass.sum(-1, keepdim=True)
@@ -141,22 +154,44 @@ def _check_sorted(positions: Tensor, present: Tensor | None) -> None:
         reject(f"positions[{sequence}, {token}]", positions[sequence, token].item(), why, cure)
 
 
-def _present(mass: Tensor | None) -> Tensor | None:
+def _heavy(mass: Tensor | None) -> Tensor | None:
     if mass is None:
         return None
-    present = mass.detach() > 0
+    heavy = mass.detach() > 0
+    return None if bool(heavy.all()) else heavy
+
+
+def _checked_present(present: Tensor, heavy: Tensor | None, size: tuple[int, int]) -> Tensor | None:
+    if tuple(present.shape) != size or present.dtype != torch.bool:
+        cure = f"Pass a mask of shape {size}; true means present."
+        reject("present", f"{tuple(present.shape)}, {present.dtype}", "this is no mask of the tokens", cure)
+    if bool((~present if heavy is None else ~present & heavy).any()):
+        reject("present", present, "a token with mass is present", "Give absent tokens zero mass.")
     return None if bool(present.all()) else present
 
 
-def _even(mass: Tensor, present: Tensor | None) -> bool:
+def _even(mass: Tensor, heavy: Tensor | None) -> bool:
     if mass.requires_grad:
         return False
     largest = mass.max(-1, keepdim=True).values
     same = mass == largest
-    return bool((same if present is None else same | ~present).all())
+    return bool((same if heavy is None else same | ~heavy).all())
 
 
-def _tied(positions: Tensor, present: Tensor | None) -> bool:
-    heard = torch.ones_like(positions, dtype=torch.bool) if present is None else present
-    latest = torch.where(heard, positions, -torch.inf).cummax(-1).values
-    return bool((heard[:, 1:] & (positions[:, 1:] == latest[:, :-1])).any())
+def _listening(present: Tensor | None, heavy: Tensor) -> bool:
+    return present is None or bool((present & ~heavy).any())
+
+
+def _tied(positions: Tensor, present: Tensor | None, heavy: Tensor | None) -> bool:
+    latest = (positions if present is None else torch.where(present, positions, -torch.inf)).cummax(-1).values
+    same = positions[:, 1:] == latest[:, :-1]
+    return bool((same if heavy is None else same & heavy[:, 1:]).any())
+
+
+def _early(present: Tensor | None, heavy: Tensor | None, positions: Tensor | None) -> bool:
+    assert heavy is not None
+    if positions is None:
+        positions = torch.arange(heavy.shape[1], dtype=torch.float64, device=heavy.device).expand(heavy.shape)
+    first = torch.where(heavy, positions, torch.inf).amin(-1, keepdim=True)
+    listens = ~heavy if present is None else present & ~heavy
+    return bool((listens & (positions < first)).any())

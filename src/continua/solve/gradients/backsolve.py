@@ -17,6 +17,7 @@ from continua.solve.gradients.gradient import (
     apply,
     asks_gradient,
     precision_of,
+    refuse_exchanged,
     refuse_second_derivatives,
     returned,
 )
@@ -89,6 +90,7 @@ class _Retraced(torch.autograd.Function):
     def forward(ctx: Any, rule: Backsolve, task: Task, costs: int, *inputs: Tensor) -> tuple[Tensor, ...]:
         start = State(inputs[0].detach(), tuple(c.detach() for c in inputs[1 : 1 + costs]))
         outcome = task.march(start)
+        ctx.held = task.tensors
         ctx.rule, ctx.task, ctx.costs, ctx.precision = rule, task, costs, precision_of(start.points)
         ctx.save_for_backward(start.points, outcome.state.points, *inputs[1 + costs :])
         return returned(outcome, start)
@@ -96,6 +98,7 @@ class _Retraced(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives(ctx.rule)
+        refuse_exchanged(ctx.held, ctx.task, ctx.rule)
         task: Task = ctx.task
         (start, end, *tensors), counted, ends = ctx.saved_tensors, task.bound.evaluations, 1 + ctx.costs
         # the adjoint is linear in a: scaled to unit size, so that atol means the same for it as for the points

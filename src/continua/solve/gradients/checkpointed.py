@@ -14,6 +14,7 @@ from continua.solve.gradients.gradient import (
     asks_gradient,
     precision_of,
     pulled_back,
+    refuse_exchanged,
     refuse_second_derivatives,
     returned,
 )
@@ -92,6 +93,7 @@ class _Replayed(torch.autograd.Function):
         start = State(inputs[0].detach(), tuple(c.detach() for c in inputs[1 : 1 + costs]))
         outcome = task.march(start, rule.collect(task, windows))
         task.stats.windows = len(windows)
+        ctx.held = task.tensors
         ctx.rule, ctx.task, ctx.costs = rule, task, costs
         ctx.steps, ctx.precision = [window.steps for window in windows], precision_of(start.points)
         # saved by autograd: it notices what is changed in place, and lets go of it after the backward pass
@@ -101,6 +103,7 @@ class _Replayed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives(ctx.rule)
+        refuse_exchanged(ctx.held, ctx.task, ctx.rule)
         task: Task = ctx.task
         counted, saved, ends = task.bound.evaluations, ctx.saved_tensors, 1 + ctx.costs
         windows = [Window(*window) for window in zip(saved, ctx.steps, strict=False)]

@@ -85,6 +85,15 @@ def refuse_second_derivatives(rule: AbstractGradient) -> None:
         raise RuntimeError(f"{name} gives first derivatives only, and create_graph=True asks for more. {cure}")
 
 
+def refuse_exchanged(held: Sequence[Tensor], task: Task, rule: AbstractGradient) -> None:
+    """Stops a backward pass over a flow whose parameters are no longer those of the forward one."""
+    now = task.tensors
+    if len(held) != len(now) or any(a is not b for a, b in zip(held, now, strict=True)):
+        name, cure = type(rule).__name__, "Use gradient=Direct()."
+        why = "whose parameters are no longer those of the forward pass (functional_call?)"
+        raise RuntimeError(f"{name} evaluates the flow again, {why}: their gradients would be lost. {cure}")
+
+
 def precision_of(points: Tensor) -> Callable[[], contextlib.AbstractContextManager[Any]]:
     """The autocast in force now, for a backward pass to evaluate the flow under."""
     device = points.device.type

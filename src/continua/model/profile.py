@@ -1,0 +1,80 @@
+"""Depth profiles zeta(z): how fast the flow moves at each depth (docs/mathematics.md, section 3)."""
+
+import abc
+import math
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from continua.core.errors import reject
+from continua.core.shapes import Depth
+from continua.fields.expansion import Expansion
+from continua.operators.parameters import Filled, Spec
+from continua.spaces.bases import AbstractBasis
+
+
+class AbstractProfile(nn.Module, abc.ABC):
+    """zeta(z), a number that multiplies the whole velocity at depth z."""
+
+    @property
+    @abc.abstractmethod
+    def breaks(self) -> tuple[float, ...]:
+        """Depths where it jumps, increasing."""
+
+    @abc.abstractmethod
+    def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
+        """zeta(z): a number or a tensor of one element for one depth, one entry a sequence for one depth each."""
+
+    @abc.abstractmethod
+    def recipe(self) -> dict[str, Any]:
+        """The arguments that build this profile anew (its values apart)."""
+
+
+@final
+class LinearProfile(AbstractProfile):
+    """zeta(z) = start + (end - start) z/Z: fixed, such as a flow that comes to rest with end = 0."""
+
+    def __init__(self, start: float, end: float, depth: float = 1.0) -> None:
+        super().__init__()
+        _check_depth(depth)
+        for name, value in (("start", start), ("end", end)):
+            if not math.isfinite(value):
+                reject(name, value, "a velocity cannot be multiplied by it", f"Pass a finite {name}.")
+        self.start, self.end, self.depth = float(start), float(end), float(depth)
+
+    @property
+    def breaks(self) -> tuple[float, ...]:
+        return ()
+
+    def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
+        return self.start + (self.end - self.start) * (z / self.depth)
+
+    def recipe(self) -> dict[str, Any]:
+        return {"start": self.start, "end": self.end, "depth": self.depth}
+
+
+@final
+class BasisProfile(AbstractProfile):
+    """zeta(z) = sum_k c_k b_k(z/Z), trained with the flow; one everywhere at initialisation."""
+
+    def __init__(self, basis: AbstractBasis, depth: float = 1.0) -> None:
+        super().__init__()
+        _check_depth(depth)
+        self.expansion = Expansion((Spec((1,), Filled(1.0)),), basis, depth)
+
+    @property
+    def breaks(self) -> tuple[float, ...]:
+        return self.expansion.breaks
+
+    def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
+        (zeta,) = self.expansion(z, inside)
+        return torch.flatten(zeta)
+
+    def recipe(self) -> dict[str, Any]:
+        return {"basis": self.expansion.basis, "depth": self.expansion.depth}
+
+
+def _check_depth(depth: float) -> None:
+    if not 0 < depth < math.inf:
+        reject("depth", depth, "the flow needs a finite, positive depth", "Pass depth > 0.")

@@ -1,0 +1,94 @@
+"""Nodes: the few tokens that stand for all, drawn by their masses."""
+
+import dataclasses
+import math
+from typing import NamedTuple, final
+
+import torch
+
+from continua.core.errors import reject
+from continua.core.shapes import Float, Int, Tensor
+from continua.operators.integral import Memory
+from continua.spaces.measure import Measure
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class LogTokens:
+    """m = ceil(c log T) nodes for T tokens; the cost of an estimate is then O(T log T)."""
+
+    c: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.c < math.inf:
+            reject("c", self.c, "a sequence needs nodes", "Pass a finite c > 0.")
+
+
+Count = int | LogTokens
+"""How many nodes: a number, or a function of the number of tokens."""
+
+
+def nodes_for(count: Count, tokens: int) -> int:
+    """The number of nodes for a sequence of `tokens`."""
+    return math.ceil(count.c * math.log(max(tokens, 2))) if isinstance(count, LogTokens) else count
+
+
+def check_count(name: str, count: Count) -> None:
+    """Rejects a number of nodes below one."""
+    if isinstance(count, int) and count < 1:
+        reject(name, count, "an estimate needs at least one node", f"Pass {name} >= 1, or LogTokens(c).")
+
+
+def tokens_of(measure: Measure) -> int:
+    """T: how many tokens have mass, in the longest sequence. Padding and listeners do not count."""
+    return measure.shape[1] if measure.heavy is None else int(measure.heavy.sum(-1).max())
+
+
+class Nodes(NamedTuple):
+    """Tokens drawn with probability pi_j: token j enters sums with weight w_j / (m pi_j), each time it was drawn."""
+
+    chosen: Int[Tensor, "batch nodes"]
+    log_rate: Float[Tensor, "batch nodes"]
+    """log(m pi_j)"""
+
+    def part(self, start: int, stop: int) -> "Nodes":
+        """Some of the nodes, as a smaller draw of the same law."""
+        shift = math.log((stop - start) / self.chosen.shape[1])
+        return Nodes(self.chosen[:, start:stop], self.log_rate[:, start:stop] + shift)
+
+    def log_weight(self, measure: Measure) -> Float[Tensor, "batch nodes"]:
+        """log( w_j / (m pi_j) ), with a gradient to w."""
+        if measure.log_mass is None:
+            return -self.log_rate
+        return measure.log_mass.gather(1, self.chosen) - self.log_rate
+
+    def of(
+        self, memory: Memory
+    ) -> tuple[Float[Tensor, "batch heads nodes key"], Float[Tensor, "batch heads nodes value"]]:
+        """Keys and values of the nodes."""
+        heads, key, value = memory.keys.shape[1], memory.keys.shape[-1], memory.values.shape[-1]
+        index = self.chosen[:, None, :, None]
+        keys = memory.keys.gather(2, index.expand(-1, heads, -1, key))
+        return keys, memory.values.gather(2, index.expand(-1, heads, -1, value))
+
+
+def nodes_at(levels: Float[Tensor, "rows nodes"], measure: Measure, like: Tensor) -> Nodes:
+    """Nodes of every sequence where its cumulative mass passes `levels` of [0, 1): pi_j = w_j / sum w.
+
+    One row of levels serves every sequence, or each has its own.
+    """
+    batch, tokens = measure.shape
+    mass = torch.ones(batch, tokens, dtype=torch.float64, device=like.device)
+    mass = mass if measure.mass is None else measure.mass.detach().double()
+    share = mass / mass.sum(-1, keepdim=True)
+    levels = levels.to(share).expand(batch, -1).contiguous()
+    index = torch.searchsorted(share.cumsum(-1), levels, right=True)
+    index = torch.minimum(index, _last(share))
+    log_rate = torch.log(levels.shape[1] * share.gather(1, index))
+    return Nodes(index, log_rate.to(like.dtype))
+
+
+def _last(share: Float[Tensor, "batch tokens"]) -> Int[Tensor, "batch 1"]:
+    """The last token with mass: rounding of the cumulative mass may point beyond it."""
+    tokens = torch.arange(share.shape[1], device=share.device)
+    return torch.where(share > 0, tokens, -1).amax(-1, keepdim=True)

@@ -1,0 +1,124 @@
+"""The token integral over a random subset of the tokens."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import final
+
+import torch
+
+from continua.core.errors import reject
+from continua.core.shapes import Bool, Float, Tensor
+from continua.operators.estimators.draws import AbstractDraw, Independent
+from continua.operators.estimators.nodes import Count, Nodes, check_count, nodes_for, tokens_of
+from continua.operators.integral import AbstractTokenIntegral, Exact, Means, Memory, Queries, check_own, visible
+from continua.operators.operator import Context
+from continua.spaces.measure import Measure
+
+_BLOCK = 1024
+"""Queries that are answered together."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Subset(AbstractTokenIntegral):
+    """y_i = sum_s u_s e^{beta <q_i, k_s>} v_s / sum_s u_s e^{beta <q_i, k_s>} over m nodes s, u_s = w_s / (m pi_s).
+
+    Numerator and normaliser are unbiased, their quotient is not: the bias is O(1/m) (docs/mathematics.md, section 6).
+    A causal row always holds its own token, with its own mass, beside the earlier nodes; a listener that sees no node
+    gets the mean of the empty measure, zero. Nodes are drawn with replacement when the flow is bound, and stay for the
+    solve. With m >= T, the tokens with mass in the longest sequence, the integral is taken exactly.
+
+    `kept = (start, stop)` draws m nodes and uses some of them, as a smaller draw: subsets of different sizes that share
+    nodes, wherever they meet the same seed.
+    """
+
+    m: Count
+    draw: AbstractDraw = Independent()
+    kept: tuple[int, int] | None = None
+    nodes: Nodes | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_count("m", self.m)
+        if self.kept is not None and not (isinstance(self.m, int) and 0 <= self.kept[0] < self.kept[1] <= self.m):
+            reject("kept", self.kept, f"m = {self.m}: this is no part of the nodes", "Pass 0 <= start < stop <= m.")
+
+    def bind(self, context: Context) -> AbstractTokenIntegral:
+        cloud = context.offering
+        tokens = tokens_of(cloud.measure)
+        m = nodes_for(self.m, tokens)
+        start, stop = (0, m) if self.kept is None else self.kept
+        if stop - start >= tokens:
+            return Exact().bind(context)
+        nodes = self.draw.nodes(cloud.measure, cloud.points, m, context.seed)
+        return dataclasses.replace(self, nodes=nodes.part(start, stop))
+
+    def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
+        return subset_means(q, asked, memory, beta, causal, drawn_nodes(self.nodes))
+
+
+def drawn_nodes(nodes: Nodes | None) -> Nodes:
+    """The nodes of an estimate, if it has been bound."""
+    if nodes is None:
+        reject("nodes", None, "the estimate was not bound", "Bind the operator: operator.bind(Context(cloud)).")
+    return nodes
+
+
+def subset_means(q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool, nodes: Nodes) -> Means:
+    """The mean over given nodes: O(queries * nodes) operations, twice differentiable."""
+    check_own(asked, memory.measure, causal)
+    keys, values = nodes.of(memory)
+    log_weight = nodes.log_weight(memory.measure)[:, None, None, :]
+    if not causal:
+        return in_blocks(lambda rows: softmax_means(q[:, :, rows], keys, values, beta, log_weight), q.shape[2])
+    seen = visible(asked, memory.measure, q.device, nodes.chosen).unsqueeze(1)  # (batch 1 queries nodes)
+    own = None
+    if asked is memory.measure:
+        own = _own_logit(q, memory, beta)
+        seen = torch.cat([_heavy(asked, seen), seen & _others(nodes, q.shape[2])], -1)
+
+    def block(rows: slice) -> Tensor:
+        logits = beta * (q[:, :, rows] @ keys.transpose(-1, -2)) + log_weight
+        if own is None:
+            return _weights(logits, seen[:, :, rows]) @ values
+        alpha = _weights(torch.cat([own[:, :, rows], logits], -1), seen[:, :, rows])
+        return alpha[..., :1] * memory.values[:, :, rows] + alpha[..., 1:] @ values
+
+    return in_blocks(block, q.shape[2])
+
+
+def softmax_means(q: Tensor, keys: Tensor, values: Tensor, beta: float, log_weight: Tensor | float = 0.0) -> Tensor:
+    """softmax(beta q k + log_weight) v."""
+    return torch.softmax(beta * (q @ keys.transpose(-1, -2)) + log_weight, -1) @ values
+
+
+def in_blocks(means: Callable[[slice], Tensor], queries: int) -> Tensor:
+    """The means of all queries, from those of blocks that fit in a cache: the time of a query then stays the same."""
+    if queries <= _BLOCK:
+        return means(slice(None))
+    return torch.cat([means(slice(start, start + _BLOCK)) for start in range(0, queries, _BLOCK)], 2)
+
+
+def _heavy(asked: Measure, seen: Tensor) -> Tensor:
+    """Whether a row holds its own token: a listener does not."""
+    return torch.ones_like(seen[..., :1]) if asked.heavy is None else asked.heavy[:, None, :, None]
+
+
+def _others(nodes: Nodes, queries: int) -> Bool[Tensor, "batch 1 queries nodes"]:
+    """Nodes that are not the row's own token, which is counted apart."""
+    rows = torch.arange(queries, device=nodes.chosen.device)
+    return (nodes.chosen[:, None, :] != rows[:, None]).unsqueeze(1)
+
+
+def _own_logit(q: Queries, memory: Memory, beta: float) -> Float[Tensor, "batch heads queries 1"]:
+    """beta <q_i, k_i> + log w_ii."""
+    measure = memory.measure
+    logit = beta * (q * memory.keys).sum(-1, keepdim=True)
+    log_own = measure.log_mass if measure.log_own is None else measure.log_own
+    return logit if log_own is None else logit + log_own[:, None, :, None]
+
+
+def _weights(logits: Tensor, seen: Tensor) -> Tensor:
+    """The softmax over what is seen, and zero in a row that sees nothing."""
+    alone = ~seen.any(-1, keepdim=True)
+    alpha = torch.softmax(logits.masked_fill(~(seen | alone), -torch.inf), -1)
+    return alpha.masked_fill(alone, 0.0)

@@ -1,0 +1,178 @@
+"""Linear maps along the embedding axis, one interface for Q, K, V, O, W1 and W2.
+
+    (W X)(d_a) = sum_b v_b W(d_a, d_b) X(d_b)
+
+A weight has the axes (outputs, inputs) last, channels of the two functions; what stands before is the kernel's own.
+"""
+
+import abc
+import dataclasses
+from typing import TypeAlias, final
+
+import torch
+
+from continua.core.errors import reject
+from continua.core.shapes import Float, Tensor
+from continua.operators.linear import linear, per_token
+from continua.spaces.axis import Axis
+from continua.spaces.bases import AbstractBasis
+
+Incoming: TypeAlias = Float[Tensor, "batch tokens nodes_inputs"]
+Outgoing: TypeAlias = Float[Tensor, "batch tokens nodes_outputs"]
+
+
+class AbstractKernel(abc.ABC):
+    """A linear map from functions with some channels to functions with others, on one embedding axis."""
+
+    @property
+    @abc.abstractmethod
+    def nodes(self) -> int:
+        """Nodes of the axis; 1 where a state is a plain vector."""
+
+    @abc.abstractmethod
+    def shape(self, inputs: int, outputs: int) -> tuple[int, ...]:
+        """The shape of a weight, (..., outputs, inputs)."""
+
+    @abc.abstractmethod
+    def fan_in(self, inputs: int) -> int:
+        """How many numbers each output sums over: weights of variance 1/fan_in keep the size of a state."""
+
+    @abc.abstractmethod
+    def apply(self, w: Tensor, b: Float[Tensor, "*batched outputs"] | None, x: Incoming) -> Outgoing:
+        """W x + b for every token; the bias is constant along the axis."""
+
+    @abc.abstractmethod
+    def at(self, nodes: int) -> "AbstractKernel":
+        """The same kernel, with the same weights, at another resolution."""
+
+    @abc.abstractmethod
+    def weights(self, like: Tensor) -> Float[Tensor, " nodes"] | None:
+        """v_a for inner products; `None` on a single node."""
+
+    @final
+    def channels(self, width: int) -> int:
+        """Channels of a state of this width."""
+        if width % self.nodes:
+            cure = f"Choose a width divisible by {self.nodes}."
+            reject("width", width, f"it does not split over {self.nodes} nodes", cure)
+        return width // self.nodes
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Dense(AbstractKernel):
+    """A matrix on the counting measure: the usual linear layer. Equals `torch.nn.functional.linear`."""
+
+    @property
+    def nodes(self) -> int:
+        return 1
+
+    def shape(self, inputs: int, outputs: int) -> tuple[int, ...]:
+        return (outputs, inputs)
+
+    def fan_in(self, inputs: int) -> int:
+        return inputs
+
+    def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
+        return linear(x, w, b)
+
+    def at(self, nodes: int) -> "Dense":
+        cure = "Build the model with Spectral or Convolution kernels to change its resolution."
+        reject("nodes", nodes, "a dense kernel knows one resolution, that of its matrix", cure)
+
+    def weights(self, like: Tensor) -> None:
+        return None
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Spectral(AbstractKernel):
+    """W(d, e) = sum_ij C_ij phi_i(d) phi_j(e) in an orthonormal basis: weights C of shape (modes, modes, out, in).
+
+    Applied as analysis, one matrix on the coefficients, synthesis.
+    """
+
+    axis: Axis
+    basis: AbstractBasis
+
+    def __post_init__(self) -> None:
+        self.axis.synthesis(self.basis)
+
+    @property
+    def nodes(self) -> int:
+        return self.axis.nodes
+
+    def shape(self, inputs: int, outputs: int) -> tuple[int, ...]:
+        return (self.basis.size, self.basis.size, outputs, inputs)
+
+    def fan_in(self, inputs: int) -> int:
+        return self.basis.size * inputs
+
+    def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
+        synthesis, analysis = self.axis.transforms(self.basis, x)
+        functions = x.unflatten(-1, (self.nodes, -1))  # (batch tokens nodes inputs)
+        coefficients = torch.einsum("ja,btac->btjc", analysis, functions).flatten(2)
+        matrix = w.transpose(-3, -2).flatten(-4, -3).flatten(-2)  # ((modes outputs), (modes inputs))
+        mixed = linear(coefficients, matrix).unflatten(-1, (self.basis.size, -1))
+        return _biased(torch.einsum("ai,btic->btac", synthesis, mixed), b)
+
+    def at(self, nodes: int) -> "Spectral":
+        return Spectral(self.axis.at(nodes), self.basis)
+
+    def weights(self, like: Tensor) -> Tensor:
+        return self.axis.weights(like)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Convolution(AbstractKernel):
+    """W(d, e) = kappa(d - e), periodic: multipliers R(om) for |om| <= modes, by FFT; weights (modes + 1, 2, out, in).
+
+    The second axis holds real and imaginary part, R(-om) = conj R(om), and R(0) is real (its imaginary part is not
+    read). The axis is even (`Midpoint`) and has at least 2 modes + 1 nodes, so that no frequency meets its alias.
+    """
+
+    axis: Axis
+    modes: int
+
+    def __post_init__(self) -> None:
+        if self.modes < 0:
+            reject("modes", self.modes, "frequencies count from 0", "Pass modes >= 0.")
+        if self.axis.nodes < 2 * self.modes + 1:
+            cure = f"Use at least {2 * self.modes + 1} nodes."
+            reject("nodes", self.axis.nodes, f"the axis is below the band limit of {self.modes} modes", cure)
+        gaps = self.axis.points().diff() * self.axis.nodes
+        if bool(((gaps - 1.0).abs() > 1e-9).any()):
+            reject("axis", self.axis, "the FFT needs even nodes", "Use Axis(nodes, channels, Midpoint()).")
+
+    @property
+    def nodes(self) -> int:
+        return self.axis.nodes
+
+    def shape(self, inputs: int, outputs: int) -> tuple[int, ...]:
+        return (self.modes + 1, 2, outputs, inputs)
+
+    def fan_in(self, inputs: int) -> int:
+        return 2 * inputs
+
+    def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
+        functions = x.unflatten(-1, (self.nodes, -1))
+        spectrum = torch.fft.rfft(functions, dim=2)[:, :, : self.modes + 1]
+        real, imaginary = w.unbind(-3)
+        moving = (torch.arange(self.modes + 1, device=w.device) > 0).to(w.dtype)  # R(0) is real
+        multipliers = torch.complex(real, imaginary * moving[:, None, None])
+        rows = "bmoi" if w.ndim == 5 else "moi"
+        mixed = torch.einsum(f"{rows},btmi->btmo", multipliers, spectrum)
+        return _biased(torch.fft.irfft(mixed, n=self.nodes, dim=2), b)
+
+    def at(self, nodes: int) -> "Convolution":
+        return Convolution(self.axis.at(nodes), self.modes)
+
+    def weights(self, like: Tensor) -> Tensor:
+        return self.axis.weights(like)
+
+
+def _biased(functions: Float[Tensor, "batch tokens nodes outputs"], b: Tensor | None) -> Outgoing:
+    if b is not None:
+        functions = functions + per_token(b).unsqueeze(-2)
+    return functions.flatten(2)
