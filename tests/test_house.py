@@ -235,6 +235,16 @@ def test_other_text_is_let_through(text):
 # --- what a reader meets first
 
 
+@pytest.mark.parametrize(
+    "page", sorted(str(p.relative_to(ROOT)) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+)
+def test_links_lead_somewhere(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
+    missing = [target for target in targets if not ((ROOT / page).parent / target).exists()]
+    assert not missing, f"{page} links to {missing}"
+
+
 def test_readme_names_the_two_commands():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "make demo" in readme and "make test" in readme
