@@ -177,7 +177,7 @@ def test_tolerances_are_positive(make, value):
 
 def test_settings_of_controls_and_windows():
     for make, match in (
-        (lambda: Fixed(0), r"steps = 0: .*at least one step.*steps >= 1"),
+        (lambda: Fixed(0), r"steps = 0: .*at least one.*whole number >= 1"),
         (lambda: Adaptive(max_steps=0), r"max_steps = 0: .*max_steps >= 1"),
         (lambda: PerSequence(max_steps=0), r"max_steps = 0: .*max_steps >= 1"),
         (lambda: Adaptive(first=0.0), r"first = 0\.0: .*first > 0, or None"),
