@@ -197,7 +197,7 @@ LEFT_ALONE = {"runs", "bench-results", "build", "dist", "node_modules", "__pycac
 MACHINE = re.compile(
     r"(?<![\w.)\]}*-])/(?:work|root|opt|home|Users)(?:/|\b)"  # a folder of somebody's machine
     r"|\.\./shared"
-    r"|pypi\.org|pythonhosted\.org|download\.pytorch\.org|index[-]url|find[-]links"  # a place to install from
+    r"|pypi\.org|python[h]osted\.org|download\.pytorch\.org|index[-]url|find[-]links"  # a place to install from
     r"|https?://(?:\d+\.){3}\d+"
 )
 
