@@ -61,6 +61,22 @@ def test_speed_counts_the_evaluations_of_both_sides(no_processes):
         assert (row["backward evaluations"] > 0) == (row["solve"] in ("Checkpointed", "odeint_adjoint"))
 
 
+@pytest.mark.parametrize(
+    ("name", "limits"),
+    [
+        ("speed", {"Direct": 0.75, "Checkpointed": 0.7}),
+        ("overhead", {"forward": 1.1, "Direct": 1.1, "Checkpointed": 1.1}),
+        ("memory", {"Checkpointed": 1.5, "Direct": 0.1}),
+        ("attention", {"peak of plain": 1.0, "peak of weighted": 1.0, "peak of own masses": 1.0}),
+        ("estimators", {"exponent of subset": 1.1}),
+    ],
+)
+def test_the_limits_are_those_that_were_promised(name, limits, no_processes):
+    ratios = quick_outcome(name).ratios
+    for start, limit in limits.items():
+        assert {r.limit for r in ratios if r.name.startswith(start)} == {limit}, start
+
+
 def test_every_case_runs_in_every_round():
     order = []
     seconds = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repetitions=3)

@@ -1,10 +1,13 @@
 """The command line: help that helps, mistakes in one line, a demonstration that runs."""
 
+import dataclasses
 import subprocess
 import sys
+from typing import final
 
 import pytest
 
+from continua.bench import AbstractBenchmark, Outcome, Ratio
 from continua.cli.bench import BENCHMARKS
 from continua.cli.main import COMMANDS, main
 
@@ -93,6 +96,30 @@ def test_bench_writes_where_it_is_told(tmp_path, capsys):
     assert main(["bench", "overhead", "--quick", "--folder", str(tmp_path)]) == 0
     assert "bare evaluations" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["overhead.json"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _Judged(AbstractBenchmark):
+    """A benchmark of one known ratio."""
+
+    value: float
+    threads: int = 1
+    claim: str = "at most one"
+
+    def quick(self):
+        return self
+
+    def run(self):
+        return Outcome(({"case": "only"},), (Ratio("known", self.value, 1.0),))
+
+
+def test_bench_leaves_code_1_where_a_ratio_is_above_its_limit(tmp_path, monkeypatch, capsys):
+    for value, code in ((0.9, 0), (1.1, 1)):
+        monkeypatch.setitem(BENCHMARKS, "overhead", _Judged(value))
+        assert main(["bench", "overhead", "--folder", str(tmp_path)]) == code
+        assert ("above its limit: overhead: known = 1.1" in capsys.readouterr().out) == bool(code)
+    assert main(["bench", "overhead", "--quick", "--folder", str(tmp_path)]) == 0  # small sizes prove nothing
 
 
 def test_the_module_is_a_program(tmp_path):

@@ -63,7 +63,7 @@ def cases(tokens: int, heads: int, key: int) -> dict[str, Case]:
     """Forward and backward of plain, weighted and doubly weighted attention on the same queries, keys and values."""
     generator = generator_of(0)
     q, k, v = (torch.randn(1, heads, tokens, key, generator=generator).requires_grad_(True) for _ in range(3))
-    times = torch.rand(1, tokens, generator=generator).sort(-1).values + 0.01
+    times = 1.0 + torch.arange(tokens) + 0.8 * torch.rand(1, tokens, generator=generator)  # irregular, never tied
     measures = {"weighted": _weighted(times, own=False), "own masses": _weighted(times, own=True)}
     plain = {"plain": lambda: _backward(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), (q, k, v))}
     beta = key**-0.5

@@ -1,13 +1,12 @@
 """torchdiffeq as its users call it, on the velocity of our own flow."""
 
-import importlib
 from typing import Any
 
 import torch
 from torch import nn
 
 from continua.bench.flows import DEPTH, SPAN
-from continua.core.errors import reject
+from continua.core.extras import extra
 from continua.core.shapes import Points, Tensor
 from continua.model.flow import BoundFlow
 from continua.solve import State
@@ -29,17 +28,9 @@ class Velocity(nn.Module):
 
 def solved(velocity: Velocity, points: Points, tolerance: float, adjoint: bool) -> Points:
     """The end of `odeint`, or of `odeint_adjoint` with the gradients of the same parameters, by "dopri5"."""
-    peer = _torchdiffeq()
+    peer = extra("torchdiffeq", "peers")
     settings: dict[str, Any] = {"rtol": tolerance, "atol": tolerance, "method": "dopri5"}
     if adjoint:
         parameters = tuple(velocity.bound.flow.parameters())
         return peer.odeint_adjoint(velocity, points, torch.tensor(SPAN), adjoint_params=parameters, **settings)[-1]
     return peer.odeint(velocity, points, torch.tensor(SPAN), **settings)[-1]
-
-
-def _torchdiffeq() -> Any:
-    try:
-        return importlib.import_module("torchdiffeq")
-    except ModuleNotFoundError:
-        cure = "Install it with: pip install 'continua[peers]'."
-        reject("torchdiffeq", None, "the peer of this benchmark is not installed", cure)

@@ -27,8 +27,8 @@ class Bench:
     """Measure what the library costs, as ratios to peers taken in one run.
 
     Names: speed (solves against torchdiffeq), overhead (a solve against its bare evaluations), memory (peak of the
-    gradients at 8 and 64 steps), attention (weighted causal attention against plain), estimators (how cost
-    grows with the tokens at a fixed number of nodes), or all.
+    gradients from 8 to 64 steps), attention (weighted causal attention against plain), estimators (how cost
+    grows with the tokens at a fixed number of nodes), or all. Exit code 1: a ratio is above its limit.
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
@@ -38,10 +38,11 @@ class Bench:
     folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("bench-results")
     """where the JSON files go"""
 
-    def run(self, console: Console) -> None:
-        """Runs the command."""
+    def run(self, console: Console) -> int:
+        """Runs the command; 1 where a ratio is above its limit."""
         if self.name != "all" and self.name not in BENCHMARKS:
             reject("name", self.name, "there is no such benchmark", f"Choose from {', '.join(BENCHMARKS)} or all.")
+        missed: list[str] = []
         for name in BENCHMARKS if self.name == "all" else [self.name]:
             benchmark = BENCHMARKS[name].quick() if self.quick else BENCHMARKS[name]
             console.print(f"[bold]{name}[/bold]: {benchmark.claim}")
@@ -50,6 +51,12 @@ class Bench:
             console.print(_rows(outcome), _ratios(outcome, judged=not self.quick))
             words = ["continua", "bench", name, *(["--quick"] if self.quick else [])]
             console.print(f"written: {written(self.folder, name, words, benchmark, outcome)}\n", soft_wrap=True)
+            missed += (
+                [] if self.quick else [f"{name}: {r.name} = {_shown(r.value)}" for r in outcome.ratios if not r.holds]
+            )
+        for ratio in missed:
+            console.print(f"above its limit: {ratio}", style="bold red", soft_wrap=True)
+        return 1 if missed else 0
 
 
 def _rows(outcome: Outcome) -> Table:

@@ -42,7 +42,7 @@ class Demo:
     folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("runs/demo")
     """where the figure goes"""
 
-    def run(self, console: Console) -> None:
+    def run(self, console: Console) -> int:
         """Runs the command."""
         self._check()
         torch.set_num_threads(1)  # tensors this small are slower on more
@@ -61,6 +61,7 @@ class Demo:
         )
         drawn = solve_figure(_record(shown, data, model), self.folder / "solve")
         console.print(f"figure: [bold]{drawn[0]}[/bold] and [bold].png[/bold]", soft_wrap=True)
+        return 0
 
     def _check(self) -> None:
         if self.tokens < 2:

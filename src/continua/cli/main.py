@@ -13,6 +13,7 @@ from rich.console import Console
 from continua.cli.bench import Bench
 from continua.cli.demo import Demo
 from continua.core.errors import SolveError
+from continua.core.extras import MissingExtraError
 
 COMMANDS: Mapping[str, type[Demo] | type[Bench]] = {"demo": Demo, "bench": Bench}
 """The one table from words to commands."""
@@ -46,12 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(_unknown(words[0]))
     command = tyro.cli(COMMANDS[words[0]], prog=f"continua {words[0]}", args=words[1:])
     try:
-        command.run(Console())
-    except (ValueError, SolveError) as error:
+        return command.run(Console())
+    except (ValueError, SolveError, MissingExtraError) as error:
         if debug:
             raise
         return _failed(str(error))
-    return 0
 
 
 def _usage() -> str:

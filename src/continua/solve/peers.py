@@ -1,7 +1,6 @@
 """The solvers of torchdiffeq as solvers of this house: an optional peer (`pip install 'continua[peers]'`)."""
 
 import dataclasses
-import importlib
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 
 from continua.core.errors import SolveError, reject
+from continua.core.extras import extra
 from continua.core.shapes import Tensor
 from continua.solve.gradients.backsolve import Backsolve
 from continua.solve.gradients.direct import Direct
@@ -83,7 +83,7 @@ class TorchdiffeqSolver(AbstractSolver):
         self, velocity: "_Velocity", state: State, span: tuple[float, float], gradient: AbstractGradient
     ) -> State:
         """The state at the end of a piece without breaks."""
-        torchdiffeq, options = _torchdiffeq(), {"norm": velocity.norm, **dict(self.options)}
+        torchdiffeq, options = extra("torchdiffeq", "peers"), {"norm": velocity.norm, **dict(self.options)}
         z = torch.tensor(span, dtype=torch.float64, device=state.points.device)
         if self.method in _ADAPTIVE:  # they step beyond the end otherwise, where no field may be
             options.setdefault("step_t", z)
@@ -128,10 +128,3 @@ class _Velocity:
 def _failed(reason: str, z: float) -> SolveError:
     advice = "Loosen rtol/atol, set options such as max_num_steps or step_size, or damp the flow (Damping)."
     return SolveError(f"torchdiffeq gave up on the piece that starts here: {reason}", z, advice)
-
-
-def _torchdiffeq() -> Any:
-    try:
-        return importlib.import_module("torchdiffeq")
-    except ImportError as missing:
-        raise ImportError("torchdiffeq is not installed. Install it: pip install 'continua[peers]'") from missing

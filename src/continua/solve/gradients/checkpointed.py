@@ -18,6 +18,7 @@ from continua.solve.gradients.gradient import (
     refuse_second_derivatives,
     returned,
 )
+from continua.solve.gradients.shelf import Shelf
 from continua.solve.methods.method import AbstractMethod, Stepped
 from continua.solve.record import Step
 from continua.solve.state import State
@@ -74,11 +75,12 @@ class Checkpointed(AbstractGradient):
         """Files accepted steps into windows."""
         limit = self.steps or max(1, round(6 / task.method.stages))
         length = self.window * (task.span[1] - task.span[0])
+        shelf = Shelf()
 
         def keep(step: Step, before: State, stepped: Stepped) -> None:
             full = not windows or len(windows[-1].steps) >= limit
             if full or _length([*windows[-1].steps, step]) > length * (1.0 + 1e-9):
-                windows.append(Window(before.points, []))
+                windows.append(Window(shelf.put(before.points), []))
             windows[-1].steps.append(step)
 
         return keep

@@ -1,0 +1,19 @@
+"""Libraries that some work needs and most does not: named extras of the package, imported where they are used."""
+
+import importlib
+from typing import Any
+
+
+class MissingExtraError(ImportError):
+    """A library of an extra is not installed."""
+
+
+def extra(module: str, name: str) -> Any:
+    """The module, which the extra `name` installs; without it an error that says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        if missing.name != module.partition(".")[0]:  # it is there, and lacks something itself
+            raise
+        advice = f"{missing.name} is not installed. Install it with: pip install 'continua[{name}]'."
+        raise MissingExtraError(advice) from missing
