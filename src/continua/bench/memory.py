@@ -25,7 +25,7 @@ class Memory(AbstractBenchmark):
     sizes: Sizes = Sizes()
     steps: tuple[int, ...] = (8, 16, 32, 64)
     modes: int = 4
-    threads: int = 2
+    threads: int = 1
 
     @property
     def claim(self) -> str:
