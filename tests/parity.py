@@ -54,8 +54,8 @@ def tokens_and_padding(vocabulary: int, length: int, batch: int = 4) -> tuple[Te
 def run(model: nn.Module, tokens: Tensor, present: Tensor | None = None, **named: object) -> Tensor:
     """The output of any model on tokens; an encoder-decoder reads them at both ends."""
     if isinstance(model, EncoderDecoder):
-        return model((tokens, present), (tokens, present), **named)
-    return model(tokens, present, **named)
+        return model((tokens, None, present), (tokens, None, present), **named)
+    return model(tokens, present=present, **named)
 
 
 def shaken(model: nn.Module, deviation: float = 0.1) -> nn.Module:

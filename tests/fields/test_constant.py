@@ -3,9 +3,10 @@ import math
 import pytest
 import torch
 
-from continua.fields import Constant, PiecewiseConstant
-from continua.operators import FeedForward
+from continua.fields import Constant, Expansion, Hypernetwork, PiecewiseConstant
+from continua.operators import Attention, FeedForward
 from continua.operators.parameters import drawn, leaves, mapped
+from continua.spaces import Cloud, Legendre
 
 OPERATOR = FeedForward(hidden=3)
 SPEC = OPERATOR.spec(4)
@@ -99,3 +100,40 @@ def test_bad_values_are_named():
         pieces.fill([theta(0)])
     with pytest.raises(ValueError, match=r"w1 = \(1, 3, 4\)"):
         field.fill(mapped(lambda leaf: leaf[None], theta(0)))
+
+
+# --- masses of heads
+
+HEADS = Attention(heads=3, key=2, measured=True)
+SPOILED = {"sum": [0.5, 0.5, 0.5], "sign": [1.5, -0.25, -0.25], "nan": [math.nan, 0.5, 0.5]}
+
+
+@pytest.mark.parametrize("p", SPOILED.values(), ids=SPOILED.keys())
+@pytest.mark.parametrize("layers", [0, 2], ids=["constant", "pieces"])
+def test_masses_off_the_simplex_are_refused_when_filled_and_when_loaded(p, layers):
+    spec = HEADS.spec(4)
+    field = PiecewiseConstant.layers(spec, layers) if layers else Constant(spec)
+    before = [parameter.clone() for parameter in field.parameters()]
+    good = drawn(spec)
+    bad = good._replace(p=torch.tensor(p))
+    with pytest.raises(ValueError, match=r"p = \[.*\]: masses of heads lie on the simplex.*Normalise each column"):
+        field.fill([good, bad] if layers else bad)
+    if not layers:  # refused before the first value is taken over
+        assert all(torch.equal(a, b) for a, b in zip(field.parameters(), before, strict=True))
+    name = "pieces.1.p" if layers else "values.p"
+    with pytest.raises(ValueError, match=rf"{name} = \[.*lie on the simplex"):
+        field.load_state_dict({**field.state_dict(), name: torch.tensor(p)})
+    with pytest.raises(ValueError, match=rf"0\.{name} = \[.*lie on the simplex"):
+        torch.nn.Sequential(field).load_state_dict({**torch.nn.Sequential(field).state_dict(), f"0.{name}": bad.p})
+    field.fill([good, good] if layers else good).load_state_dict(field.state_dict())
+
+
+@pytest.mark.parametrize("make", [lambda s: Expansion(s, Legendre(3)), Hypernetwork], ids=["expansion", "network"])
+def test_masses_that_are_expanded_or_generated_start_on_the_simplex_and_scale_attention(make):
+    """Documented: nothing keeps them there, and attention is linear in them."""
+    field, cloud = make(HEADS.spec(4)), Cloud(torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0)))
+    for z in (0.0, 0.4, 1.0):
+        assert float(field(z).p.detach().sum()) == pytest.approx(1.0, abs=1e-6)
+    theta = field(0.4)._replace(bo=None)
+    double = HEADS.velocity(theta._replace(p=2 * theta.p), cloud)
+    torch.testing.assert_close(double, 2 * HEADS.velocity(theta, cloud))

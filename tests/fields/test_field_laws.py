@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from continua import fields
-from continua.fields import AbstractField, ContinuousHeads, Expansion
+from continua.fields import AbstractField, Constant, ContinuousHeads, Expansion, PiecewiseConstant
 from continua.operators import Attention, Context, Damping, FeedForward, LayerNorm, PreNorm, Sum
 from continua.operators.parameters import Role, leaves
 from continua.spaces import Cloud
@@ -34,10 +34,11 @@ def built(make, spec=SPEC, seed: int = 0, stirred: bool = True) -> AbstractField
     field = make(spec, generator).double()
     for parameter in field.parameters() if stirred else ():
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-    if isinstance(field, ContinuousHeads):  # densities stay densities
-        for name in (n for n, leaf in leaves(field.spec) if leaf.role is Role.HEAD_MASS):
-            values = field.coefficients[name.replace(".", "_")]
-            values.data = torch.softmax(values.data, 0)
+    masses = {n.replace(".", "_") for n, leaf in leaves(field.spec) if leaf.role is Role.HEAD_MASS}
+    if isinstance(field, ContinuousHeads | Constant | PiecewiseConstant):  # densities stay densities
+        for name, parameter in field.named_parameters():
+            if name.rpartition(".")[2] in masses:
+                parameter.data = torch.softmax(parameter.data, 0)
     return field
 
 

@@ -106,7 +106,7 @@ def test_a_density_off_the_simplex_is_refused(spoil):
     heads = field()
     state = heads.state_dict()
     bad = {**state, "coefficients.inner_p": spoil(state["coefficients.inner_p"])}
-    with pytest.raises(ValueError, match=r"inner\.p = .*lie on the simplex.*Normalise each column"):
+    with pytest.raises(ValueError, match=r"coefficients\.inner_p = .*lie on the simplex.*Normalise each column"):
         ContinuousHeads(**heads.recipe()).double().load_state_dict(bad)
     heads.check()
     heads.coefficients["inner_p"].data.copy_(bad["coefficients.inner_p"])

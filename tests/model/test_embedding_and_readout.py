@@ -34,7 +34,7 @@ def test_tokens_are_rows_of_the_table_plus_their_code():
 
 def test_what_stands_at_absent_tokens_is_not_read():
     embedding = TokenEmbedding(5, 6, LearnedPositions(4, 6))
-    cloud = embedding(TOKENS, PRESENT)
+    cloud = embedding(TOKENS, present=PRESENT)
     assert torch.equal(cloud.measure.mass, PRESENT.float())
     assert torch.equal(cloud.points[1, 2:], torch.zeros(2, 6))
     cloud.points.sum().backward()
@@ -44,7 +44,7 @@ def test_what_stands_at_absent_tokens_is_not_read():
 
 def test_absent_tokens_may_lie_beyond_the_table_of_positions():
     embedding = TokenEmbedding(5, 6, LearnedPositions(2, 6))
-    assert embedding(TOKENS[1:], PRESENT[1:]).points.shape == (1, 4, 6)
+    assert embedding(TOKENS[1:], present=PRESENT[1:]).points.shape == (1, 4, 6)
 
 
 def test_positions_may_be_whole_numbers():
@@ -95,7 +95,7 @@ def test_normed_and_projected_embeddings():
     normed = NormedEmbedding(inner, LayerNorm(1e-12))
     present = PRESENT[1:]
     assert torch.allclose(normed(TOKENS[:1]).points, norm(inner.table[TOKENS[:1]]), atol=1e-6)
-    projected = ProjectedEmbedding(inner, Sphere(2.0))(TOKENS[1:], present)
+    projected = ProjectedEmbedding(inner, Sphere(2.0))(TOKENS[1:], present=present)
     assert torch.allclose(projected.points.norm(dim=-1), 2.0 * present.float(), atol=1e-6)
     assert normed.width == 6 and ProjectedEmbedding(inner, Sphere()).width == 6
 

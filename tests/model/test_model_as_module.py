@@ -150,8 +150,8 @@ def test_at_keeps_the_stepper():
 
 def test_a_frozen_grid_repeats_the_adaptive_solve():
     model = ContinuousTransformer.default(width=8, outputs=5, vocabulary=VOCABULARY, heads=2).double()
-    grid = model.solve(model.embedding(TOKENS, PRESENT)).stats.grid
-    difference = model.at(grid=grid)(TOKENS, PRESENT) - model(TOKENS, PRESENT)
+    grid = model.solve(model.embedding(TOKENS, present=PRESENT)).stats.grid
+    difference = model.at(grid=grid)(TOKENS, present=PRESENT) - model(TOKENS, present=PRESENT)
     assert difference.abs().max() < 1e-12
 
 

@@ -73,9 +73,11 @@ def test_tokens_of_another_shape_or_dtype(tokens, message):
 def test_masks_and_times_of_another_shape_or_dtype():
     model, tokens = default(), torch.zeros(2, 4, dtype=torch.long)
     with pytest.raises(ValueError, match=r"present = \(2, 3\): .*shape \(2, 4\)"):
-        model(tokens, torch.ones(2, 3, dtype=torch.bool))
+        model(tokens, present=torch.ones(2, 3, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"present = torch.int64: .*present.bool\(\)"):
-        model(tokens, torch.ones(2, 4, dtype=torch.long))
+        model(tokens, present=torch.ones(2, 4, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"positions = torch.bool: this is a mask.*Pass the mask as present="):
+        model(tokens, torch.ones(2, 4, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"positions = \(4,\): .*shape \(2, 4\)"):
         model(tokens, positions=torch.arange(4.0))
     with pytest.raises(ValueError, match=r"positions = torch.float64: the model works in torch.float32"):
@@ -83,7 +85,7 @@ def test_masks_and_times_of_another_shape_or_dtype():
     with pytest.raises(ValueError, match=r"positions.* = 1.0: .*Sort"):
         model(tokens, positions=torch.tensor([[2.0, 1.0, 3.0, 4.0]]).expand(2, 4))
     with pytest.raises(ValueError, match=r"mass.*: .*no mass at all"):
-        model(tokens, torch.tensor([[True] * 4, [False] * 4]))
+        model(tokens, present=torch.tensor([[True] * 4, [False] * 4]))
     learned = TokenEmbedding(5, 8, LearnedPositions(4, 8))
     with pytest.raises(ValueError, match=r"positions = 0.5: .*whole numbers only. Use SinusoidalPositions"):
         learned(tokens, positions=torch.tensor([[0.0, 0.5, 1.0, 2.0]]).expand(2, 4))
@@ -234,3 +236,16 @@ def test_masks_of_layers_need_one_depth_for_all_sequences():
     with pytest.raises(ValueError, match=r"control = 'PerSequence': .*Use Adaptive\(\) or Fixed"):
         model.train()(cloud)
     assert model.at(solver=Solver(DormandPrince(), Adaptive()))(cloud).shape == (2, 4, 8)
+
+
+def test_an_encoder_whose_outputs_do_not_fit_the_decoder_is_refused():
+    def with_readout(readout):
+        operator = FeedForward(4)
+        return ContinuousTransformer(Embedded(8), Flow([Part(operator, Constant(operator.spec(8)))]), readout)
+
+    decoder = with_readout(TokenReadout(8, 3))
+    with pytest.raises(ValueError, match=r"encoder = 3: the decoder's tokens have width 8\. .*Normalised\(width\)"):
+        EncoderDecoder(with_readout(TokenReadout(8, 3)), decoder)
+    with pytest.raises(ValueError, match=r"encoder = 'MeanReadout': it gives one output a sequence"):
+        EncoderDecoder(with_readout(MeanReadout(8, 8)), decoder)
+    EncoderDecoder(with_readout(TokenReadout(8, 8)), decoder)

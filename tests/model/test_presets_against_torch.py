@@ -34,6 +34,11 @@ norm_order = pytest.mark.parametrize("norm_first", [True, False], ids=["pre-norm
 no_fast_path = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 
 
+def padded(pair):
+    """(tokens, mask) as the embedding takes them; times are the index."""
+    return pair[0], None, pair[1]
+
+
 class TorchEncoder(nn.Module):
     """Tokens and positions in tables, then torch's own encoder, then (for GPT) logits."""
 
@@ -120,7 +125,7 @@ def test_encoder_is_that_of_torch(norm_first, activation, causal, gradient, dtyp
     network = shaken(TorchEncoder(norm_first, activation, last=norm_first), dtype)
     tokens, present = tokens_and_padding(VOCABULARY, LENGTH)
     model = as_encoder(causal)(network)
-    output, expected = model.at(gradient=gradient)(tokens, present), network(tokens, present, causal)
+    output, expected = model.at(gradient=gradient)(tokens, present=present), network(tokens, present, causal)
     assert_close(output[present], expected[present], tolerance)
     assert_same_gradients(model, network, output[present], expected[present], as_encoder(causal), tolerance)
 
@@ -135,7 +140,7 @@ def test_absent_tokens_may_stand_anywhere(norm_first, causal, dtype, tolerance):
     present = torch.rand(tokens.shape) < 0.6
     present[:, 0] = True  # torch gives nan to a causal token that sees nobody
     model = as_encoder(causal)(network)
-    assert_close(model(tokens, present)[present], network(tokens, present, causal)[present], tolerance)
+    assert_close(model(tokens, present=present)[present], network(tokens, present, causal)[present], tolerance)
 
 
 @precisions
@@ -145,7 +150,7 @@ def test_encoder_without_biases(norm_first, dtype, tolerance):
     network = shaken(TorchEncoder(norm_first, bias=False), dtype)
     tokens, present = tokens_and_padding(VOCABULARY, LENGTH)
     model, expected = as_encoder(False)(network), network(tokens, present, False)
-    output = model(tokens, present)
+    output = model(tokens, present=present)
     assert_close(output[present], expected[present], tolerance)
     assert_same_gradients(model, network, output[present], expected[present], as_encoder(False), tolerance)
 
@@ -160,7 +165,7 @@ def test_transformer_is_that_of_torch(norm_first, activation, gradient, dtype, t
     network = shaken(TorchTransformer(norm_first, activation), dtype)
     source, target = tokens_and_padding(VOCABULARY, LENGTH), tokens_and_padding(VOCABULARY, LENGTH - 2)
     model, seen = as_transformer(network), target[1]
-    output, expected = model.at(gradient=gradient)(source, target), network(*source, *target)
+    output, expected = model.at(gradient=gradient)(padded(source), padded(target)), network(*source, *target)
     assert_close(output[seen], expected[seen], tolerance)
     assert_same_gradients(model, network, output[seen], expected[seen], as_transformer, tolerance)
 
@@ -193,7 +198,7 @@ def test_gpt_is_a_causal_pre_norm_encoder(dtype, tolerance):
     model.flow.load_state_dict(from_torch(network.stack, causal=True).flow.state_dict())
     readout.normalised.theta.fill(norm_theta(network.stack.norm))
     expected = F.linear(network(tokens, present, True), readout.linear.weight, readout.linear.bias)
-    assert_close(model(tokens, present)[present], expected[present], tolerance)
+    assert_close(model(tokens, present=present)[present], expected[present], tolerance)
 
 
 @precisions
@@ -204,7 +209,7 @@ def test_bert_is_a_post_norm_encoder(dtype, tolerance):
     whole = Normalised(WIDTH, Unnormalised())
     model = bert(Layers(COUNT, WIDTH, HEADS, HIDDEN), embedding_of(network), whole).to(dtype)
     model.flow.load_state_dict(from_torch(network.stack).flow.state_dict())
-    assert_close(model(tokens, present)[present], network(tokens, present, False)[present], tolerance)
+    assert_close(model(tokens, present=present)[present], network(tokens, present, False)[present], tolerance)
 
 
 @no_fast_path
@@ -218,7 +223,7 @@ def test_encoder_decoder_is_the_transformer(norm_first, dtype, tolerance):
     embeddings = embedding_of(network), embedding_of(network)
     model = encoder_decoder(layers, embeddings, Normalised(WIDTH), norm_first=norm_first).to(dtype)
     model.load_state_dict(as_transformer(network).state_dict())
-    assert_close(model(source, target)[target[1]], network(*source, *target)[target[1]], tolerance)
+    assert_close(model(padded(source), padded(target))[target[1]], network(*source, *target)[target[1]], tolerance)
 
 
 # --- what is brought over

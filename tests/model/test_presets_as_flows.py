@@ -31,7 +31,8 @@ def parts_of(model):
 @presets
 def test_every_layer_is_one_step(built, name):
     for model in parts_of(built(name)):
-        cloud = model.embedding(*tokens_and_padding(VOCABULARY, LONGEST))
+        tokens, present = tokens_and_padding(VOCABULARY, LONGEST)
+        cloud = model.embedding(tokens, present=present)
         solution = model.solve(cloud, memory=cloud)
         count = model.solver.control.steps
         assert solution.stats.grid == [float(layer) for layer in range(count + 1)]
@@ -90,7 +91,7 @@ def test_adaptive_padding_does_not_change_the_grid(float64):
     tokens, present = tokens_and_padding(VOCABULARY, LONGEST, batch=1)
     padded = torch.cat([tokens, tokens[:, :0].new_zeros(1, 5)], 1)
     mask = torch.cat([present, torch.zeros(1, 5, dtype=torch.bool)], 1)
-    grids = [model.solve(model.embedding(t, p)).stats.grid for t, p in ((tokens, present), (padded, mask))]
+    grids = [model.solve(model.embedding(t, present=p)).stats.grid for t, p in ((tokens, present), (padded, mask))]
     assert grids[0] == pytest.approx(grids[1], abs=1e-12)
 
 
@@ -107,7 +108,8 @@ def test_causal_presets_do_not_look_ahead(built, name):
 def test_tokens_of_the_sphere_stay_on_it(built):
     for name, manifold in (("sphere", CentredSphere()), ("sphere, together", Sphere())):
         model = built(name)
-        cloud = model.embedding(*tokens_and_padding(VOCABULARY, LONGEST))
+        tokens, present = tokens_and_padding(VOCABULARY, LONGEST)
+        cloud = model.embedding(tokens, present=present)
         solution = model.solve(cloud, at=(0.0, 1.0, 2.0))
         assert solution.trajectory is not None
         for points in (cloud.points, *solution.trajectory.points):

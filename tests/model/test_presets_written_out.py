@@ -125,7 +125,7 @@ def test_the_preset_is_the_written_out_network(name, dtype, tolerance, gradient)
     network, build = case_of(name, dtype)
     tokens, present = tokens_and_padding(VOCABULARY, LENGTH)
     model = build(network)
-    output, expected = model.at(gradient=gradient)(tokens, present), network(tokens, present)
+    output, expected = model.at(gradient=gradient)(tokens, present=present), network(tokens, present)
     assert_close(output[present], expected[present], tolerance)
     assert_same_gradients(model, network, output[present], expected[present], build, tolerance)
 
@@ -161,7 +161,7 @@ def test_gpt_is_the_written_out_gpt2(dtype, tolerance, gradient):
     network = GPT2(VOCABULARY, LENGTH, WIDTH, HEADS, COUNT).to(dtype)
     tokens, present = tokens_and_padding(VOCABULARY, LENGTH)
     model = as_gpt2(network)
-    output, expected = model.at(gradient=gradient)(tokens, present), network(tokens, present)
+    output, expected = model.at(gradient=gradient)(tokens, present=present), network(tokens, present)
     assert_close(output[present], expected[present], tolerance)
     assert_same_gradients(model, network, output[present], expected[present], as_gpt2, tolerance)
 
@@ -173,4 +173,4 @@ def test_macaron_reads_both_halves():
     for layer in exchanged.layers:
         layer.feedforwards = nn.ModuleList(reversed(layer.feedforwards))
     tokens, present = tokens_and_padding(VOCABULARY, LENGTH)
-    assert (build(network)(tokens, present) - build(exchanged)(tokens, present)).abs().max() > 1e-2
+    assert (build(network)(tokens, present=present) - build(exchanged)(tokens, present=present)).abs().max() > 1e-2

@@ -175,6 +175,10 @@ bad = {
     "negative mass": ((X, ONES - 2 * torch.eye(2, 3)), r"mass\[0, 0\] = -1\.0: this is no mass\. Pass finite masses"),
     "mass nan": ((X, ONES * math.nan), r"mass\[0, 0\] = nan: this is no mass"),
     "mass inf": ((X, ONES / 0.0), r"mass\[0, 0\] = inf: this is no mass"),
+    "masses that overflow": (
+        (X, ONES * 3e38),
+        r"mass\[0\] = .*their sum overflows in torch\.float32\. Divide the masses of a sequence by their largest",
+    ),
     "no mass": ((X, 0 * ONES), r"mass\[0\] = \[0\.0, 0\.0, 0\.0\]: .*no mass at all\. Give at least one token"),
     "a sequence without mass": (
         (X, torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]])),
@@ -192,7 +196,7 @@ bad = {
     ),
     "positions, nan": (
         (X, None, torch.tensor([[0.0, math.nan, 1.0], [0.0, 1.0, 2.0]])),
-        r"positions\[0, 1\] = nan: .*finite time\. Drop the token or give it zero mass",
+        r"positions\[0, 1\] = nan: .*finite time\. Drop the token, or mark it absent \(zero mass\)",
     ),
     "positions, infinite": ((X, None, TIMES / 0.0), r"positions\[0, 0\] = nan: |positions\[0, 1\] = inf: "),
     "own, shape": ((X, None, None, ONES[:1]), r"own = \(1, 3\): "),

@@ -3,6 +3,7 @@
 from continua.bench.attention import AttentionCost
 from continua.bench.benchmark import AbstractBenchmark, Outcome, Ratio
 from continua.bench.estimators import EstimatorCost
+from continua.bench.fields import FieldCostRatio
 from continua.bench.flows import Sizes
 from continua.bench.memory import Memory
 from continua.bench.overhead import Overhead
@@ -13,6 +14,7 @@ __all__ = [
     "AbstractBenchmark",
     "AttentionCost",
     "EstimatorCost",
+    "FieldCostRatio",
     "Memory",
     "Outcome",
     "Overhead",

@@ -8,7 +8,17 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from continua.bench import AbstractBenchmark, AttentionCost, EstimatorCost, Memory, Outcome, Overhead, Speed, written
+from continua.bench import (
+    AbstractBenchmark,
+    AttentionCost,
+    EstimatorCost,
+    FieldCostRatio,
+    Memory,
+    Outcome,
+    Overhead,
+    Speed,
+    written,
+)
 from continua.core.errors import reject
 
 BENCHMARKS: dict[str, AbstractBenchmark] = {
@@ -17,6 +27,7 @@ BENCHMARKS: dict[str, AbstractBenchmark] = {
     "memory": Memory(),
     "attention": AttentionCost(),
     "estimators": EstimatorCost(),
+    "fields": FieldCostRatio(),
 }
 """The one table from words to benchmarks."""
 
@@ -28,11 +39,12 @@ class Bench:
 
     Names: speed (solves against torchdiffeq), overhead (a solve against its bare evaluations), memory (peak of the
     gradients from 8 to 64 steps), attention (weighted causal attention against plain), estimators (how cost
-    grows with the tokens at a fixed number of nodes), or all. Exit code 1: a ratio is above its limit.
+    grows with the tokens at a fixed number of nodes), fields (weights that depend on depth against constant ones), or
+    all. Exit code 1: a ratio is above its limit.
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
-    """speed, overhead, memory, attention, estimators or all"""
+    """speed, overhead, memory, attention, estimators, fields or all"""
     quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """tiny sizes, to see that it runs; the ratios then say nothing"""
     folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("bench-results")

@@ -18,6 +18,12 @@ def expect(argument: str, value: object, kind: type | tuple[type, ...], cure: st
         reject(argument, shown, f"this is no {wanted.__name__.removeprefix('Abstract')}", cure)
 
 
+def check_size(name: str, size: int, owner: str) -> None:
+    """Rejects a size below one."""
+    if size < 1:
+        reject(name, size, f"{owner} needs at least one", f"Pass {name} >= 1.")
+
+
 def _shown(value: object) -> str:
     if isinstance(value, torch.Tensor) and value.numel() > 8:
         return f"<tensor of shape {tuple(value.shape)}, {value.dtype}>"

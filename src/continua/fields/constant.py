@@ -11,7 +11,8 @@ from torch import nn
 
 from continua.core.errors import reject
 from continua.core.shapes import Depth
-from continua.fields.field import AbstractField, copy_into, parameters_of, theta_of
+from continua.fields.field import AbstractField, copy_into, key, parameters_of, theta_of
+from continua.fields.simplex import check_loaded
 from continua.operators.parameters import Theta, drawn, leaves, mapped, rebuilt
 
 
@@ -23,6 +24,7 @@ class Constant(AbstractField):
         super().__init__()
         self.spec = spec
         self.values = parameters_of(drawn(spec, generator))
+        self.register_load_state_dict_pre_hook(_check_loaded)
 
     @property
     def breaks(self) -> tuple[float, ...]:
@@ -63,6 +65,7 @@ class PiecewiseConstant(AbstractField):
         self.spec = spec
         self.edges = tuple(float(e) for e in edges)
         self.pieces = nn.ModuleList(parameters_of(drawn(spec, generator)) for _ in self.edges[1:])
+        self.register_load_state_dict_pre_hook(_check_loaded)
 
     @classmethod
     def layers(cls, spec: Theta, count: int, generator: torch.Generator | None = None) -> "PiecewiseConstant":
@@ -102,3 +105,10 @@ class PiecewiseConstant(AbstractField):
         piece = self.pieces[index]
         assert isinstance(piece, nn.ParameterDict)
         return theta_of(self.spec, piece)
+
+
+def _check_loaded(field: Constant | PiecewiseConstant, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Masses of heads are refused off the simplex, here as in `fill`."""
+    pieces = ["values"] if isinstance(field, Constant) else [f"pieces.{i}" for i in range(len(field.pieces))]
+    named = [(f"{prefix}{piece}.{key(name)}", leaf) for piece in pieces for name, leaf in leaves(field.spec)]
+    check_loaded(named, state)

@@ -20,7 +20,8 @@ class Expansion(AbstractField):
     """theta(z) = sum_k b_k(z/Z) C_k, the coefficients C_k being the parameters phi (docs/mathematics.md, section 3).
 
     At initialisation theta(z) has, on average over depth, the variance that the operator asked for, whatever the number
-    of modes; gains and biases start as constants.
+    of modes; gains and biases start as constants. Masses of heads are expanded like any other parameter: they sum to
+    one at initialisation, and nothing keeps them there; attention is linear in them. `ContinuousHeads` keeps them.
     """
 
     def __init__(

@@ -8,7 +8,8 @@ from torch import nn
 
 from continua.core.errors import reject
 from continua.core.shapes import Depth
-from continua.operators.parameters import Theta, leaves, rebuilt
+from continua.fields.simplex import check_simplex
+from continua.operators.parameters import Role, Theta, leaves, rebuilt
 
 
 class AbstractField(nn.Module, abc.ABC):
@@ -67,4 +68,7 @@ def copy_into(values: nn.ParameterDict, spec: Theta, theta: Theta) -> None:
     for name, leaf in given.items():
         if tuple(leaf.shape) != held[name].shape:
             reject(name, tuple(leaf.shape), f"the field holds {held[name].shape}", "Pass theta of the same sizes.")
+        if held[name].role is Role.HEAD_MASS:
+            check_simplex(name, leaf)
+    for name, leaf in given.items():
         values[key(name)].copy_(leaf)

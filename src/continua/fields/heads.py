@@ -13,6 +13,7 @@ from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.expansion import constant_coefficients, modes_at, spread_of
 from continua.fields.field import AbstractField, key
+from continua.fields.simplex import check_loaded, check_simplex
 from continua.operators.parameters import Filled, Role, Spec, Theta, leaves, mapped, rebuilt
 from continua.spaces.bases import AbstractBasis, Legendre
 from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
@@ -89,7 +90,7 @@ class ContinuousHeads(AbstractField):
         """Refuses densities whose coefficients left the simplex, as an optimiser of another geometry would have it."""
         for name, leaf in leaves(self.spec):
             if leaf.role is Role.HEAD_MASS:
-                _check_simplex(name, self.coefficients[key(name)])
+                check_simplex(name, self.coefficients[key(name)])
 
     def recipe(self) -> dict[str, Any]:
         names = ("spec", "depth", "over_h", "over_z", "degree", "rule")
@@ -169,18 +170,5 @@ def _check_rule(rule: AbstractNodalRule, heads: int, degree: int) -> None:
         reject("heads", heads, f"{heads} nodes do not integrate a density of degree {degree} exactly", cure)
 
 
-def _check_simplex(name: str, c: Float[Tensor, "degrees modes"]) -> None:
-    slack = math.sqrt(torch.finfo(c.dtype).eps)  # of sums and products in this dtype
-    off = float((c.detach().sum(0) - 1.0).abs().max())
-    if not (off <= slack and float(c.detach().min()) >= -slack):
-        cure = (
-            "Normalise each column: c.clamp_(min=0); c /= c.sum(0). Train it with a mirror step, which keeps it there."
-        )
-        reject(name, c, f"columns of a density lie on the simplex; sums are off by {off:.1e}", cure)
-
-
 def _check_loaded(field: ContinuousHeads, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    for name, leaf in leaves(field.spec):
-        value = state.get(f"{prefix}coefficients.{key(name)}")
-        if leaf.role is Role.HEAD_MASS and value is not None:
-            _check_simplex(name, value)
+    check_loaded(((f"{prefix}coefficients.{key(name)}", leaf) for name, leaf in leaves(field.spec)), state)

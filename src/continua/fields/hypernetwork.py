@@ -21,6 +21,7 @@ class Hypernetwork(AbstractField):
     Two hidden layers of `hidden` units, and one linear map for each leaf of theta. With `rank` the generated part of a
     kernel of m rows and n columns is U(z) V(z), of that rank, so that the last map has hidden * rank * (m + n) weights
     instead of hidden * m * n. At initialisation G = 0: at every depth theta has the law that the operator asked for.
+    Masses of heads are generated like any other parameter: nothing keeps their sum at one, as `ContinuousHeads` does.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """Floor 3: the model - embedding, flow, readout, and the standard networks as special cases."""
 
 from continua.model.embedding import AbstractEmbedding, Embedded, TokenEmbedding, VectorEmbedding
+from continua.model.encoder_decoder import EncoderDecoder
 from continua.model.export import to_torch
 from continua.model.flow import BoundFlow, Flow, Part, Rate
 from continua.model.functions import Analysed, Synthesised
@@ -14,7 +15,7 @@ from continua.model.readout import AbstractReadout, MeanReadout, Normalised, Tok
 from continua.model.stem import LocalStem, Stemmed
 from continua.model.storage import load, save
 from continua.model.torch_layers import attention_theta, feedforward_theta, from_torch, norm_theta
-from continua.model.transformer import ContinuousTransformer, EncoderDecoder
+from continua.model.transformer import ContinuousTransformer
 
 __all__ = [
     "AbstractEmbedding",

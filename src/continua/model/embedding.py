@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from continua.core.errors import reject
+from continua.core.errors import check_size, reject
 from continua.core.shapes import Points, Tensor
 from continua.model.positions import AbstractPositionCode
 from continua.spaces.causal import AbstractCausalRule
@@ -40,7 +40,7 @@ class Embedded(AbstractEmbedding):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        _check_size("width", width)
+        check_size("width", width, "an embedding")
         self._width = width
 
     @property
@@ -79,8 +79,8 @@ class TokenEmbedding(AbstractEmbedding):
         asks: bool = False,
     ) -> None:
         super().__init__()
-        _check_size("vocabulary", vocabulary)
-        _check_size("width", width)
+        check_size("vocabulary", vocabulary, "an embedding")
+        check_size("width", width, "an embedding")
         _check_code(code, width)
         self.vocabulary = vocabulary
         self.table = nn.Parameter(torch.randn(vocabulary, width) * 0.02)
@@ -92,21 +92,21 @@ class TokenEmbedding(AbstractEmbedding):
     def width(self) -> int:
         return self.table.shape[1]
 
-    def forward(self, tokens: Tensor, present: Tensor | None = None, positions: Tensor | None = None) -> Cloud:
+    def forward(self, tokens: Tensor, positions: Tensor | None = None, present: Tensor | None = None) -> Cloud:
         _check_tensor("tokens", tokens)
         if tokens.ndim != 2 or tokens.numel() == 0:
             cure = "Pass a tensor of shape (batch, tokens); a single sequence is tokens.unsqueeze(0)."
             reject("tokens", tuple(tokens.shape), "tokens have two axes, neither empty", cure)
         if tokens.is_floating_point() or tokens.dtype == torch.bool:
             reject("tokens", tokens.dtype, "tokens are whole numbers", "Convert with tokens.long().")
-        _check_tokens(tokens, present, positions)
+        _check_tokens(tokens, positions, present)
         if present is not None:
             tokens = tokens.masked_fill(~present, 0)
         unknown = tokens[(tokens < 0) | (tokens >= self.vocabulary)]
         if unknown.numel() > 0:
             cure = f"Pass whole numbers from 0 to {self.vocabulary - 1}, and mark padding in present."
             reject("tokens", int(unknown[0]), "there is no such token", cure)
-        return _cloud(self.table[tokens], present, positions, self.code, self.rule)
+        return _cloud(self.table[tokens], positions, present, self.code, self.rule)
 
     def ask(self, times: Tensor, *inputs: Any, **named: Any) -> tuple[Cloud, Tensor]:
         cloud = self(*inputs, **named)
@@ -133,8 +133,8 @@ class VectorEmbedding(AbstractEmbedding):
         asks: bool = False,
     ) -> None:
         super().__init__()
-        _check_size("features", features)
-        _check_size("width", width)
+        check_size("features", features, "an embedding")
+        check_size("width", width, "an embedding")
         _check_code(code, width)
         self.linear = nn.Linear(features, width)
         self.code = code
@@ -154,14 +154,14 @@ class VectorEmbedding(AbstractEmbedding):
         if values.dtype != self.linear.weight.dtype:
             cure = f"Convert with values.to({self.linear.weight.dtype})."
             reject("values", values.dtype, "the model has another dtype", cure)
-        _check_tokens(values[..., 0], present, positions)
+        _check_tokens(values[..., 0], positions, present)
         if present is not None:
             values = values.masked_fill(~present.unsqueeze(-1), 0.0)
         if not bool(torch.isfinite(values).all()):
             at = (~torch.isfinite(values)).nonzero()[0].tolist()
             cure = "Remove or impute the sample, or mark it absent in present."
             reject(f"values{at}", float(values[tuple(at)]), "a sample is not finite", cure)
-        return _cloud(self.linear(values), present, positions, self.code, self.rule)
+        return _cloud(self.linear(values), positions, present, self.code, self.rule)
 
     def ask(self, times: Tensor, *inputs: Any, **named: Any) -> tuple[Cloud, Tensor]:
         cloud = self(*inputs, **named)
@@ -174,8 +174,8 @@ class VectorEmbedding(AbstractEmbedding):
 
 def _cloud(
     points: Points,
-    present: Tensor | None,
     positions: Tensor | None,
+    present: Tensor | None,
     code: AbstractPositionCode | None,
     rule: AbstractSampleRule,
 ) -> Cloud:
@@ -223,14 +223,16 @@ def _check_tensor(name: str, value: object) -> None:
         reject(name, type(value).__name__, "this is no plain tensor", cure)
 
 
-def _check_tokens(like: Tensor, present: Tensor | None, positions: Tensor | None) -> None:
+def _check_tokens(like: Tensor, positions: Tensor | None, present: Tensor | None) -> None:
     """Mask and times have one entry a token."""
-    for name, tensor in (("present", present), ("positions", positions)):
+    for name, tensor in (("positions", positions), ("present", present)):
         if tensor is not None:
             _check_tensor(name, tensor)
         if tensor is not None and tensor.shape != like.shape:
             cure = f"Pass one entry a token: shape {tuple(like.shape)}."
             reject(name, tuple(tensor.shape), "the shape does not fit the tokens", cure)
+    if positions is not None and positions.dtype == torch.bool:
+        reject("positions", positions.dtype, "this is a mask, and times are numbers", "Pass the mask as present=...")
     if present is not None and present.dtype != torch.bool:
         reject("present", present.dtype, "this is no mask", "Convert with present.bool(); true means present.")
 
@@ -238,8 +240,3 @@ def _check_tokens(like: Tensor, present: Tensor | None, positions: Tensor | None
 def _check_code(code: AbstractPositionCode | None, width: int) -> None:
     if code is not None and code.width != width:
         reject("code", code.width, f"its width is not that of the tokens, {width}", f"Build it with width={width}.")
-
-
-def _check_size(name: str, size: int) -> None:
-    if size < 1:
-        reject(name, size, "an embedding needs at least one", f"Pass {name} >= 1.")

@@ -60,6 +60,9 @@ class Flow(nn.Module):
             if depth > part.field.reach * (1.0 + 1e-9):
                 cure = f"Build the field with depth={depth}."
                 reject(f"parts[{index}].field.reach", part.field.reach, f"the flow goes on to depth {depth}", cure)
+        if profile is not None and abs(profile.reach - depth) > 1e-9 * depth:
+            cure = f"Build the profile with depth={depth}, so that z/Z runs from 0 to 1 along the flow."
+            reject("profile", profile.reach, f"it is a profile of this depth, and the flow has depth {depth}", cure)
         self.parts = nn.ModuleList(parts)
         self.depth = float(depth)
         self.profile = profile

@@ -60,6 +60,10 @@ class Analysed(AbstractReadout):
         return self.axis.width
 
     @property
+    def outputs(self) -> int:
+        return self.inner.outputs
+
+    @property
     def per_token(self) -> bool:
         return self.inner.per_token
 

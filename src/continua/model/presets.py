@@ -7,11 +7,12 @@ the gradient is plain autograd (`Direct`) until `at(gradient=...)` says otherwis
 
 from continua.core.errors import reject
 from continua.model.embedding import AbstractEmbedding
+from continua.model.encoder_decoder import EncoderDecoder
 from continua.model.flow import Flow
 from continua.model.layers import Layers, normed
 from continua.model.normed_embedding import ProjectedEmbedding
 from continua.model.readout import AbstractReadout, Normalised
-from continua.model.transformer import ContinuousTransformer, EncoderDecoder
+from continua.model.transformer import ContinuousTransformer
 from continua.operators import AbstractNorm, LayerNorm, PreNorm, Sum
 from continua.solve import AbstractMethod, Direct, Euler, LieTrotter, Projected, Strang
 from continua.spaces.manifolds import AbstractManifold, CentredSphere

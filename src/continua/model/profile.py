@@ -22,6 +22,11 @@ class AbstractProfile(nn.Module, abc.ABC):
     def breaks(self) -> tuple[float, ...]:
         """Depths where it jumps, increasing."""
 
+    @property
+    @abc.abstractmethod
+    def reach(self) -> float:
+        """The depth Z that it was built for, which is that of its flow."""
+
     @abc.abstractmethod
     def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
         """zeta(z): a number or a tensor of one element for one depth, one entry a sequence for one depth each."""
@@ -47,6 +52,10 @@ class LinearProfile(AbstractProfile):
     def breaks(self) -> tuple[float, ...]:
         return ()
 
+    @property
+    def reach(self) -> float:
+        return self.depth
+
     def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
         return self.start + (self.end - self.start) * (z / self.depth)
 
@@ -66,6 +75,10 @@ class BasisProfile(AbstractProfile):
     @property
     def breaks(self) -> tuple[float, ...]:
         return self.expansion.breaks
+
+    @property
+    def reach(self) -> float:
+        return self.expansion.depth
 
     def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
         (zeta,) = self.expansion(z, inside)

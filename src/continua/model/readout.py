@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from continua.core.errors import reject
+from continua.core.errors import check_size
 from continua.core.shapes import Float, Points, Tensor
 from continua.fields.constant import Constant
 from continua.model.embedding import TokenEmbedding
@@ -21,6 +21,11 @@ class AbstractReadout(nn.Module, abc.ABC):
     @abc.abstractmethod
     def width(self) -> int:
         """Size of the tokens that it reads."""
+
+    @property
+    @abc.abstractmethod
+    def outputs(self) -> int:
+        """How many numbers it gives, for a token or for a sequence."""
 
     @property
     @abc.abstractmethod
@@ -44,12 +49,16 @@ class Normalised(AbstractReadout):
 
     def __init__(self, width: int, norm: AbstractNorm = LayerNorm()) -> None:
         super().__init__()
-        _check_size("width", width)
+        check_size("width", width, "a readout")
         self._width, self.norm = width, norm
         self.theta = Constant(norm.spec(width))
 
     @property
     def width(self) -> int:
+        return self._width
+
+    @property
+    def outputs(self) -> int:
         return self._width
 
     @property
@@ -68,7 +77,7 @@ class TokenReadout(AbstractReadout):
 
     def __init__(self, width: int, outputs: int, norm: AbstractNorm = LayerNorm(), biased: bool = True) -> None:
         super().__init__()
-        _check_size("outputs", outputs)
+        check_size("outputs", outputs, "a readout")
         self.normalised = Normalised(width, norm)
         self.linear = nn.Linear(width, outputs, bias=biased)
 
@@ -82,6 +91,10 @@ class TokenReadout(AbstractReadout):
     @property
     def width(self) -> int:
         return self.normalised.width
+
+    @property
+    def outputs(self) -> int:
+        return self.linear.out_features
 
     @property
     def per_token(self) -> bool:
@@ -105,13 +118,17 @@ class MeanReadout(AbstractReadout):
 
     def __init__(self, width: int, outputs: int, norm: AbstractNorm = LayerNorm()) -> None:
         super().__init__()
-        _check_size("outputs", outputs)
+        check_size("outputs", outputs, "a readout")
         self.normalised = Normalised(width, norm)
         self.linear = nn.Linear(width, outputs)
 
     @property
     def width(self) -> int:
         return self.normalised.width
+
+    @property
+    def outputs(self) -> int:
+        return self.linear.out_features
 
     @property
     def per_token(self) -> bool:
@@ -126,8 +143,3 @@ class MeanReadout(AbstractReadout):
 
     def recipe(self) -> dict[str, Any]:
         return {**self.normalised.recipe(), "outputs": self.linear.out_features}
-
-
-def _check_size(name: str, size: int) -> None:
-    if size < 1:
-        reject(name, size, "a readout needs at least one", f"Pass {name} >= 1.")

@@ -14,11 +14,12 @@ from torch import nn
 from continua.core.errors import reject
 from continua.fields.constant import Constant, PiecewiseConstant
 from continua.model.embedding import Embedded
+from continua.model.encoder_decoder import EncoderDecoder
 from continua.model.flow import Part
 from continua.model.layers import Layers
 from continua.model.presets import decoder, encoder
 from continua.model.readout import Normalised
-from continua.model.transformer import ContinuousTransformer, EncoderDecoder
+from continua.model.transformer import ContinuousTransformer
 from continua.operators import (
     AbstractNorm,
     Activation,

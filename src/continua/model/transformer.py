@@ -113,7 +113,7 @@ class ContinuousTransformer(nn.Module):
         """The output for inputs as the embedding takes them; `memory` is the cloud for cross-attention.
 
         Signals: `model(values, positions, present)` of shapes (batch, tokens, features) and twice (batch, tokens), the
-        mask `present` (true = present) for sequences of different lengths. Tokens: `model(tokens, present, positions)`.
+        mask `present` (true = present) for sequences of different lengths. Tokens: `model(tokens, positions, present)`.
         """
         cloud = self.embedding(*inputs, **named)
         solution = self.solve(cloud, memory=memory, generator=generator)
@@ -226,45 +226,6 @@ class ContinuousTransformer(nn.Module):
         """The arguments that build this model anew (its values apart)."""
         parts = ("embedding", "flow", "readout", "solver", "gradient")
         return {name: getattr(self, name) for name in parts}
-
-
-class EncoderDecoder(nn.Module):
-    """Two continuous Transformers: the decoder's cross-attention reads the encoder's tokens at its end.
-
-    With piecewise-constant fields and unit steps it is `torch.nn.Transformer`, exactly.
-    """
-
-    def __init__(self, encoder: ContinuousTransformer, decoder: ContinuousTransformer) -> None:
-        super().__init__()
-        if encoder.readout.width != decoder.embedding.width:
-            why = f"the decoder's tokens have width {decoder.embedding.width}"
-            reject("encoder", encoder.readout.width, why, "Build both with one width.")
-        self.encoder = encoder
-        self.decoder = decoder
-
-    def remember(self, *inputs: Any, generator: torch.Generator | None = None, **named: Any) -> Cloud:
-        """The encoder's tokens, read out, on their measure: the memory of the decoder."""
-        cloud = self.encoder.embedding(*inputs, **named)
-        end = self.encoder.solve(cloud, generator=generator).points
-        return cloud.at(self.encoder.readout(cloud.at(end)))
-
-    def forward(self, source: Sequence[Any], target: Sequence[Any], generator: torch.Generator | None = None) -> Tensor:
-        """Output for the target, given the source; both are the arguments of their embeddings.
-
-        `model((tokens, present), (tokens,))` reads a source with padding and a target without.
-        """
-        memory = self.remember(*source, generator=generator)
-        return self.decoder(*target, memory=memory, generator=generator)
-
-    def at(self, **changed: Any) -> "EncoderDecoder":
-        """The same model, parameters shared, with both solves changed: the arguments of `ContinuousTransformer.at`."""
-        other = EncoderDecoder(self.encoder.at(**changed), self.decoder.at(**changed))
-        other.training = self.training
-        return other
-
-    def recipe(self) -> dict[str, Any]:
-        """The arguments that build this model anew (its values apart)."""
-        return {"encoder": self.encoder, "decoder": self.decoder}
 
 
 def _tolerating(control: AbstractControl, rtol: float) -> AbstractControl:

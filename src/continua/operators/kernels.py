@@ -7,6 +7,7 @@ A weight has the axes (outputs, inputs) last, channels of the two functions; wha
 
 import abc
 import dataclasses
+import functools
 from typing import TypeAlias, final
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.operators.linear import linear, per_token
-from continua.spaces.axis import Axis
+from continua.spaces.axis import Axis, placed
 from continua.spaces.bases import AbstractBasis
 
 Incoming: TypeAlias = Float[Tensor, "batch tokens nodes_inputs"]
@@ -96,7 +97,11 @@ class Spectral(AbstractKernel):
     basis: AbstractBasis
 
     def __post_init__(self) -> None:
-        self.axis.synthesis(self.basis)
+        _ = self._tables  # refuses an axis that does not resolve the basis, and compiled code finds tensors
+
+    @functools.cached_property
+    def _tables(self) -> tuple[Tensor, Tensor]:
+        return self.axis.tables(self.basis)
 
     @property
     def nodes(self) -> int:
@@ -109,7 +114,7 @@ class Spectral(AbstractKernel):
         return self.basis.size * inputs
 
     def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
-        synthesis, analysis = self.axis.transforms(self.basis, x)
+        synthesis, analysis = (placed(table, x) for table in self._tables)
         functions = x.unflatten(-1, (self.nodes, -1))  # (batch tokens nodes inputs)
         coefficients = torch.einsum("ja,btac->btjc", analysis, functions).flatten(2)
         matrix = w.transpose(-3, -2).flatten(-4, -3).flatten(-2)  # ((modes outputs), (modes inputs))

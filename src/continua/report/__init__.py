@@ -1,6 +1,7 @@
 """Floor 5: the only room that draws; it reads plain data and knows no model."""
 
 from continua.report.record import SolveRecord
+from continua.report.resolution_figure import resolution_figure
 from continua.report.solve_figure import solve_figure
 
-__all__ = ["SolveRecord", "solve_figure"]
+__all__ = ["SolveRecord", "resolution_figure", "solve_figure"]

@@ -28,6 +28,11 @@ class Axis:
         for name, value in (("nodes", self.nodes), ("channels", self.channels)):
             if value < 1:
                 reject(name, value, "a function needs at least one", f"Pass {name} >= 1.")
+        _ = self._weights  # made here, so that compiled code finds a tensor and no recipe for one
+
+    @functools.cached_property
+    def _weights(self) -> Float[Tensor, " nodes"]:
+        return _rule(self.rule, self.nodes)[1]
 
     @property
     def width(self) -> int:
@@ -44,8 +49,7 @@ class Axis:
 
     def weights(self, like: Tensor | None = None) -> Float[Tensor, " nodes"]:
         """The weights v_a, which sum to one."""
-        weights = _rule(self.rule, self.nodes)[1]
-        return weights if like is None else weights.to(like.detach())
+        return self._weights if like is None else placed(self._weights, like)
 
     def synthesis(self, basis: AbstractBasis) -> Float[Tensor, "nodes modes"]:
         """phi_i(d_a): from coefficients to the nodes."""
@@ -65,8 +69,34 @@ class Axis:
     def transforms(
         self, basis: AbstractBasis, like: Tensor
     ) -> tuple[Float[Tensor, "nodes modes"], Float[Tensor, "modes nodes"]]:
-        """Synthesis and analysis in the dtype and on the device of `like`, made once."""
-        return _transforms(self, basis, like.dtype, like.device)
+        """Synthesis and analysis in the dtype and on the device of `like`."""
+        synthesis, analysis = self.tables(basis)
+        return placed(synthesis, like), placed(analysis, like)
+
+    def tables(self, basis: AbstractBasis) -> tuple[Float[Tensor, "nodes modes"], Float[Tensor, "modes nodes"]]:
+        """Synthesis and analysis in float64, made once."""
+        return _tables(self, basis)
+
+
+def placed(table: Tensor, like: Tensor) -> Tensor:
+    """A table in the dtype and on the device of `like`; copies are kept, but for compiled code, which makes its own."""
+    if torch.compiler.is_compiling():
+        return table.to(like.device, like.dtype)
+    return _placed(_Same(table), like.dtype, like.device)
+
+
+@final
+class _Same:
+    """A tensor as a key: the same object, whatever its values."""
+
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+
+    def __hash__(self) -> int:
+        return id(self.table)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.table is other.table
 
 
 # What is kept must serve training too, whoever asked first: hence no inference tensors.
@@ -78,5 +108,11 @@ def _rule(rule: AbstractNodalRule, nodes: int) -> tuple[Tensor, Tensor]:
 
 @functools.lru_cache(maxsize=256)
 @torch.inference_mode(False)
-def _transforms(axis: Axis, basis: AbstractBasis, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    return axis.synthesis(basis).to(device, dtype), axis.analysis(basis).to(device, dtype)
+def _tables(axis: Axis, basis: AbstractBasis) -> tuple[Tensor, Tensor]:
+    return axis.synthesis(basis), axis.analysis(basis)
+
+
+@functools.lru_cache(maxsize=1024)
+@torch.inference_mode(False)
+def _placed(table: _Same, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return table.table.to(device, dtype)

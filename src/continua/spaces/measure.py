@@ -7,6 +7,7 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Mass, Positions, Tensor
+from continua.spaces.positions import check_times
 
 
 @final
@@ -60,7 +61,7 @@ class Measure:
         heavy = _heavy(mass)
         present = heavy if present is None else _checked_present(present, heavy, size)
         if positions is not None:
-            _check_sorted(positions, present)
+            check_times(positions, present)
         listening = heavy is not None and _listening(present, heavy)
         if listening and own is not None:
             cure = "Use a rule without own masses, such as BackwardRectangle."
@@ -120,7 +121,12 @@ def _check_mass(name: str, mass: Tensor) -> None:
         sequence, token = (~sound).nonzero()[0].tolist()
         cure = "Pass finite masses >= 0; zero means that the token is absent."
         reject(f"{name}[{sequence}, {token}]", mass[sequence, token].item(), "this is no mass", cure)
-    empty = mass.sum(-1) == 0
+    total = mass.sum(-1)
+    if not bool(torch.isfinite(total).all()):
+        sequence = int((~torch.isfinite(total)).nonzero()[0])
+        cure = "Divide the masses of a sequence by their largest: only their ratios matter to a mean."
+        reject(f"{name}[{sequence}]", mass[sequence].detach(), f"their sum overflows in {mass.dtype}", cure)
+    empty = total == 0
     if bool(empty.any()):
         cure = "Give at least one token a positive mass, or leave the sequence out of the batch."
         sequence = int(empty.nonzero()[0])
@@ -136,22 +142,6 @@ def _check_own(own: Tensor, mass: Tensor | None) -> None:
         why = f"its mass is {weight}, and a token is present in its own row exactly where it is in later ones"
         cure = "Give own and mass their zeros at the same tokens."
         reject(f"own[{sequence}, {token}]", own[sequence, token].item(), why, cure)
-
-
-def _check_sorted(positions: Tensor, present: Tensor | None) -> None:
-    heard = torch.ones_like(positions, dtype=torch.bool) if present is None else present
-    lost = heard & ~torch.isfinite(positions)
-    if bool(lost.any()):
-        sequence, token = lost.nonzero()[0].tolist()
-        value, cure = positions[sequence, token].item(), "Drop the token or give it zero mass."
-        reject(f"positions[{sequence}, {token}]", value, "a present token needs a finite time", cure)
-    running = torch.where(heard, positions, -torch.inf).cummax(-1).values
-    falls = (heard & (positions < running)).nonzero()
-    if falls.numel() > 0:
-        sequence, token = falls[0].tolist()
-        why = f"it comes after a token at {running[sequence, token].item()}, and times may not decrease"
-        cure = "Sort the tokens of each sequence by time, with their points: positions.argsort(dim=-1, stable=True)."
-        reject(f"positions[{sequence}, {token}]", positions[sequence, token].item(), why, cure)
 
 
 def _heavy(mass: Tensor | None) -> Tensor | None:

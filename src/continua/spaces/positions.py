@@ -17,11 +17,33 @@ def checked_samples(positions: Tensor, present: Tensor | None = None) -> tuple[T
         return positions, seen
     last = (seen.sum(dim=1, keepdim=True) - 1).clamp_min(0)
     times = torch.where(seen, positions, torch.where(seen, positions, 0.0).gather(1, last))
-    suffix = seen[:, :-1] | ~seen[:, 1:]
-    rising = torch.diff(times, dim=1) >= 0
-    if not bool(suffix.all() & torch.isfinite(times).all() & rising.all()):
-        _explain(positions.detach(), torch.isfinite(times), suffix, rising)
+    torn = ~seen[:, :-1] & seen[:, 1:]
+    if bool(torn.any()):
+        row, token = torn.nonzero()[0].tolist()
+        cure = "Move the absent tokens to the end of their row."
+        reject(f"present[{row}, {token}]", False, "an absent token comes before a present one", cure)
+    check_times(positions, seen)
     return times, seen
+
+
+def check_times(positions: Tensor, present: Tensor | None = None) -> None:
+    """Rejects times of present tokens that are not finite, or that decrease along a sequence."""
+    heard = torch.ones_like(positions, dtype=torch.bool) if present is None else present
+    lost = heard & ~torch.isfinite(positions)
+    if bool(lost.any()):
+        row, token = lost.nonzero()[0].tolist()
+        why, cure = "a present token needs a finite time", "Drop the token, or mark it absent (zero mass)."
+        reject(f"positions[{row}, {token}]", positions[row, token].item(), why, cure)
+    running = torch.where(heard, positions, -torch.inf).cummax(-1).values
+    falls = (heard & (positions < running)).nonzero()
+    if falls.numel() > 0:
+        row, token = falls[0].tolist()
+        why = f"it comes after a token at {running[row, token].item()}, and times may not decrease"
+        cure = (
+            "Sort the tokens of each sequence by time, with their points: positions.argsort(dim=-1, stable=True); "
+            "if these are padding, mark them false in present."
+        )
+        reject(f"positions[{row}, {token}]", positions[row, token].item(), why, cure)
 
 
 def _checked_form(positions: Tensor, present: Tensor | None) -> Tensor:
@@ -38,19 +60,3 @@ def _checked_form(positions: Tensor, present: Tensor | None) -> Tensor:
         cure = f"Give present the shape of positions, {tuple(positions.shape)}."
         reject("present.shape", tuple(present.shape), "it does not fit the positions", cure)
     return present
-
-
-def _explain(positions: Tensor, finite: Tensor, suffix: Tensor, rising: Tensor) -> None:
-    """Reject the first offending entry, with its value; reached only when there is one."""
-    if not bool(suffix.all()):
-        row, token = (~suffix).nonzero()[0].tolist()
-        cure = "Move the absent tokens to the end of their row."
-        reject(f"present[{row}, {token}]", False, "an absent token comes before a present one", cure)
-    if not bool(finite.all()):
-        row, token = (~finite).nonzero()[0].tolist()
-        why, cure = "a present token needs a finite time", "Drop the token, or mark it absent in present."
-        reject(f"positions[{row}, {token}]", positions[row, token].item(), why, cure)
-    row, token = (~rising).nonzero()[0].tolist()
-    pair = positions[row, token : token + 2].tolist()
-    cure = "Sort the tokens of each row by position; if these are padding, mark them false in present."
-    reject(f"positions[{row}, {token}:{token + 2}]", pair, "the times decrease", cure)
