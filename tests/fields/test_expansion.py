@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from continua.fields import Expansion
-from continua.operators import FeedForward, LayerNorm
+from continua.operators import FeedForward, LayerNorm, PreNorm
 from continua.operators.parameters import leaves
 from continua.spaces import AbstractBasis, Chebyshev, Cosine, GaussLegendre, Legendre
 
@@ -93,3 +93,10 @@ def test_bad_depth_is_named(depth):
 def test_a_depth_beyond_the_field_is_named():
     with pytest.raises(ValueError, match=r"z = 1\.5: .*outside \[0, 1\]"):
         Expansion(SPEC, Legendre(2), 2.0)(3.0)
+
+
+def test_one_seed_gives_the_same_bits_every_time():
+    spec = PreNorm(LayerNorm(), FeedForward(3)).spec(4)
+    built = [Expansion(spec, Chebyshev(5), generator=torch.Generator().manual_seed(0)) for _ in range(200)]
+    first = list(built[0].parameters())
+    assert all(torch.equal(a, b) for field in built[1:] for a, b in zip(first, field.parameters(), strict=True))
