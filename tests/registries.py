@@ -39,6 +39,7 @@ from continua.operators import (
     RMSNorm,
     Rotary,
     Spectral,
+    SpectrallyNormed,
     Sum,
     Unnormalised,
 )
@@ -73,11 +74,16 @@ from continua.spaces import (
     Cosine,
     Counting,
     Euclidean,
+    FlatSpace,
     Fourier,
     GaussLegendre,
+    GeneratedSpace,
     Legendre,
     Midpoint,
+    SimplexSpace,
+    SpectralSpace,
     Sphere,
+    StiefelSpace,
     Trapezoid,
     Uniform,
 )
@@ -100,6 +106,20 @@ all_manifolds = [
     CentredSphere(),
     CentredSphere(radius=0.7),
 ]
+
+all_parameter_spaces = {
+    FlatSpace(0): (3,),
+    FlatSpace(1): (2, 3),
+    FlatSpace(2): (2, 4, 3),
+    SpectralSpace(): (2, 2, 3, 4),
+    SpectralSpace(paired=True): (2, 2, 3, 4),
+    GeneratedSpace(2): (4, 3),
+    SimplexSpace(): (2, 5),
+    SimplexSpace(-2): (5, 2),
+    StiefelSpace(): (2, 5, 3),
+    StiefelSpace(paired=True): (3, 2, 3, 4),
+}
+"""Where parameters live, with the shape of one."""
 
 all_bases = [
     Legendre(1),
@@ -124,6 +144,8 @@ all_kernels = [
     Spectral(EVEN, Fourier(3)),
     Spectral(GAUSS, Legendre(2)),
     Convolution(EVEN, 1),
+    Convolution(EVEN, 1, unitary=True),
+    Dense(orthonormal=True),
 ]
 """For states of width 6: plain vectors, or functions at three nodes with two channels."""
 
@@ -180,6 +202,8 @@ all_operators = [
     OperatorCase(FeedForward(hidden=4, biased=False, kernel=Convolution(EVEN, 1))),
     OperatorCase(FeedForward(hidden=7, phi1=Activation.TANH, phi2=Activation.SILU, biased=False)),
     OperatorCase(Damping(gamma=0.7)),
+    OperatorCase(SpectrallyNormed(PreNorm(LayerNorm(), Attention(heads=2, key=3)), limit=0.5)),
+    OperatorCase(SpectrallyNormed(FeedForward(hidden=4, kernel=Spectral(GAUSS, Legendre(2))), limit=0.7)),
     OperatorCase(PreNorm(LayerNorm(), Attention(heads=2, key=3))),
     OperatorCase(PreNorm(LayerNorm(biased=False), Attention(heads=2, key=3, causal=True)), causal=True),
     OperatorCase(PreNorm(LayerNorm(affine=False), FeedForward(hidden=7))),

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from continua import spaces
-from registries import all_bases, all_manifolds, all_rules
+from registries import all_bases, all_manifolds, all_parameter_spaces, all_rules
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,7 @@ from registries import all_bases, all_manifolds, all_rules
         (spaces.AbstractRule, all_rules),
         (spaces.AbstractManifold, all_manifolds),
         (spaces.AbstractBasis, all_bases),
+        (spaces.AbstractParameterSpace, all_parameter_spaces),
     ],
 )
 def test_registry_is_complete(base, registry):

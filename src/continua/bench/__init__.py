@@ -7,6 +7,7 @@ from continua.bench.fields import FieldCostRatio
 from continua.bench.flows import Sizes
 from continua.bench.memory import Memory
 from continua.bench.overhead import Overhead
+from continua.bench.recipe import RecipeCost
 from continua.bench.results import written
 from continua.bench.speed import Speed
 
@@ -19,6 +20,7 @@ __all__ = [
     "Outcome",
     "Overhead",
     "Ratio",
+    "RecipeCost",
     "Sizes",
     "Speed",
     "written",

@@ -7,6 +7,7 @@ from continua.fields.field import AbstractField
 from continua.fields.heads import ContinuousHeads
 from continua.fields.hypernetwork import Hypernetwork
 from continua.fields.layers import from_layers, layer_depths, refine
+from continua.fields.spaces import parameter_spaces
 
 __all__ = [
     "AbstractField",
@@ -19,5 +20,6 @@ __all__ = [
     "cost",
     "from_layers",
     "layer_depths",
+    "parameter_spaces",
     "refine",
 ]

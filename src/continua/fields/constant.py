@@ -14,6 +14,7 @@ from continua.core.shapes import Depth
 from continua.fields.field import AbstractField, copy_into, key, parameters_of, theta_of
 from continua.fields.simplex import check_loaded
 from continua.operators.parameters import Theta, drawn, leaves, mapped, rebuilt
+from continua.spaces.parameter_spaces import AbstractParameterSpace
 
 
 @final
@@ -39,6 +40,9 @@ class Constant(AbstractField):
         if isinstance(z, float | int):
             return theta
         return mapped(lambda leaf: leaf.expand(z.shape[0], *leaf.shape), theta)
+
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        return {f"values.{key(name)}": leaf.home for name, leaf in leaves(self.spec)}
 
     def recipe(self) -> dict[str, Any]:
         return {"spec": self.spec}
@@ -88,6 +92,10 @@ class PiecewiseConstant(AbstractField):
         index = torch.bucketize(where.detach(), breaks, right=True)
         pieces = [dict(leaves(self._piece(i))) for i in range(len(self.pieces))]
         return rebuilt(self.spec, {name: torch.stack([p[name] for p in pieces])[index] for name in pieces[0]})
+
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        homes = {key(name): leaf.home for name, leaf in leaves(self.spec)}
+        return {f"pieces.{i}.{name}": home for i in range(len(self.pieces)) for name, home in homes.items()}
 
     def recipe(self) -> dict[str, Any]:
         return {"spec": self.spec, "edges": self.edges}

@@ -9,10 +9,12 @@ from torch import nn
 
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
-from continua.fields.field import AbstractField, key
+from continua.fields.field import AbstractField, key, refuse_masses, refuse_orthonormal
 from continua.operators.parameters import Filled, Spec, Theta, leaves, rebuilt
 from continua.spaces.bases import AbstractBasis
+from continua.spaces.parameter_spaces import AbstractParameterSpace
 from continua.spaces.quadrature import GaussLegendre
+from continua.spaces.splines import BSpline
 
 
 @final
@@ -30,6 +32,7 @@ class Expansion(AbstractField):
         super().__init__()
         if not 0 < depth < math.inf:
             reject("depth", depth, "the flow needs a finite, positive depth", "Pass depth > 0.")
+        refuse_orthonormal(spec, "a sum over modes of such kernels is not one")
         self.spec = spec
         self.basis = basis
         self.depth = float(depth)
@@ -52,6 +55,12 @@ class Expansion(AbstractField):
         b = modes_at(self.basis, self.depth, z, inside, next(iter(self.coefficients.values())))
         names = [name for name, _ in leaves(self.spec)]
         return rebuilt(self.spec, {name: _mixed(b, self.coefficients[key(name)]) for name in names})
+
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        """As the leaves themselves: modes stand before them. Masses need modes that are positive and sum to one."""
+        if not isinstance(self.basis, BSpline):
+            refuse_masses(self.spec, f"with modes of {type(self.basis).__name__} masses may become negative")
+        return {f"coefficients.{key(name)}": leaf.home for name, leaf in leaves(self.spec)}
 
     def recipe(self) -> dict[str, Any]:
         return {"spec": self.spec, "basis": self.basis, "depth": self.depth}

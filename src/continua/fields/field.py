@@ -10,6 +10,8 @@ from continua.core.errors import reject
 from continua.core.shapes import Depth
 from continua.fields.simplex import check_simplex
 from continua.operators.parameters import Role, Theta, leaves, rebuilt
+from continua.spaces.parameter_spaces import AbstractParameterSpace, SimplexSpace
+from continua.spaces.stiefel import StiefelSpace
 
 
 class AbstractField(nn.Module, abc.ABC):
@@ -39,6 +41,10 @@ class AbstractField(nn.Module, abc.ABC):
         """theta(z); with one depth for each sequence, every leaf gets a leading batch axis."""
 
     @abc.abstractmethod
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        """Where every parameter lives, by its name in `named_parameters`."""
+
+    @abc.abstractmethod
     def recipe(self) -> dict[str, Any]:
         """The arguments that build this field anew (its values apart)."""
 
@@ -56,6 +62,22 @@ def parameters_of(theta: Theta) -> nn.ParameterDict:
 def theta_of(spec: Theta, values: nn.ParameterDict) -> Theta:
     """The parameters themselves, in the shape of `spec`."""
     return rebuilt(spec, {name: values[key(name)] for name, _ in leaves(spec)})
+
+
+def refuse_orthonormal(spec: Theta, why: str) -> None:
+    """Refuses leaves that must have orthonormal columns at every depth, where the field cannot keep them so."""
+    for name, leaf in leaves(spec):
+        if isinstance(leaf.home, StiefelSpace):
+            cure = "Use Constant or PiecewiseConstant, whose kernels are parameters themselves, or a free kernel."
+            reject(name, leaf.home, why, cure)
+
+
+def refuse_masses(spec: Theta, why: str) -> None:
+    """Refuses masses of heads, where the parameters behind them lie on no simplex."""
+    for name, leaf in leaves(spec):
+        if isinstance(leaf.home, SimplexSpace):
+            cure = "Use ContinuousHeads, Constant, PiecewiseConstant, or Expansion in a BSpline basis."
+            reject(name, leaf.home, why, cure)
 
 
 @torch.no_grad()

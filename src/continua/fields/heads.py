@@ -12,10 +12,11 @@ from torch import nn
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.expansion import constant_coefficients, modes_at, spread_of
-from continua.fields.field import AbstractField, key
+from continua.fields.field import AbstractField, key, refuse_orthonormal
 from continua.fields.simplex import check_loaded, check_simplex
 from continua.operators.parameters import Filled, Role, Spec, Theta, leaves, mapped, rebuilt
 from continua.spaces.bases import AbstractBasis, Legendre
+from continua.spaces.parameter_spaces import AbstractParameterSpace, SimplexSpace
 from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
 from continua.spaces.splines import BSpline
 
@@ -46,6 +47,7 @@ class ContinuousHeads(AbstractField):
             reject("depth", depth, "the flow needs a finite, positive depth", "Pass depth > 0.")
         if degree < 0:
             reject("degree", degree, "a density is a polynomial over h", "Pass degree >= 0.")
+        refuse_orthonormal(spec, "a sum over modes of such kernels is not one")
         self.spec, self.depth, self.over_h, self.over_z = spec, float(depth), over_h, over_z
         self.degree, self.rule = degree, rule
         self.heads = _heads_of(spec)
@@ -91,6 +93,15 @@ class ContinuousHeads(AbstractField):
         for name, leaf in leaves(self.spec):
             if leaf.role is Role.HEAD_MASS:
                 check_simplex(name, self.coefficients[key(name)])
+
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        """Columns c_.b of the density on the simplex, one for each mode over depth; all else as the leaves themselves.
+
+        Their degrees run along the axis before the last. A mirror step keeps them there, and rho a density.
+        """
+        homes = {key(name): leaf.home for name, leaf in leaves(self.spec)}
+        spaces = {name: SimplexSpace(-2) if isinstance(home, SimplexSpace) else home for name, home in homes.items()}
+        return {f"coefficients.{name}": space for name, space in spaces.items()}
 
     def recipe(self) -> dict[str, Any]:
         names = ("spec", "depth", "over_h", "over_z", "degree", "rule")

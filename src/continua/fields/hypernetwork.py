@@ -10,8 +10,9 @@ from torch import nn
 
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
-from continua.fields.field import AbstractField, key, parameters_of
+from continua.fields.field import AbstractField, key, parameters_of, refuse_masses, refuse_orthonormal
 from continua.operators.parameters import Spec, Theta, drawn, leaves, rebuilt
+from continua.spaces.parameter_spaces import AbstractParameterSpace, GeneratedSpace
 
 
 @final
@@ -39,6 +40,7 @@ class Hypernetwork(AbstractField):
                 reject(name, value, "a hypernetwork needs at least one", f"Pass {name} >= 1.")
         if not 0 < depth < math.inf:
             reject("depth", depth, "the flow needs a finite, positive depth", "Pass depth > 0.")
+        refuse_orthonormal(spec, "a generated kernel is not one")
         self.spec, self.depth, self.frequencies, self.hidden, self.rank = spec, float(depth), frequencies, hidden, rank
         self.base = parameters_of(drawn(spec, generator))
         self.makers = nn.ModuleDict({key(name): _Maker(leaf, hidden, rank, generator) for name, leaf in leaves(spec)})
@@ -68,6 +70,10 @@ class Hypernetwork(AbstractField):
         for layer in self.trunk:
             features = F.gelu(layer(features))
         return features
+
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        refuse_masses(self.spec, "generated masses may become negative")
+        return {name: GeneratedSpace(min(2, value.ndim)) for name, value in self.named_parameters()}
 
     def recipe(self) -> dict[str, Any]:
         names = ("spec", "depth", "frequencies", "hidden", "rank")

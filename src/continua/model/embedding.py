@@ -1,16 +1,18 @@
 """Embeddings: from what a user has to a cloud of weighted tokens."""
 
 import abc
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import nn
 
 from continua.core.errors import check_size, reject
 from continua.core.shapes import Points, Tensor
+from continua.fields.spaces import parameter_spaces
 from continua.model.positions import AbstractPositionCode
 from continua.spaces.causal import AbstractCausalRule
 from continua.spaces.cloud import Cloud
+from continua.spaces.parameter_spaces import AbstractParameterSpace
 from continua.spaces.samples import AbstractSampleRule, Counting, Trapezoid
 
 
@@ -29,6 +31,11 @@ class AbstractEmbedding(nn.Module, abc.ABC):
     @abc.abstractmethod
     def ask(self, times: Tensor, *inputs: Any, **named: Any) -> tuple[Cloud, Tensor]:
         """The cloud at depth 0 with listeners at `times` (batch, asked), and their indices among its tokens."""
+
+    @final
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
+        return parameter_spaces(self)
 
     @abc.abstractmethod
     def recipe(self) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from torch import nn
 
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
+from continua.fields.spaces import parameter_spaces
 from continua.model.transformer import ContinuousTransformer
 from continua.spaces.cloud import Cloud
+from continua.spaces.parameter_spaces import AbstractParameterSpace
 
 
 class EncoderDecoder(nn.Module):
@@ -50,6 +52,10 @@ class EncoderDecoder(nn.Module):
         other = EncoderDecoder(self.encoder.at(**changed), self.decoder.at(**changed))
         other.training = self.training
         return other
+
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
+        return parameter_spaces(self)
 
     def recipe(self) -> dict[str, Any]:
         """The arguments that build this model anew (its values apart)."""

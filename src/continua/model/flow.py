@@ -11,11 +11,13 @@ from continua.core.errors import expect, reject
 from continua.core.seeds import fresh_seed
 from continua.core.shapes import Depth, Float, Points, Tensor
 from continua.fields.field import AbstractField
+from continua.fields.spaces import parameter_spaces
 from continua.model.profile import AbstractProfile
 from continua.operators.operator import AbstractOperator, Context
 from continua.operators.parameters import Theta, leaves
 from continua.solve.state import AbstractBound, State, within
 from continua.spaces.cloud import Cloud
+from continua.spaces.parameter_spaces import AbstractParameterSpace
 
 Rate = Callable[[Depth, Points, Points], Float[Tensor, " batch"]]
 """A running cost r(z, points, velocity), one number a sequence, integrated along depth beside the tokens.
@@ -32,6 +34,10 @@ class Part(nn.Module):
         super().__init__()
         self.operator = operator
         self.field = field
+
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
+        return parameter_spaces(self)
 
     def recipe(self) -> dict[str, Any]:
         """The arguments that build this part anew."""
@@ -124,6 +130,10 @@ class Flow(nn.Module):
         """The same flow with every part changed."""
         parts = [change(part) for part in self.parts if isinstance(part, Part)]
         return Flow(parts, self.depth, self.profile).train(self.training)
+
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
+        return parameter_spaces(self)
 
     def recipe(self) -> dict[str, Any]:
         """The arguments that build this flow anew."""

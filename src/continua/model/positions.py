@@ -2,13 +2,15 @@
 
 import abc
 import math
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import nn
 
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Positions, Tensor
+from continua.fields.spaces import parameter_spaces
+from continua.spaces.parameter_spaces import AbstractParameterSpace
 
 
 class AbstractPositionCode(nn.Module, abc.ABC):
@@ -22,6 +24,11 @@ class AbstractPositionCode(nn.Module, abc.ABC):
     @abc.abstractmethod
     def forward(self, positions: Positions) -> Points:
         """The code of every position."""
+
+    @final
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
+        return parameter_spaces(self)
 
     @abc.abstractmethod
     def recipe(self) -> dict[str, Any]:

@@ -10,8 +10,10 @@ from torch import nn
 from continua.core.errors import reject
 from continua.core.shapes import Depth
 from continua.fields.expansion import Expansion
+from continua.fields.spaces import parameter_spaces
 from continua.operators.parameters import Filled, Spec
 from continua.spaces.bases import AbstractBasis
+from continua.spaces.parameter_spaces import AbstractParameterSpace
 
 
 class AbstractProfile(nn.Module, abc.ABC):
@@ -30,6 +32,11 @@ class AbstractProfile(nn.Module, abc.ABC):
     @abc.abstractmethod
     def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
         """zeta(z): a number or a tensor of one element for one depth, one entry a sequence for one depth each."""
+
+    @final
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
+        return parameter_spaces(self)
 
     @abc.abstractmethod
     def recipe(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Readouts: from the cloud at the end of depth to what the user wants."""
 
 import abc
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import nn
@@ -9,9 +9,11 @@ from torch import nn
 from continua.core.errors import check_size
 from continua.core.shapes import Float, Points, Tensor
 from continua.fields.constant import Constant
+from continua.fields.spaces import parameter_spaces
 from continua.model.embedding import TokenEmbedding
 from continua.operators.norms import AbstractNorm, LayerNorm
 from continua.spaces.cloud import Cloud
+from continua.spaces.parameter_spaces import AbstractParameterSpace
 
 
 class AbstractReadout(nn.Module, abc.ABC):
@@ -35,6 +37,11 @@ class AbstractReadout(nn.Module, abc.ABC):
     @abc.abstractmethod
     def forward(self, cloud: Cloud) -> Tensor:
         """The output."""
+
+    @final
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
+        return parameter_spaces(self)
 
     @abc.abstractmethod
     def recipe(self) -> dict[str, Any]:

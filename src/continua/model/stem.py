@@ -7,9 +7,11 @@ from torch import nn
 
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Int, Points, Tensor
+from continua.fields.spaces import parameter_spaces
 from continua.model.embedding import AbstractEmbedding
 from continua.model.lifted import AbstractLifted
 from continua.spaces.cloud import Cloud
+from continua.spaces.parameter_spaces import AbstractParameterSpace
 from continua.spaces.splines import BSpline
 
 _DEGREE = 3
@@ -52,6 +54,10 @@ class LocalStem(nn.Module):
         inside = (unit >= 0.0) & (unit <= 1.0)
         values = self.basis.evaluate(unit.clamp(0.0, 1.0).flatten())[:, _DEGREE:-_DEGREE]
         return torch.where(inside.unsqueeze(-1), values.view(*lag.shape, self.modes), 0.0) / self.radius
+
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
+        return parameter_spaces(self)
 
     def recipe(self) -> dict[str, Any]:
         """The arguments that build this stem anew (its values apart)."""

@@ -12,6 +12,7 @@ from continua.core.shapes import Tensor
 from continua.fields.expansion import Expansion
 from continua.fields.heads import ContinuousHeads
 from continua.fields.layers import refine
+from continua.fields.spaces import parameter_spaces
 from continua.model.embedding import AbstractEmbedding, TokenEmbedding, VectorEmbedding
 from continua.model.flow import Flow, Part, Rate
 from continua.model.functions import Analysed, Synthesised
@@ -35,6 +36,7 @@ from continua.solve import (
 from continua.spaces.bases import Legendre
 from continua.spaces.causal import CausalTrapezoid
 from continua.spaces.cloud import Cloud
+from continua.spaces.parameter_spaces import AbstractParameterSpace
 from continua.spaces.samples import Trapezoid
 
 
@@ -221,6 +223,10 @@ class ContinuousTransformer(nn.Module):
         if not isinstance(self.solver, Solver):
             reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(method, control)).")
         return self.solver
+
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
+        return parameter_spaces(self)
 
     def recipe(self) -> dict[str, Any]:
         """The arguments that build this model anew (its values apart)."""

@@ -29,6 +29,7 @@ from continua.operators.norms import (
 from continua.operators.operator import AbstractOperator, AbstractPointwise, Context, NoTheta
 from continua.operators.resolution import at_resolution, with_heads, with_integral
 from continua.operators.rotary import Rotary
+from continua.operators.spectral_norm import SpectrallyNormed, spectral_norm
 
 __all__ = [
     "AbstractDraw",
@@ -66,10 +67,12 @@ __all__ = [
     "Rotary",
     "Sobol",
     "Spectral",
+    "SpectrallyNormed",
     "Subset",
     "Sum",
     "Unnormalised",
     "at_resolution",
+    "spectral_norm",
     "with_heads",
     "with_integral",
 ]

@@ -9,7 +9,7 @@ from continua.core.shapes import Float, Points, Tensor
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory
 from continua.operators.kernels import AbstractKernel, Dense
 from continua.operators.operator import AbstractOperator, Context
-from continua.operators.parameters import Role, bias, head_masses, weight
+from continua.operators.parameters import Role, bias, head_masses
 from continua.operators.rotary import Rotary
 from continua.spaces.cloud import Cloud
 from continua.spaces.measure import Measure
@@ -82,10 +82,10 @@ class Attention(AbstractOperator):
         fan_in, spread = kernel.fan_in(channels), kernel.fan_in(value if self.measured else heads * value)
         *own, _, _ = kernel.shape(value, channels)
         theta = AttentionTheta(
-            q=weight((heads, *kernel.shape(channels, key)), fan_in, head),
-            k=weight((heads, *kernel.shape(channels, key)), fan_in, head),
-            v=weight((heads, *kernel.shape(channels, value)), fan_in, head),
-            o=weight((heads, *own, value, channels), spread, head),
+            q=kernel.weight((heads, *kernel.shape(channels, key)), fan_in, head),
+            k=kernel.weight((heads, *kernel.shape(channels, key)), fan_in, head),
+            v=kernel.weight((heads, *kernel.shape(channels, value)), fan_in, head),
+            o=kernel.weight((heads, *own, value, channels), spread, head),
         )
         if self.biased:
             theta = theta._replace(bq=bias((heads, key), head), bk=bias((heads, key), head))

@@ -13,7 +13,7 @@ from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.kernels import AbstractKernel, Dense
 from continua.operators.operator import AbstractPointwise, NoTheta
-from continua.operators.parameters import bias, weight
+from continua.operators.parameters import bias
 
 
 class Activation(enum.Enum):
@@ -71,8 +71,8 @@ class FeedForward(AbstractPointwise):
 
     def spec(self, width: int) -> FeedForwardTheta:
         kernel, channels = self.kernel, self.kernel.channels(width)
-        w1 = weight(kernel.shape(channels, self.hidden), kernel.fan_in(channels))
-        w2 = weight(kernel.shape(self.hidden, channels), kernel.fan_in(self.hidden))
+        w1 = kernel.weight(kernel.shape(channels, self.hidden), kernel.fan_in(channels))
+        w2 = kernel.weight(kernel.shape(self.hidden, channels), kernel.fan_in(self.hidden))
         if not self.biased:
             return FeedForwardTheta(w1, w2)
         return FeedForwardTheta(w1, w2, bias((self.hidden,)), bias((channels,)))

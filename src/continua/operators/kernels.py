@@ -8,15 +8,19 @@ A weight has the axes (outputs, inputs) last, channels of the two functions; wha
 import abc
 import dataclasses
 import functools
-from typing import TypeAlias, final
+import math
+from typing import Any, TypeAlias, final
 
 import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.operators.linear import linear, per_token
+from continua.operators.parameters import AbstractLaw, Normal, Orthonormal, Role, Spec
 from continua.spaces.axis import Axis, placed
 from continua.spaces.bases import AbstractBasis
+from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace, SpectralSpace
+from continua.spaces.stiefel import StiefelSpace
 
 Incoming: TypeAlias = Float[Tensor, "batch tokens nodes_inputs"]
 Outgoing: TypeAlias = Float[Tensor, "batch tokens nodes_outputs"]
@@ -50,6 +54,20 @@ class AbstractKernel(abc.ABC):
     def weights(self, like: Tensor) -> Float[Tensor, " nodes"] | None:
         """v_a for inner products; `None` on a single node."""
 
+    @property
+    @abc.abstractmethod
+    def space(self) -> AbstractParameterSpace:
+        """Where a weight lives."""
+
+    @abc.abstractmethod
+    def law(self, fan_in: int) -> AbstractLaw:
+        """The law of a weight that sums over `fan_in` numbers, such that states keep their size."""
+
+    @final
+    def weight(self, shape: tuple[int, ...], fan_in: int, role: Role = Role.PLAIN) -> Any:
+        """The `Spec` of a weight."""
+        return Spec(shape, self.law(fan_in), role, self.space)
+
     @final
     def channels(self, width: int) -> int:
         """Channels of a state of this width."""
@@ -62,7 +80,12 @@ class AbstractKernel(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True)
 class Dense(AbstractKernel):
-    """A matrix on the counting measure: the usual linear layer. Equals `torch.nn.functional.linear`."""
+    """A matrix on the counting measure: the usual linear layer. Equals `torch.nn.functional.linear`.
+
+    With `orthonormal` its columns are so (its rows where it is wide), and remain so under `RiemannianAdam`.
+    """
+
+    orthonormal: bool = False
 
     @property
     def nodes(self) -> int:
@@ -83,6 +106,13 @@ class Dense(AbstractKernel):
 
     def weights(self, like: Tensor) -> None:
         return None
+
+    @property
+    def space(self) -> AbstractParameterSpace:
+        return StiefelSpace() if self.orthonormal else FlatSpace(2)
+
+    def law(self, fan_in: int) -> AbstractLaw:
+        return Orthonormal() if self.orthonormal else Normal(1.0 / math.sqrt(fan_in))
 
 
 @final
@@ -127,6 +157,13 @@ class Spectral(AbstractKernel):
     def weights(self, like: Tensor) -> Tensor:
         return self.axis.weights(like)
 
+    @property
+    def space(self) -> AbstractParameterSpace:
+        return SpectralSpace()
+
+    def law(self, fan_in: int) -> AbstractLaw:
+        return Normal(1.0 / math.sqrt(fan_in))
+
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -135,10 +172,13 @@ class Convolution(AbstractKernel):
 
     The second axis holds real and imaginary part, R(-om) = conj R(om), and R(0) is real (its imaginary part is not
     read). The axis is even (`Midpoint`) and has at least 2 modes + 1 nodes, so that no frequency meets its alias.
+    With `unitary` every R(om) is unitary (an isometry one way where it is not square) and remains so under
+    `RiemannianAdam`: functions within the band limit keep their energy.
     """
 
     axis: Axis
     modes: int
+    unitary: bool = False
 
     def __post_init__(self) -> None:
         if self.modes < 0:
@@ -171,10 +211,17 @@ class Convolution(AbstractKernel):
         return _biased(torch.fft.irfft(mixed, n=self.nodes, dim=2), b)
 
     def at(self, nodes: int) -> "Convolution":
-        return Convolution(self.axis.at(nodes), self.modes)
+        return dataclasses.replace(self, axis=self.axis.at(nodes))
 
     def weights(self, like: Tensor) -> Tensor:
         return self.axis.weights(like)
+
+    @property
+    def space(self) -> AbstractParameterSpace:
+        return StiefelSpace(paired=True) if self.unitary else SpectralSpace(paired=True)
+
+    def law(self, fan_in: int) -> AbstractLaw:
+        return Orthonormal(multipliers=True) if self.unitary else Normal(1.0 / math.sqrt(fan_in))
 
 
 def _biased(functions: Float[Tensor, "batch tokens nodes outputs"], b: Tensor | None) -> Outgoing:

@@ -10,6 +10,8 @@ from typing import Any, final
 import torch
 
 from continua.core.shapes import Tensor
+from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace, SimplexSpace
+from continua.spaces.stiefel import StiefelSpace
 
 Theta = Any
 """A named tuple (or plain tuple) of tensors, further tuples, and `None` where an operator goes without."""
@@ -45,6 +47,23 @@ class Filled(AbstractLaw):
         return torch.full(shape, self.value)
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class Orthonormal(AbstractLaw):
+    """Matrices with orthonormal columns (rows where they are wide), evenly distributed over all such.
+
+    With `multipliers` the shape is (..., modes + 1, 2, out, in): unitary for each frequency, real for frequency zero.
+    """
+
+    multipliers: bool = False
+
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        x = torch.randn(shape, generator=generator)
+        if self.multipliers:
+            x[..., 0, 1, :, :] = 0.0
+        return StiefelSpace(paired=self.multipliers).project(x)  # the polar factor of a Gaussian is evenly distributed
+
+
 class Role(enum.Enum):
     """What a parameter is to its operator."""
 
@@ -58,21 +77,29 @@ class Role(enum.Enum):
 @final
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """One parameter of an operator: its shape, the law of its initial value, and what its first axis means."""
+    """One parameter of an operator: its shape, the law of its initial value, and what its first axis means.
+
+    `space` is where it lives at each depth; `None` leaves it to the role and the shape, see `home`.
+    """
 
     shape: tuple[int, ...]
     law: AbstractLaw
     role: Role = Role.PLAIN
+    space: AbstractParameterSpace | None = None
+
+    @property
+    def home(self) -> AbstractParameterSpace:
+        """Where the parameter lives: as it was told; else masses of heads on the simplex, others in Euclidean space."""
+        if self.space is not None:
+            return self.space
+        if self.role is Role.HEAD_MASS:
+            return SimplexSpace()
+        return FlatSpace(min(2, len(self.shape) - (self.role is Role.HEAD)))
 
     @property
     def numel(self) -> int:
         """How many numbers it holds."""
         return math.prod(self.shape)
-
-
-def weight(shape: tuple[int, ...], fan_in: int, role: Role = Role.PLAIN) -> Any:
-    """The `Spec` of a kernel whose output has the variance of its input: normal entries of deviation 1/sqrt(fan_in)."""
-    return Spec(shape, Normal(1.0 / math.sqrt(fan_in)), role)
 
 
 def gain(shape: tuple[int, ...]) -> Any:

@@ -6,6 +6,14 @@ from continua.spaces.causal import AbstractCausalRule, BackwardRectangle, Causal
 from continua.spaces.cloud import Cloud
 from continua.spaces.manifolds import AbstractManifold, CentredSphere, Euclidean, Sphere
 from continua.spaces.measure import Measure
+from continua.spaces.parameter_spaces import (
+    AbstractFlatSpace,
+    AbstractParameterSpace,
+    FlatSpace,
+    GeneratedSpace,
+    SimplexSpace,
+    SpectralSpace,
+)
 from continua.spaces.quadrature import (
     AbstractNodalRule,
     AbstractRule,
@@ -15,12 +23,15 @@ from continua.spaces.quadrature import (
 )
 from continua.spaces.samples import AbstractSampleRule, Counting, Trapezoid, Uniform
 from continua.spaces.splines import BSpline, Fourier
+from continua.spaces.stiefel import StiefelSpace
 
 __all__ = [
     "AbstractBasis",
     "AbstractCausalRule",
+    "AbstractFlatSpace",
     "AbstractManifold",
     "AbstractNodalRule",
+    "AbstractParameterSpace",
     "AbstractRule",
     "AbstractSampleRule",
     "AbstractSmoothBasis",
@@ -35,12 +46,17 @@ __all__ = [
     "Cosine",
     "Counting",
     "Euclidean",
+    "FlatSpace",
     "Fourier",
     "GaussLegendre",
+    "GeneratedSpace",
     "Legendre",
     "Measure",
     "Midpoint",
+    "SimplexSpace",
+    "SpectralSpace",
     "Sphere",
+    "StiefelSpace",
     "Trapezoid",
     "Uniform",
 ]

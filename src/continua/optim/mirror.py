@@ -1,0 +1,105 @@
+"""Optimisers on the simplex: entropic mirror Adam and dual averaging."""
+
+from typing import Any, final
+
+import torch
+
+from continua.core.errors import reject
+from continua.core.shapes import Tensor
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, check_betas, counted, gathered
+from continua.spaces.parameter_spaces import AbstractParameterSpace, SimplexSpace
+
+
+@final
+class MirrorAdam(AbstractOptimiser):
+    """Entropic mirror descent with Adam's moments, one second moment a simplex (docs/mathematics.md, section 7).
+
+        c = g - <p, g> ,   m <- b1 m + (1 - b1) c ,   v <- b2 v + (1 - b2) sum_k p_k c_k^2
+        p <- p exp(-eta mhat/(sqrt(vhat) + eps)), normalised
+
+    A gradient on the simplex means something up to a constant only: adding one changes nothing. A mass of zero stays
+    zero, any other stays positive. Without `adaptive` the second moment is left out; with b1 = 0 that is the method of
+    multiplicative weights, p_k ~ p_0 exp(-eta sum g).
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-2,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        adaptive: bool = True,
+        space: AbstractParameterSpace = SimplexSpace(),
+    ) -> None:
+        check_betas(betas)
+        self.adaptive = adaptive
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps}, space)
+
+    @property
+    def serves(self) -> tuple[type, ...]:
+        return (SimplexSpace,)
+
+    @property
+    def whole(self) -> bool:
+        return True
+
+    def advance(self, group: Group, state: Held) -> None:
+        assert isinstance(self.space, SimplexSpace)
+        params, grads, states = gathered(group, state, self._fresh)
+        (b1, b2), lr, axis = group["betas"], float(group["lr"]), self.space.axis
+        for p, g, held, k in zip(params, grads, states, counted(states) if states else (), strict=True):
+            c = g - (p * g).sum(axis, keepdim=True)
+            held["m"].lerp_(c, 1.0 - b1)
+            step = held["m"] * (-lr / (1.0 - b1**k))
+            if self.adaptive:
+                held["v"].lerp_((p * c * c).sum(axis, keepdim=True), 1.0 - b2)
+                step /= torch.sqrt(held["v"] / (1.0 - b2**k)) + group["eps"]
+            p.copy_(tilted(p, step, axis))
+
+    def _fresh(self, p: Tensor) -> dict[str, Any]:
+        assert isinstance(self.space, SimplexSpace)
+        held = {"m": torch.zeros_like(p)}
+        return held | {"v": torch.zeros_like(p.detach().sum(self.space.axis, keepdim=True))} if self.adaptive else held
+
+
+@final
+class DualAveraging(AbstractOptimiser):
+    """Regularised dual averaging with the entropy: p_k ~ p_0 exp(-eta_k sum_{i <= k} g_i), eta_k = eta k^{-power}.
+
+    Every gradient counts alike, however old. With power = 0 it is the method of multiplicative weights; power = 1/2 is
+    the choice for gradients with noise. Source: L. Xiao, Dual averaging methods for regularized stochastic learning
+    and online optimization (2010).
+    """
+
+    def __init__(
+        self, params: Any, lr: float = 0.1, power: float = 0.5, space: AbstractParameterSpace = SimplexSpace()
+    ) -> None:
+        if not 0.0 <= power < 1.0:
+            reject("power", power, "rates fall, but their sum must not converge", "Pass 0 <= power < 1.")
+        super().__init__(params, {"lr": lr, "power": power}, space)
+
+    @property
+    def serves(self) -> tuple[type, ...]:
+        return (SimplexSpace,)
+
+    @property
+    def whole(self) -> bool:
+        return True
+
+    def advance(self, group: Group, state: Held) -> None:
+        assert isinstance(self.space, SimplexSpace)
+        axis = self.space.axis
+        params, grads, states = gathered(group, state, _start)
+        for p, g, held, k in zip(params, grads, states, counted(states) if states else (), strict=True):
+            held["sum"] += g - g.mean(axis, keepdim=True)  # constants cancel, and need not pile up
+            p.copy_(tilted(held["start"], held["sum"] * (-float(group["lr"]) * k ** -group["power"]), axis))
+
+
+def _start(p: Tensor) -> dict[str, Any]:
+    return {"start": p.detach().clone(), "sum": torch.zeros_like(p)}
+
+
+def tilted(p: Tensor, step: Tensor, axis: int) -> Tensor:
+    """p exp(step), normalised along `axis`; zero where p is, and elsewhere never less than the smallest number."""
+    moved = torch.softmax(torch.log(p) + step, axis).clamp_min(torch.finfo(p.dtype).tiny)
+    return torch.where(p > 0, moved, torch.zeros_like(p))

@@ -1,0 +1,140 @@
+"""Where parameters live: what an optimiser must know of each, told by `module.parameter_spaces()`.
+
+A space speaks of the last `axes` axes of a parameter; what stands before them counts independent points of it.
+"""
+
+import abc
+import dataclasses
+import math
+from typing import final
+
+import torch
+
+from continua.core.errors import reject
+from continua.core.shapes import Tensor
+
+
+class AbstractParameterSpace(abc.ABC):
+    """A set of tensors that a parameter is kept in."""
+
+    @property
+    @abc.abstractmethod
+    def law(self) -> str:
+        """The equations of the space, in words."""
+
+    @property
+    @abc.abstractmethod
+    def axes(self) -> int:
+        """How many of the last axes make one point."""
+
+    @abc.abstractmethod
+    def project(self, x: Tensor) -> Tensor:
+        """The point of the space nearest to x."""
+
+    @abc.abstractmethod
+    def tangent(self, x: Tensor, v: Tensor) -> Tensor:
+        """The orthogonal projection of v on the tangent space at x."""
+
+    @abc.abstractmethod
+    def defect(self, x: Tensor) -> Tensor:
+        """The largest violation of `law`: a tensor of one number."""
+
+    @final
+    def check(self, name: str, x: Tensor) -> None:
+        """Refuses a value that is not in the space up to the rounding of its dtype."""
+        slack = math.sqrt(torch.finfo(x.dtype).eps)
+        defect = float(self.defect(x.detach()))
+        if not defect <= slack:
+            cure = "Start from a point of the space: parameter.data.copy_(space.project(parameter.data))."
+            reject(name, x.detach(), f"{self.law} is violated by {defect:.1e}", cure)
+
+
+class AbstractFlatSpace(AbstractParameterSpace):
+    """A space without constraint: every tensor is in it."""
+
+    @final
+    @property
+    def law(self) -> str:
+        return "every tensor"
+
+    @final
+    def project(self, x: Tensor) -> Tensor:
+        return x
+
+    @final
+    def tangent(self, x: Tensor, v: Tensor) -> Tensor:
+        return v
+
+    @final
+    def defect(self, x: Tensor) -> Tensor:
+        return x.new_zeros((), dtype=torch.float64)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class FlatSpace(AbstractFlatSpace):
+    """Euclidean space: matrices (two axes), vectors (one) or numbers (none)."""
+
+    axes: int = 2  # pyright: ignore[reportIncompatibleMethodOverride,reportAssignmentType]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.axes <= 2:
+            reject("axes", self.axes, "a block is a number, a vector or a matrix", "Pass 0, 1 or 2.")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SpectralSpace(AbstractFlatSpace):
+    """The weights of one spectral kernel: (modes, modes, out, in), or multipliers (modes + 1, 2, out, in) if `paired`.
+
+    Euclidean, but each axis has a scale of its own: a place for preconditioners with one factor an axis.
+    """
+
+    paired: bool = False
+
+    @property
+    def axes(self) -> int:
+        return 4
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class GeneratedSpace(AbstractFlatSpace):
+    """A parameter of a network that generates parameters."""
+
+    axes: int = 2  # pyright: ignore[reportIncompatibleMethodOverride,reportAssignmentType]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SimplexSpace(AbstractParameterSpace):
+    """p >= 0 with sum 1 along `axis`, counted from the end: masses of heads, or coefficients of their density."""
+
+    axis: int = -1
+
+    def __post_init__(self) -> None:
+        if self.axis >= 0:
+            reject("axis", self.axis, "axes of a point are counted from the end", "Pass -1 for the last axis.")
+
+    @property
+    def law(self) -> str:
+        return f"p >= 0 and sum p = 1 along axis {self.axis}"
+
+    @property
+    def axes(self) -> int:
+        return -self.axis
+
+    def project(self, x: Tensor) -> Tensor:
+        """max(x - tau, 0) with tau such that it sums to one (J. Duchi et al., ICML 2008)."""
+        ordered = x.movedim(self.axis, -1).sort(-1, descending=True).values
+        count = torch.arange(1, ordered.shape[-1] + 1, dtype=x.dtype, device=x.device)
+        excess = (ordered.cumsum(-1) - 1.0) / count
+        last = (ordered > excess).sum(-1, keepdim=True) - 1
+        tau = excess.take_along_dim(last, -1).movedim(-1, self.axis)
+        return (x - tau).clamp_min(0.0)
+
+    def tangent(self, x: Tensor, v: Tensor) -> Tensor:
+        return v - v.mean(self.axis, keepdim=True)
+
+    def defect(self, x: Tensor) -> Tensor:
+        return torch.maximum((x.sum(self.axis) - 1.0).abs().max(), (-x).max())

@@ -1,0 +1,193 @@
+"""K-FAC against the Gauss-Newton matrix written out by autograd."""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from continua.fields import Constant, Expansion
+from continua.model.flow import Flow, Part
+from continua.operators import Attention, FeedForward
+from continua.optim import KFAC, AbstractLikelihood, Categorical, Gaussian, Recipe, use
+from continua.optim.watch import Watch
+from continua.solve import Direct, Euler, Fixed, integrate
+from continua.spaces import Cloud, Cosine
+
+DTYPE = torch.float64
+
+
+def inputs(rows=12, size=3):
+    return torch.randn(rows, size, generator=torch.Generator().manual_seed(0), dtype=DTYPE)
+
+
+def linear(bias=False):
+    torch.manual_seed(0)
+    return nn.Linear(3, 2, bias=bias, dtype=DTYPE)
+
+
+def gauss_newton(outputs, parameters, hessian):
+    """J^T H J, rows of J by autograd."""
+    output = outputs()
+    rows = [torch.autograd.grad(y, parameters, retain_graph=True) for y in output.flatten()]
+    J = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
+    return J.T @ hessian(output.detach()) @ J
+
+
+def categorical_hessian(output):
+    p = torch.softmax(output, -1)
+    blocks = (torch.diag_embed(p) - p[:, :, None] * p[:, None, :]) / output.shape[0]
+    return torch.block_diag(*blocks)
+
+
+HESSIANS = {
+    Gaussian(): lambda o: 2.0 / o.numel() * torch.eye(o.numel(), dtype=DTYPE),
+    Categorical(): categorical_hessian,
+}
+each_likelihood = pytest.mark.parametrize("likelihood", HESSIANS, ids=lambda x: type(x).__name__)
+LOSSES = {
+    Gaussian(): lambda o: F.mse_loss(o, torch.zeros_like(o)),
+    Categorical(): lambda o: F.cross_entropy(o, torch.zeros(o.shape[0], dtype=torch.long)),
+}
+
+
+@each_likelihood
+def test_the_hessian_is_that_of_torchs_loss(likelihood):
+    output = torch.randn(5, 4, generator=torch.Generator().manual_seed(1), dtype=DTYPE)
+    exact = torch.autograd.functional.hessian(LOSSES[likelihood], output).view(20, 20)
+    torch.testing.assert_close(HESSIANS[likelihood](output), exact, rtol=1e-10, atol=1e-12)
+    j = torch.randn(5, 4, generator=torch.Generator().manual_seed(2), dtype=DTYPE)
+    bend = likelihood.curvature(output, j)
+    torch.testing.assert_close(bend, j.flatten() @ exact @ j.flatten(), rtol=1e-10, atol=1e-12)
+    generator = torch.Generator().manual_seed(3)
+    draws = torch.stack([likelihood.draw(output, generator).flatten() for _ in range(4_000)])
+    assert float((draws.T @ draws / 4_000 - exact).abs().max()) < 0.1 * float(
+        exact.abs().max()
+    )  # 4 deviations of the largest entry
+
+
+@dataclasses.dataclass(frozen=True)
+class EachOutput(AbstractLikelihood):
+    """The Gaussian with cotangents that are not random: signs, orthogonal over 2^n draws."""
+
+    def draw(self, output, generator):
+        place = EachOutput.place
+        EachOutput.place += 1
+        signs = torch.tensor([1.0 if bin(place & code).count("1") % 2 == 0 else -1.0 for code in range(output.numel())])
+        return signs.to(output).view_as(output) * (2.0 / output.numel()) ** 0.5
+
+    def curvature(self, output, j):
+        return Gaussian().curvature(output, j)
+
+
+def test_the_factors_of_one_linear_map_are_its_gauss_newton_matrix():
+    """With one constant Hessian for all rows the Kronecker product is exact."""
+    layer, x = linear(), inputs(rows=4)
+    EachOutput.place = 0
+    optimiser = KFAC([layer.weight])
+    optimiser.observe(lambda: layer(x), EachOutput(), draws=8)
+    state = optimiser.state[layer.weight]
+    exact = gauss_newton(lambda: layer(x), [layer.weight], HESSIANS[Gaussian()])
+    torch.testing.assert_close(torch.kron(state["B"], state["A"]), exact, rtol=1e-10, atol=1e-12)
+
+
+def test_a_linear_regression_is_solved_in_a_few_updates():
+    layer, x = linear(), inputs()
+    target = x @ torch.randn(3, 2, generator=torch.Generator().manual_seed(5), dtype=DTYPE)
+    optimiser = KFAC([layer.weight], damping=1e-10)
+    for seed in range(4):
+        optimiser.zero_grad()
+        F.mse_loss(layer(x), target).backward()
+        optimiser.observe(lambda: layer(x), Gaussian(), draws=200, generator=torch.Generator().manual_seed(seed))
+        optimiser.step()
+    assert float(F.mse_loss(layer(x), target).detach()) < 1e-6
+
+
+@each_likelihood
+def test_the_step_is_rescaled_by_the_exact_curvature(likelihood):
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 5, bias=False), nn.Tanh(), nn.Linear(5, 2, bias=False)).to(DTYPE)
+    x, weights, damping = inputs(), [model[0].weight, model[2].weight], 1e-2
+    optimiser = KFAC(weights, damping=damping)
+    LOSSES[likelihood](model(x)).backward()
+    optimiser.observe(lambda: model(x), likelihood, generator=torch.Generator().manual_seed(0))
+    before = torch.cat([w.detach().flatten() for w in weights]).clone()
+    G = gauss_newton(lambda: model(x), weights, HESSIANS[likelihood])
+    g = torch.cat([w.grad.flatten() for w in weights])
+    optimiser.step()
+    step = torch.cat([w.detach().flatten() for w in weights]) - before
+    # a step -alpha d with alpha = <g, d>/<d, (G + lam) d> minimises the quadratic model along itself
+    slope = g @ step + step @ G @ step + damping * step @ step
+    assert abs(float(slope)) < 1e-6 * float(g.norm() * step.norm())
+    assert float(g @ step) < 0.0
+
+
+def test_a_flow_of_dense_kernels_is_trained():
+    torch.manual_seed(2)
+    operators = (Attention(2, 3, biased=False), FeedForward(5, biased=False))
+    flow = Flow([Part(f, Constant(f.spec(4))) for f in operators]).double()
+    x = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(1), dtype=DTYPE)
+    target = torch.tanh(x.flip(-1))
+
+    def outputs():
+        bound = flow.bind(Cloud(x))
+        return integrate(bound, bound.initial(), (0.0, 1.0), Euler(), Fixed(2), Direct()).points
+
+    optimiser = KFAC(list(flow.named_parameters()), lr=0.5)
+    losses = []
+    for _ in range(15):
+        optimiser.zero_grad()
+        loss = F.mse_loss(outputs(), target)
+        loss.backward()
+        optimiser.observe(outputs, Gaussian(), generator=torch.Generator().manual_seed(0))
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.3 * losses[0] and max(losses) == losses[0]
+    with Watch(flow.parameters()) as watch:
+        outputs()
+    assert watch.seen.keys() == set(flow.parameters())  # q, k, v, o joined over heads, w1 and w2
+
+
+def test_as_a_member_of_the_composite_it_observes_and_resumes():
+    def trained(parts):
+        torch.manual_seed(3)
+        model, x = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).to(DTYPE), inputs()
+        optimiser = Recipe(flat=use(KFAC, lr=0.5)).build(model)
+        (kfac,) = (member for member in optimiser.members.values() if isinstance(member, KFAC))
+        for part in parts:
+            for step in part:
+                optimiser.zero_grad()
+                model(x).square().mean().backward()
+                kfac.observe(lambda: model(x), Gaussian(), generator=torch.Generator().manual_seed(step))
+                optimiser.step()
+            optimiser.load_state_dict(optimiser.state_dict())
+        return model, float(model(x).square().mean().detach())
+
+    whole, left = trained([range(8)])
+    parts, _ = trained([range(3), range(3, 8)])
+    assert left < 0.05
+    for p, q in zip(whole.parameters(), parts.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_generated_weights_are_refused():
+    f = FeedForward(5, biased=False)
+    flow = Flow([Part(f, Expansion(f.spec(4), Cosine(3)))]).double()
+    x = torch.randn(1, 3, 4, dtype=DTYPE)
+
+    def outputs():
+        bound = flow.bind(Cloud(x))
+        return integrate(bound, bound.initial(), (0.0, 1.0), Euler(), Fixed(1), Direct()).points
+
+    with pytest.raises(ValueError, match=r"parts\.0\.field\.coefficients\.w1 = .*met in no linear map"):
+        KFAC(list(flow.named_parameters())).observe(outputs, Gaussian())
+
+
+def test_an_update_without_curvature_is_refused():
+    layer = linear()
+    layer(inputs()).square().mean().backward()
+    with pytest.raises(ValueError, match="observe"):
+        KFAC([layer.weight]).step()
+    with pytest.raises(ValueError, match="damping = 0"):
+        KFAC([layer.weight], damping=0.0)

@@ -1,0 +1,86 @@
+"""Laws of the spaces that parameters live in; joining `all_parameter_spaces` means facing them all."""
+
+import pytest
+import torch
+
+from continua.spaces import FlatSpace, SimplexSpace, StiefelSpace
+from registries import all_parameter_spaces
+
+DTYPE = torch.float64
+each_space = pytest.mark.parametrize(("space", "shape"), all_parameter_spaces.items(), ids=str)
+
+
+def drawn(shape, seed, dtype=DTYPE):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def inner(x, y):
+    return float((x.conj() * y).real.sum())
+
+
+@each_space
+def test_projecting_twice_is_projecting_once(space, shape):
+    x = space.project(drawn(shape, 0))
+    assert x.shape == shape and float(space.defect(x)) < 1e-13
+    torch.testing.assert_close(space.project(x), x, rtol=0, atol=1e-13)
+    space.check("x", x)
+
+
+@each_space
+def test_the_projection_is_the_nearest_point(space, shape):
+    x = drawn(shape, 1)
+    nearest = space.project(x)
+    for seed in range(20):
+        other = space.project(nearest + 0.3 * drawn(shape, seed + 2))
+        assert float((x - nearest).norm()) <= float((x - other).norm()) + 1e-12
+
+
+@each_space
+def test_the_tangent_projection_is_orthogonal(space, shape):
+    x, v, w = space.project(drawn(shape, 3)), drawn(shape, 4), drawn(shape, 5)
+    tangent = space.tangent(x, v)
+    torch.testing.assert_close(space.tangent(x, tangent), tangent, rtol=0, atol=1e-13)
+    assert inner(tangent, w) == pytest.approx(inner(v, space.tangent(x, w)), abs=1e-12)
+
+
+@each_space
+def test_points_before_the_axes_are_independent(space, shape):
+    if len(shape) == space.axes:
+        shape = (2, *shape)
+    x = drawn(shape, 6)
+    alone = torch.stack([space.project(row) for row in x])
+    torch.testing.assert_close(space.project(x), alone, rtol=0, atol=1e-14)
+
+
+@each_space
+def test_tangents_of_paths_on_the_space(space, shape):
+    """The velocity of a path on the space is a tangent."""
+    if isinstance(space, SimplexSpace):
+        start, v = torch.softmax(drawn(shape, 0), space.axis), 0.1 * drawn(shape, 1)
+    else:
+        start, v = space.project(drawn(shape, 0)), drawn(shape, 1)
+    h = 1e-5
+    ends = [space.project(start + s * h * v) for s in (1, -1)]
+    velocity = (ends[0] - ends[1]) / (2 * h)
+    torch.testing.assert_close(space.tangent(start, velocity), velocity, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4)], ids=str)
+def test_a_pair_is_a_complex_matrix(shape):
+    paired, whole = StiefelSpace(paired=True), StiefelSpace()
+    x, v = drawn((2, *shape), 0), drawn((2, *shape), 1)
+    u, w = (torch.complex(*y.unbind(0)) for y in (x, v))
+    for of_pair, of_complex in ((paired.project(x), whole.project(u)), (paired.tangent(x, v), whole.tangent(u, w))):
+        torch.testing.assert_close(torch.complex(*of_pair.unbind(0)), of_complex)
+    assert float(paired.defect(x)) == pytest.approx(float(whole.defect(u)))
+
+
+def test_values_off_the_space_are_refused():
+    with pytest.raises(ValueError, match=r"rho = \[0\.5, 0\.625\]: p >= 0 and sum p = 1 .* violated by 1\.2e-01"):
+        SimplexSpace().check("rho", torch.tensor([0.5, 0.625]))
+    with pytest.raises(ValueError, match="violated by nan"):
+        StiefelSpace().check("u", torch.full((2, 2), torch.nan))
+    with pytest.raises(ValueError, match="axis = 0"):
+        SimplexSpace(0)
+    with pytest.raises(ValueError, match="axes = 3"):
+        FlatSpace(3)
