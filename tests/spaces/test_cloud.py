@@ -258,3 +258,13 @@ def test_bad_rows_are_named(arguments, message):
 def test_a_measure_can_be_made_alone():
     measure = Measure.of((2, 3), X, ONES, TIMES)
     assert measure.shape == (2, 3) and measure.tied and measure.log_mass is None
+
+
+def test_a_cloud_moves_to_another_precision_with_all_it_holds():
+    mass = torch.tensor([[0.5, 1.0, 0.0]], dtype=torch.float64)
+    own = torch.tensor([[0.25, 0.5, 0.0]], dtype=torch.float64)
+    cloud = Cloud(torch.randn(1, 3, 2, dtype=torch.float64), mass, torch.tensor([[0.0, 1.0, 1.0]]).double(), own)
+    moved = cloud.to("cpu", torch.float32)
+    assert moved.points.dtype == moved.mass.dtype == moved.positions.dtype == torch.float32
+    torch.testing.assert_close(moved.measure.log_own.double(), cloud.measure.log_own)
+    assert moved.present.tolist() == cloud.present.tolist() == [[True, True, False]]

@@ -1,18 +1,63 @@
-"""Floor 4: training as optimal control - objectives of whole solves, and what a model owes to its resolution."""
+"""Floor 4: training as optimal control - losses, running costs, objectives, the conditions of optimality, resolution."""
 
-from continua.control.debiased import DebiasedObjective, Objective
-from continua.control.resolution import Loss, Resolutions, resolution_report
+from continua.control.costs import (
+    AbstractRunningCost,
+    FieldSize,
+    HeadNegentropy,
+    JacobianFrobenius,
+    JacobianSpectral,
+    KineticEnergy,
+    Length,
+)
+from continua.control.debiased import Criterion, DebiasedObjective
+from continua.control.hamiltonian import Extremal, Local, extremal, l2_costate, terminal_adjoint
+from continua.control.losses import AbstractLoss, CrossEntropy, MaskedToken, MeanSquaredError, NextToken, RelativeL2
+from continua.control.norms import L2, AbstractStateNorm, Sobolev
+from continua.control.objective import Objective, Terms
+from continua.control.pontryagin import PontryaginReport, pontryagin
+from continua.control.resolution import Resolutions, resolution_report
 from continua.control.resolution_table import LeftOut, ResolutionReport, ResolutionRow
+from continua.control.setting import Setting
+from continua.control.successive import Approximations, SuccessiveApproximations
 from continua.control.twins import with_token_integral
+from continua.core.batch import Batch
 
 __all__ = [
+    "L2",
+    "AbstractLoss",
+    "AbstractRunningCost",
+    "AbstractStateNorm",
+    "Approximations",
+    "Batch",
+    "Criterion",
+    "CrossEntropy",
     "DebiasedObjective",
+    "Extremal",
+    "FieldSize",
+    "HeadNegentropy",
+    "JacobianFrobenius",
+    "JacobianSpectral",
+    "KineticEnergy",
     "LeftOut",
-    "Loss",
+    "Length",
+    "Local",
+    "MaskedToken",
+    "MeanSquaredError",
+    "NextToken",
     "Objective",
+    "PontryaginReport",
+    "RelativeL2",
     "ResolutionReport",
     "ResolutionRow",
     "Resolutions",
+    "Setting",
+    "Sobolev",
+    "SuccessiveApproximations",
+    "Terms",
+    "extremal",
+    "l2_costate",
+    "pontryagin",
     "resolution_report",
+    "terminal_adjoint",
     "with_token_integral",
 ]

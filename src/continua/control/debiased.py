@@ -7,6 +7,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
+from continua.control.objective import Terms
 from continua.control.twins import with_token_integral
 from continua.core.errors import reject
 from continua.core.seeds import branched, fresh_seed, generator_of
@@ -15,8 +16,11 @@ from continua.operators.estimators.levels import drawn_level
 from continua.operators.estimators.subset import Subset
 from continua.operators.integral import AbstractTokenIntegral, Exact
 
-Objective = Callable[[Any, Any, torch.Generator], Tensor]
-"""(model, batch, generator) -> a scalar J. All randomness must come from the generator: `model(..., generator=...)`."""
+Criterion = Callable[[Any, Any, torch.Generator], Tensor | Terms]
+"""(model, batch, generator) -> J: an `Objective`, or a function that gives a scalar.
+
+All randomness must come from the generator: `model(..., generator=...)`.
+"""
 
 
 @final
@@ -36,7 +40,7 @@ class DebiasedObjective:
     tolerance.
     """
 
-    objective: Objective
+    objective: Criterion
     m: int
     levels: int = 3
 
@@ -55,7 +59,8 @@ class DebiasedObjective:
         size = self.m * 2**level
 
         def value(integral: AbstractTokenIntegral) -> Tensor:
-            return self.objective(with_token_integral(model, integral), batch, generator_of(branched(seed, 1)))
+            found = self.objective(with_token_integral(model, integral), batch, generator_of(branched(seed, 1)))
+            return found.total if isinstance(found, Terms) else found
 
         fine = value(Exact() if level == self.levels else Subset(size))
         first, second = (value(Subset(size, kept=kept)) for kept in ((0, size // 2), (size // 2, size)))

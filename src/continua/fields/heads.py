@@ -82,10 +82,14 @@ class ContinuousHeads(AbstractField):
         name = next(name for name, leaf in leaves(self.spec) if leaf.role is Role.HEAD_MASS)
         return dict(leaves(self(z)))[name]
 
+    def weights(self, like: Tensor) -> Float[Tensor, " heads"]:
+        """om_k, the weights of the rule at the nodes, in the dtype and on the device of `like`."""
+        return self._nodes(like).weights
+
     def effective_heads(self, z: float) -> float:
         """H exp(-sum_k p_k log(p_k/om_k)): H for an even density, fewer the more it collapses."""
         p = self.masses(z).detach()
-        om = self._nodes(p).weights
+        om = self.weights(p)
         return self.heads * math.exp(-float(torch.special.xlogy(p, p / om).sum()))
 
     def check(self) -> None:

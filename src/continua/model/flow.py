@@ -190,7 +190,9 @@ class BoundFlow(AbstractBound):
         self._calls += 1
         thetas = [self._part(i).field(z, inside) for i in self._chosen]
         operators = [self._operator(i, z if inside is None else inside) for i in self._chosen]
-        velocity = self.flow(operators, thetas, self.context.cloud.at(state.points))
+        # compiled code has no second derivatives
+        velocity_of = self.flow.forward if self.context.twice else self.flow
+        velocity = velocity_of(operators, thetas, self.context.cloud.at(state.points))
         if self.flow.profile is not None:
             zeta = self.flow.profile(z, inside)
             velocity = velocity * (zeta.view(-1, 1, 1) if isinstance(zeta, Tensor) else zeta)

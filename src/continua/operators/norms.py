@@ -30,6 +30,10 @@ class AbstractNorm(abc.ABC):
         """The parameters at one depth, as a tree of `Spec`."""
 
     @abc.abstractmethod
+    def bind(self, context: Context) -> "AbstractNorm":
+        """This norm on a path that can be differentiated again and again, if the context says so."""
+
+    @abc.abstractmethod
     def normalise(self, theta: Theta, x: Points) -> Points:
         """The normalised states."""
 
@@ -39,13 +43,16 @@ class AbstractNorm(abc.ABC):
 class LayerNorm(AbstractNorm):
     """gain * (x - mean x) / sqrt(var x + eps) + bias. Equals `torch.nn.functional.layer_norm`.
 
-    With an `axis` the means weigh its nodes by v_a, and gain and bias belong to channels, constant along it.
+    With an `axis` the means weigh its nodes by v_a, and gain and bias belong to channels, constant along it. With
+    `written=True` it is written out in elementary operations: torch's own takes mean and variance for constants in its
+    third derivative (pytorch issue 175754), which the gradient of a penalty on the Jacobian needs.
     """
 
     eps: float = 1e-5
     affine: bool = True
     biased: bool = True
     axis: Axis | None = None
+    written: bool = False
 
     def spec(self, width: int) -> NormTheta:
         if not self.affine:
@@ -53,9 +60,12 @@ class LayerNorm(AbstractNorm):
         channels = width if self.axis is None else self.axis.channels
         return NormTheta(gain((channels,)), bias((channels,)) if self.biased else None)
 
+    def bind(self, context: Context) -> "LayerNorm":
+        return dataclasses.replace(self, written=True) if context.twice else self
+
     def normalise(self, theta: NormTheta, x: Points) -> Points:
-        if self.axis is not None:
-            return _along(self.axis, theta, x, self.eps, centred=True)
+        if self.axis is not None or self.written:
+            return _along(self.axis or Axis(1, x.shape[-1]), theta, x, self.eps, centred=True)
         if theta.gain is None or theta.gain.ndim == 1:
             return F.layer_norm(x, x.shape[-1:], theta.gain, theta.bias, self.eps)
         x = F.layer_norm(x, x.shape[-1:], eps=self.eps) * per_token(theta.gain)
@@ -67,27 +77,32 @@ class LayerNorm(AbstractNorm):
 class RMSNorm(AbstractNorm):
     """gain * x / sqrt(mean x^2 + eps). Equals `torch.nn.functional.rms_norm`.
 
-    With an `axis` the mean weighs its nodes by v_a, and the gain belongs to channels, constant along it.
+    With an `axis` the mean weighs its nodes by v_a, and the gain belongs to channels, constant along it. `written` as
+    for `LayerNorm`.
     """
 
     eps: float = 1e-6
     affine: bool = True
     axis: Axis | None = None
+    written: bool = False
 
     def spec(self, width: int) -> NormTheta:
         channels = width if self.axis is None else self.axis.channels
         return NormTheta(gain((channels,)) if self.affine else None)
 
+    def bind(self, context: Context) -> "RMSNorm":
+        return dataclasses.replace(self, written=True) if context.twice else self
+
     def normalise(self, theta: NormTheta, x: Points) -> Points:
-        if self.axis is not None:
-            return _along(self.axis, theta, x, self.eps, centred=False)
+        if self.axis is not None or self.written:
+            return _along(self.axis or Axis(1, x.shape[-1]), theta, x, self.eps, centred=False)
         if theta.gain is None or theta.gain.ndim == 1:
             return F.rms_norm(x, x.shape[-1:], theta.gain, self.eps)
         return F.rms_norm(x, x.shape[-1:], eps=self.eps) * per_token(theta.gain)
 
 
 def _along(axis: Axis, theta: NormTheta, x: Points, eps: float, centred: bool) -> Points:
-    """The norm of functions on an axis, means taken under v_a and evenly over channels."""
+    """The norm of functions on an axis, means taken under v_a and evenly over channels; a vector has one node."""
     functions = x.unflatten(-1, (axis.nodes, axis.channels))
     v = axis.weights(x)[:, None] / axis.channels
     if centred:
@@ -107,6 +122,9 @@ class Unnormalised(AbstractNorm):
 
     def spec(self, width: int) -> NoTheta:
         return NoTheta()
+
+    def bind(self, context: Context) -> "Unnormalised":
+        return self
 
     def normalise(self, theta: NoTheta, x: Points) -> Points:
         return x
@@ -139,7 +157,7 @@ class PreNorm(AbstractOperator):
         return NormedTheta(self.norm.spec(width), self.inner.spec(width))
 
     def bind(self, context: Context) -> "PreNorm":
-        return dataclasses.replace(self, inner=self.inner.bind(context))
+        return PreNorm(self.norm.bind(context), self.inner.bind(context))
 
     def memory(self, theta: NormedTheta, cloud: Cloud) -> NormedMemory:
         normalised = self._normalised(theta, cloud)
@@ -170,7 +188,7 @@ class PostNorm(AbstractOperator):
         return NormedTheta(self.norm.spec(width), self.inner.spec(width))
 
     def bind(self, context: Context) -> "PostNorm":
-        return dataclasses.replace(self, inner=self.inner.bind(context))
+        return PostNorm(self.norm.bind(context), self.inner.bind(context))
 
     def memory(self, theta: NormedTheta, cloud: Cloud) -> Any:
         return self.inner.memory(theta.inner, cloud)

@@ -83,6 +83,18 @@ class Cloud:
         """The same tokens in other states: their masses and positions stay as they are."""
         return Cloud.on(points, self.measure)
 
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Cloud":
+        """This cloud elsewhere, or in another precision."""
+        measure = self.measure
+
+        def moved(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.to(device=device, dtype=dtype)
+
+        own = None if measure.log_own is None else measure.log_own.exp()  # absent tokens: exp(ABSENT) = 0
+        present = None if measure.present is None else measure.present.to(device=device)
+        points = self.points.to(device=device, dtype=dtype)
+        return Cloud(points, moved(measure.mass), moved(measure.positions), moved(own), present)
+
     def with_listeners(
         self, points: Float[Tensor, "batch asked width"], times: Float[Tensor, "batch asked"]
     ) -> tuple["Cloud", Int[Tensor, "batch asked"]]:

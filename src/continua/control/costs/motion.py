@@ -1,0 +1,56 @@
+"""Costs of motion: the kinetic energy and the length of the tokens' path."""
+
+import dataclasses
+from typing import final
+
+import torch
+
+from continua.control.costs.cost import AbstractRunningCost
+from continua.control.norms import L2, AbstractStateNorm
+from continua.control.setting import Setting
+from continua.core.shapes import Depth, Float, Points, Tensor
+from continua.model.flow import Rate
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class KineticEnergy(AbstractRunningCost):
+    """r = |f|^2. Under splitting and projection a step from x to x + dx costs |dx|^2 / dz.
+
+    Of all flows that bring the tokens to the same end it prefers those with straight paths at even speed, which take
+    few steps to solve. C. Finlay, J.-H. Jacobsen, L. Nurbekyan, A. Oberman, How to train your neural ODE, ICML 2020.
+    """
+
+    norm: AbstractStateNorm = L2()
+
+    def bind(self, setting: Setting, place: int) -> Rate:
+        measure = setting.cloud.measure
+        self.norm.check(measure, setting.cloud.points)
+
+        def rate(z: Depth, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
+            return self.norm.squared(velocity, measure)
+
+        return rate
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Length(AbstractRunningCost):
+    """r = |f|: the length of the path, whatever the speed along it. Zero velocity has the subgradient zero."""
+
+    norm: AbstractStateNorm = L2()
+
+    def bind(self, setting: Setting, place: int) -> Rate:
+        measure = setting.cloud.measure
+        self.norm.check(measure, setting.cloud.points)
+
+        def rate(z: Depth, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
+            return root(self.norm.squared(velocity, measure))
+
+        return rate
+
+
+def root(squared: Tensor) -> Tensor:
+    """The square root with the subgradient zero at zero."""
+    moving = squared > 0
+    return torch.where(moving, torch.where(moving, squared, 1.0).sqrt(), 0.0)

@@ -1,0 +1,252 @@
+"""The Hamiltonian along a solve: states, costates, and H with its derivatives by state and by parameters.
+
+    H = <a, f> + sum_c lambda_c r_c
+    dX/dz = dH/da ,   da/dz = -dH/dX ,   a(Z) = dloss/dX(Z) ,   dJ/dtheta(z) = dH/dtheta
+
+for J = mean_b [...], in the convention of minimisation (docs/mathematics.md, section 4).
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, final
+
+import torch
+
+from continua.control.norms import masses, node_weights
+from continua.control.objective import Objective, Terms
+from continua.control.setting import Setting
+from continua.core.batch import Batch
+from continua.core.errors import expect, reject
+from continua.core.shapes import Float, Points, Tensor
+from continua.fields.field import AbstractField, key
+from continua.fields.heads import ContinuousHeads
+from continua.model.flow import Flow
+from continua.model.functions import Synthesised
+from continua.model.transformer import ContinuousTransformer
+from continua.operators.parameters import Role, leaves, rebuilt
+from continua.solve.record import Observer, Solution
+from continua.solve.state import State
+from continua.spaces.axis import Axis
+from continua.spaces.cloud import Cloud
+
+
+class Local(NamedTuple):
+    """H at one depth and state, and what it depends on."""
+
+    value: Float[Tensor, " batch"]
+    """H_b of each sequence."""
+    velocity: Points
+    """f = dH/da"""
+    by_state: Points
+    """The derivative of mean_b H_b by the states: minus the slope of the cotangent."""
+    by_parameters: dict[str, Tensor]
+    """dJ/dtheta(z), the derivative of mean_b H_b by each parameter at this depth, by its name."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Extremal:
+    """States x(z) and cotangents dJ/dx(z) of one solve at every depth of its grid, detached.
+
+    `gradients` are dJ/dphi for the parameters phi of the flow.
+    """
+
+    objective: Objective
+    setting: Setting
+    terms: Terms
+    depths: tuple[float, ...]
+    points: Float[Tensor, "depths batch tokens width"]
+    cotangents: Float[Tensor, "depths batch tokens width"]
+    gradients: dict[str, Tensor]
+    axis: Axis | None = None
+
+    @property
+    def costates(self) -> Float[Tensor, "depths batch tokens width"]:
+        """a(z) in L2: the cotangent of each sequence's own objective, divided by w_i v_a.
+
+        J is a mean over the batch, so a sequence's own cotangent is the batch size times that of J. Tokens without mass
+        have no density in L2 and are left out: their entries are zero.
+        """
+        return torch.stack([l2_costate(a, self.setting.cloud, self.axis) for a in self.cotangents])
+
+    @property
+    def hamiltonian(self) -> Float[Tensor, "depths batch"]:
+        """H_b(z); at a jump of the parameters, beyond it."""
+        evaluate = self.evaluator()
+        found = [evaluate(i, self.side(i)).value for i in range(len(self.depths))]
+        return torch.stack(found)
+
+    def side(self, index: int) -> float:
+        """The middle of the step that begins at a depth of the grid; at the end, of the last one."""
+        first = min(index, len(self.depths) - 2)
+        return 0.5 * (self.depths[first] + self.depths[first + 1])
+
+    def evaluator(self) -> Callable[[int, float], Local]:
+        """(index of a depth, depth inside the step to be read) -> H and its derivatives there."""
+        local = self.local()
+        return lambda i, inside: local(self.depths[i], self.points[i], self.cotangents[i], inside)
+
+    def local(self) -> Callable[[float, Points, Points, float], Local]:
+        """(z, points, cotangent, inside) -> H and its derivatives, at any depth and state."""
+        objective, flow = self.objective, self.setting.flow
+        bound = self.setting.bound(objective.rates(self.setting))
+
+        def evaluate(z: float, points: Points, cotangent: Points, inside: float) -> Local:
+            with torch.enable_grad(), held(flow) as thetas:
+                x = points.detach().requires_grad_(True)
+                zeros = tuple(x.new_zeros(x.shape[0]) for _ in objective.costs)
+                slope = bound(z, State(x, zeros), inside)
+                H = x.shape[0] * (cotangent * slope.points).sum((-1, -2))
+                for weight, rate in zip(objective.weights, slope.costs, strict=True):
+                    H = H + weight * rate
+                names, values = list(thetas), list(thetas.values())
+                by_x, *by_theta = _derivatives(H.mean(), [x, *values])
+            gradients = dict(zip(names, by_theta, strict=True))
+            return Local(H.detach(), slope.points.detach(), by_x, _along_simplex(flow, thetas, gradients))
+
+        return evaluate
+
+
+def extremal(
+    model: ContinuousTransformer,
+    batch: Batch,
+    objective: Objective,
+    at: Sequence[float] = (),
+    generator: torch.Generator | None = None,
+) -> Extremal:
+    """Solves forwards and backwards on the accepted grid, together with the asked depths `at`.
+
+    The grid is the one that the model's own control accepts, frozen; asked depths join it, so that costates there are
+    those of the discrete solve and not interpolated. Differentiates as the model's gradient has it.
+    """
+    expect("model", model, ContinuousTransformer, "Pass a ContinuousTransformer; of an encoder-decoder, its decoder.")
+    setting = objective.setting(model, model.embedding(*batch.inputs), objective.seed(model, generator))
+    grid = accepted_grid(model, objective, setting)
+    inner = [z for z in at if all(abs(z - known) > 1e-12 * model.flow.depth for known in grid)]
+    if any(not 0.0 <= z <= model.flow.depth for z in inner):
+        reject("at", tuple(at), f"depth goes from 0 to {model.flow.depth}", "Ask for depths within.")
+    return traced(model.at(grid=sorted([*grid, *inner])), batch, objective, setting)
+
+
+def accepted_grid(model: ContinuousTransformer, objective: Objective, setting: Setting) -> list[float]:
+    """The grid that the model's control accepts."""
+    with torch.no_grad():
+        grid = objective.solved(model, setting).stats.grid
+    if not grid:
+        cure = "Use model.at(steps=...) or model.at(solver=Solver(method, Adaptive()))."
+        reject("model.solver", model.solver, "every sequence has a grid of its own, and costates need one", cure)
+    return grid
+
+
+def traced(model: ContinuousTransformer, batch: Batch, objective: Objective, setting: Setting) -> Extremal:
+    """The extremal of a model on a given grid, from a given setting."""
+    seen: list[tuple[float, Tensor, Tensor]] = []
+    watch = Observer(costate=lambda z, points, a: seen.append((float(z), points.clone(), a.clone())))
+    start = setting.cloud.points.detach().requires_grad_(True)
+    setting = dataclasses.replace(setting, cloud=setting.cloud.at(start))
+    names = {name: p for name, p in model.flow.named_parameters() if p.requires_grad}
+    with torch.enable_grad():
+        terms = objective.read(model, batch, setting, objective.solved(model, setting, (watch,)))
+        _, *found = _derivatives(terms.total, [start, *names.values()])
+    seen.reverse()
+    gradients = _along_columns(model.flow, dict(zip(names, found, strict=True)))
+    return Extremal(
+        objective,
+        dataclasses.replace(setting, cloud=setting.cloud.at(start.detach())),
+        _detached(terms),
+        tuple(z for z, _, _ in seen),
+        torch.stack([points for _, points, _ in seen]),
+        torch.stack([a for _, _, a in seen]),
+        gradients,
+        model.embedding.axis if isinstance(model.embedding, Synthesised) else None,
+    )
+
+
+def terminal_adjoint(model: ContinuousTransformer, batch: Batch, path: Extremal) -> Points:
+    """dloss/dX(Z) of the terminal loss alone, as an L2 costate: what a(Z) must be."""
+    return l2_costate(terminal_cotangent(model, batch, path), path.setting.cloud, path.axis)
+
+
+def terminal_cotangent(model: ContinuousTransformer, batch: Batch, path: Extremal) -> Points:
+    """The derivative of the terminal loss by the states at the end, with no solve in between."""
+    with torch.enable_grad():
+        end = path.points[-1].detach().requires_grad_(True)
+        terms = Objective(path.objective.loss).read(model, batch, path.setting, _ended(end, path.terms))
+        (found,) = _derivatives(terms.terminal, [end])
+    return found
+
+
+def l2_costate(cotangent: Points, cloud: Cloud, axis: Axis | None = None) -> Points:
+    """The cotangent of mean_b J_b as the costate of each sequence in L2: B dJ/dx_ia / (w_i v_a), zero where w_i = 0."""
+    w = masses(cloud.measure, cotangent).detach().unsqueeze(-1)
+    v = node_weights(axis, cotangent)
+    w = w if v is None else w * v
+    return torch.where(w > 0, cotangent.shape[0] * cotangent / torch.where(w > 0, w, 1.0), 0.0)
+
+
+@contextlib.contextmanager
+def held(flow: Flow) -> Iterator[dict[str, Tensor]]:
+    """Within, every field of the flow gives parameters of its own, cut off from its coefficients: free variables theta.
+
+    They are made when a field is first read and stay the same, so that one block belongs to one depth.
+    """
+    thetas: dict[str, Tensor] = {}
+
+    def hold(name: str) -> Callable[..., Any]:
+        def hook(module: AbstractField, inputs: Any, theta: Any) -> Any:
+            for leaf, value in leaves(theta):
+                thetas.setdefault(f"{name}.{leaf}", value.detach().requires_grad_(True))
+            return rebuilt(theta, {leaf: thetas[f"{name}.{leaf}"] for leaf, _ in leaves(theta)})
+
+        return hook
+
+    handles = [field.register_forward_hook(hold(name)) for name, field in _fields(flow)]
+    try:
+        yield thetas
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _fields(flow: Flow) -> list[tuple[str, AbstractField]]:
+    return [(name, module) for name, module in flow.named_modules() if isinstance(module, AbstractField)]
+
+
+def _ended(end: Points, terms: Terms) -> Solution:
+    return Solution(State(end), terms.stats)
+
+
+def _detached(terms: Terms) -> Terms:
+    running = {name: cost.detach() for name, cost in terms.running.items()}
+    return Terms(terms.total.detach(), terms.terminal.detach(), running, terms.stats, terms.output.detach())
+
+
+def _derivatives(scalar: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    """The gradient by each input, zero where nothing depends on it."""
+    if not scalar.requires_grad:
+        return [torch.zeros_like(x) for x in inputs]
+    found = torch.autograd.grad(scalar, inputs, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+
+
+def _along_simplex(flow: Flow, thetas: dict[str, Tensor], gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Gradients by masses of heads, which sum to one, are defined up to a constant: g - <p, g>."""
+    found = dict(gradients)
+    for name, field in _fields(flow):
+        for leaf, spec in leaves(field.spec):
+            full = f"{name}.{leaf}"
+            if spec.role is Role.HEAD_MASS and full in found:
+                found[full] = found[full] - (thetas[full].detach() * found[full]).sum(-1, keepdim=True)
+    return found
+
+
+def _along_columns(flow: Flow, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same for the coefficients of a density, each column of which is on the simplex."""
+    found, values = dict(gradients), dict(flow.named_parameters())
+    for name, field in _fields(flow):
+        for leaf, spec in leaves(field.spec):
+            full = f"{name}.coefficients.{key(leaf)}"
+            if isinstance(field, ContinuousHeads) and spec.role is Role.HEAD_MASS and full in found:
+                found[full] = found[full] - (values[full].detach() * found[full]).sum(0, keepdim=True)
+    return found

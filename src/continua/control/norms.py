@@ -1,0 +1,154 @@
+"""Norms of velocities and states: quadrature-weighted L2, and Sobolev norms along token time and the embedding axis."""
+
+import abc
+import dataclasses
+import math
+from typing import final
+
+import torch
+
+from continua.core.errors import reject
+from continua.core.shapes import Float, Points, Tensor
+from continua.spaces.axis import Axis
+from continua.spaces.bases import Cosine
+from continua.spaces.measure import Measure
+
+
+class AbstractStateNorm(abc.ABC):
+    """|x|^2 of one sequence's tokens on their measure, as velocities and states have it."""
+
+    @abc.abstractmethod
+    def check(self, measure: Measure, points: Points) -> None:
+        """Rejects a measure on which the norm is not defined; asked once for each solve."""
+
+    @abc.abstractmethod
+    def squared(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
+        """|x|^2, one number a sequence, differentiable in x and in the masses."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class L2(AbstractStateNorm):
+    """|x|^2 = sum_i w_i sum_a v_a x_ia^2 with the masses w_i and the weights v_a of the embedding axis.
+
+    On the counting measure (w = 1) without an axis (v = 1) the plain sum of squares. `mean` divides by sum_i w_i, so
+    that long and short sequences weigh alike.
+    """
+
+    axis: Axis | None = None
+    mean: bool = False
+
+    def check(self, measure: Measure, points: Points) -> None:
+        check_axis(self.axis, points)
+
+    def squared(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
+        v = node_weights(self.axis, x)
+        return over_tokens(x.square().sum(-1) if v is None else x.square() @ v, measure, self.mean)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Sobolev(AbstractStateNorm):
+    """|x|^2 = sum_i w_i |x_i|_{H^s(d)}^2 + sum_{k=1}^{time} int |d^k x/dt^k|^2 dt: H^time along t, H^s along d.
+
+    Along token time the derivatives are divided differences on the positions as they are, D^k x(tau) = k! [t_i, ...,
+    t_{i+k}] x with the weight (t_{i+k} - t_i)/k, exact on polynomials of degree k. Along an embedding axis s =
+    `embedding` may be any number: |u|_{H^s}^2 = sum_k (1 + (pi k)^2)^s c_k^2 in the cosine basis, whose functions are
+    the eigenfunctions of -d^2/dd^2; it needs even nodes (the default rule of `Axis`). `mean` divides by sum_i w_i.
+    """
+
+    time: int = 1
+    embedding: float = 0.0
+    axis: Axis | None = None
+    mean: bool = False
+
+    def __post_init__(self) -> None:
+        if self.time < 0 or not 0.0 <= self.embedding < math.inf:
+            cure = "Pass a whole number time >= 0 and a finite embedding >= 0."
+            reject("time", (self.time, self.embedding), "orders of a Sobolev norm are not negative", cure)
+        if self.embedding > 0.0 and self.axis is None:
+            cure = "Pass Sobolev(..., axis=Axis(nodes, channels)) of the model's kernels."
+            reject("axis", None, "states without an axis have no derivative along it", cure)
+        if self.embedding > 0.0 and self.axis is not None:
+            self.axis.synthesis(Cosine(self.axis.nodes))  # refuses nodes that do not resolve it
+
+    def check(self, measure: Measure, points: Points) -> None:
+        check_axis(self.axis, points)
+        if self.time == 0:
+            return
+        if not measure.suffix:
+            cure = "Put absent tokens at the end, and ask no listeners, or use time=0."
+            reject("cloud", "tokens without mass between others", "differences would reach across them", cure)
+        t = times(measure, points)
+        tied = t.diff(dim=-1) <= 0
+        if measure.heavy is not None:
+            tied = tied & measure.heavy[:, 1:]
+        if bool(tied.any()):
+            sequence, token = tied.nonzero()[0].tolist()
+            cure = "Give tokens times that differ, or use L2()."
+            why = f"token {token + 1} has the same time, and no derivative exists across a jump"
+            reject(f"positions[{sequence}, {token}]", t[sequence, token].item(), why, cure)
+
+    def squared(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
+        v = node_weights(self.axis, x)
+        each = x.square().sum(-1) if v is None else x.square() @ v
+        if self.embedding > 0.0 and self.axis is not None:
+            each = self._along_embedding(x, self.axis)
+        total = over_tokens(each, measure, self.mean)
+        return total + self._along_time(x, v, measure) if self.time > 0 else total
+
+    def _along_embedding(self, x: Points, axis: Axis) -> Float[Tensor, "batch tokens"]:
+        functions = x.unflatten(-1, (axis.nodes, -1))
+        _, analysis = axis.transforms(Cosine(axis.nodes), functions)
+        c = torch.einsum("ka,btac->btkc", analysis, functions)
+        k = torch.arange(axis.nodes, dtype=x.dtype, device=x.device)
+        return c.square().sum(-1) @ (1.0 + (math.pi * k).square()) ** self.embedding
+
+    def _along_time(self, x: Points, v: Tensor | None, measure: Measure) -> Float[Tensor, " batch"]:
+        t, D, total = times(measure, x), x, x.new_zeros(x.shape[0])
+        heavy = torch.ones_like(t, dtype=torch.bool) if measure.heavy is None else measure.heavy
+        for k in range(1, min(self.time, x.shape[1] - 1) + 1):
+            there = heavy[:, k:]  # the last of the tokens t_i, ..., t_{i+k}; absent ones come after all others
+            gap = torch.where(there, (t[:, k:] - t[:, :-k]) / k, 1.0)
+            D = torch.where(there.unsqueeze(-1), D.diff(dim=1) / gap.unsqueeze(-1), 0.0)
+            each = D.square().sum(-1) if v is None else D.square() @ v
+            total = total + torch.where(there, gap * each, 0.0).sum(-1)
+        if self.mean:
+            w = masses(measure, x)
+            return total / w.sum(-1)
+        return total
+
+
+def masses(measure: Measure, like: Points) -> Float[Tensor, "batch tokens"]:
+    """w_i, by way of their logarithms: these are what a checkpointed solve differentiates."""
+    if measure.log_mass is not None:
+        return measure.log_mass.exp()
+    return torch.ones_like(like[..., 0]) if measure.mass is None else measure.mass.detach()
+
+
+def times(measure: Measure, like: Points) -> Float[Tensor, "batch tokens"]:
+    """t_i; the index where there are no positions."""
+    if measure.positions is not None:
+        return measure.positions
+    return torch.arange(like.shape[1], dtype=like.dtype, device=like.device).expand(like.shape[:2])
+
+
+def over_tokens(each: Float[Tensor, "batch tokens"], measure: Measure, mean: bool) -> Float[Tensor, " batch"]:
+    """sum_i w_i e_i, or the mean under w."""
+    if measure.mass is None:
+        return each.mean(-1) if mean else each.sum(-1)
+    w = masses(measure, each.unsqueeze(-1))
+    total = (w * each).sum(-1)
+    return total / w.sum(-1) if mean else total
+
+
+def node_weights(axis: Axis | None, like: Tensor) -> Float[Tensor, " width"] | None:
+    """v_a for each number of a state: the weight of its node; `None` where states are plain vectors."""
+    return None if axis is None else axis.weights(like).repeat_interleave(axis.channels)
+
+
+def check_axis(axis: Axis | None, points: Points) -> None:
+    """Rejects an axis of another width."""
+    if axis is not None and axis.width != points.shape[-1]:
+        cure = "Pass the axis that the model's kernels are built on."
+        reject("axis", axis, f"its width is {axis.width}, and tokens have {points.shape[-1]}", cure)

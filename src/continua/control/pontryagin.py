@@ -1,0 +1,156 @@
+"""The Pontryagin report: how far a model on a batch is from the conditions of optimality."""
+
+import dataclasses
+from typing import final
+
+import numpy as np
+import torch
+
+from continua.control.hamiltonian import Extremal, extremal, terminal_cotangent
+from continua.control.objective import Objective
+from continua.core.batch import Batch
+from continua.core.errors import reject
+from continua.core.shapes import Float, Tensor
+from continua.model.flow import Part
+from continua.model.transformer import ContinuousTransformer
+from continua.operators.parameters import leaves
+from continua.solve.methods.projected import Projected
+from continua.solve.solver import Solver
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class PontryaginReport:
+    """The conditions of Pontryagin's principle, each as a number and, where it lives along depth, as an array.
+
+    - `terminal_mismatch`: |a(Z) - dloss/dX(Z)| / |dloss/dX(Z)|, zero for every exact gradient;
+    - `defects`: for each step, |a' + dH/dX| / max_z |a|, the residual of the costate equation on the cubic through both
+      ends of the step (Simpson's rule; what `scipy.integrate.solve_bvp` measures). It falls with the steps;
+    - `projected`: |dJ/dphi| over the parameters of the flow, which training drives to zero;
+    - `gradients`: |dH/dtheta(z)| at each depth. Its maximum `unprojected` does not vanish for a field of few modes: it
+      is what a richer field would gain;
+    - `hamiltonian`: H_b(z) for each sequence. `drift` is max |H_b(z) - H_b(0)|, zero to solver accuracy where the
+      parameters do not depend on depth; elsewhere H may change, dH/dz being its partial derivative.
+
+    Along the simplex of head densities gradients are taken up to their constant.
+    """
+
+    objective: float
+    terminal_mismatch: float
+    projected: float
+    depths: Float[np.ndarray, " depths"]
+    hamiltonian: Float[np.ndarray, "depths batch"]
+    costates: Float[np.ndarray, " depths"]
+    """|a(z)| in L2, the root mean square over the batch."""
+    gradients: Float[np.ndarray, " depths"]
+    defects: Float[np.ndarray, " steps"]
+    breaks: tuple[float, ...] = ()
+    autonomous: bool = False
+
+    @property
+    def defect(self) -> float:
+        """The largest defect of the costate equation."""
+        return float(self.defects.max())
+
+    @property
+    def unprojected(self) -> float:
+        """max_z |dH/dtheta(z)|."""
+        return float(self.gradients.max())
+
+    @property
+    def drift(self) -> float:
+        """max |H_b(z) - H_b(0)| over depths and sequences."""
+        return float(np.abs(self.hamiltonian - self.hamiltonian[0]).max())
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything along depth, for a figure or a file."""
+        names = ("depths", "hamiltonian", "costates", "gradients", "defects")
+        return {name: getattr(self, name) for name in names}
+
+    def __str__(self) -> str:
+        size = float(np.abs(self.hamiltonian).max())
+        kept = (
+            "the parameters do not depend on depth: conserved" if self.autonomous else "the parameters move with depth"
+        )
+        rows = [
+            ("objective J", self.objective, f"{len(self.defects)} steps, {self.hamiltonian.shape[1]} sequences"),
+            ("terminal mismatch", self.terminal_mismatch, "|a(Z) - dloss/dX(Z)|, relative"),
+            ("costate defect", self.defect, "max |a' + dH/dX| / max |a| over steps"),
+            ("projected |dJ/dphi|", self.projected, "what training drives to zero"),
+            ("unprojected |dH/dtheta|", self.unprojected, "max over depth: what a richer field would gain"),
+            ("drift of H", self.drift, f"of {size:.1e}; {kept}"),
+        ]
+        return "\n".join(f"{name:<24} {value:>11.3e}   {note}" for name, value, note in rows)
+
+
+def pontryagin(
+    model: ContinuousTransformer, batch: Batch, objective: Objective, generator: torch.Generator | None = None
+) -> PontryaginReport:
+    """The report for a model, on the grid that its own control accepts and by its own gradient."""
+    if isinstance(model.solver, Solver) and isinstance(model.solver.method, Projected):
+        cure = "Report on the model without projection: model.at(solver=Solver(DormandPrince()))."
+        reject("model.solver", model.solver.method, "a projected flow has its costates in tangent spaces", cure)
+    path = extremal(model, batch, objective, generator=generator)
+    terminal = terminal_cotangent(model, batch, path)
+    hamiltonian, gradients, defects = _along(path)
+    costates = (path.cotangents * path.costates).sum((-1, -2)).clamp_min(0.0).mean(-1).sqrt()
+    breaks = path.setting.bound().breaks
+    return PontryaginReport(
+        objective=float(path.terms.total),
+        terminal_mismatch=_relative(path.cotangents[-1] - terminal, terminal),
+        projected=_size(path.gradients),
+        depths=np.array(path.depths),
+        hamiltonian=hamiltonian,
+        costates=_array(costates),
+        gradients=gradients,
+        defects=defects,
+        breaks=breaks,
+        autonomous=_autonomous(path),
+    )
+
+
+def _along(path: Extremal) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """H and |dH/dtheta| at every depth, and the costate defect of every step."""
+    evaluate, anywhere = path.evaluator(), path.local()
+    values, sizes, defects = [], [], []
+    largest = max(float(path.cotangents.flatten(1).norm(dim=-1).max()), torch.finfo(path.cotangents.dtype).tiny)
+    for k in range(len(path.depths) - 1):
+        inside, dz = path.side(k), path.depths[k + 1] - path.depths[k]
+        start, end = evaluate(k, inside), evaluate(k + 1, inside)
+        x = 0.5 * (path.points[k] + path.points[k + 1]) + dz / 8.0 * (start.velocity - end.velocity)
+        a0, a1 = path.cotangents[k], path.cotangents[k + 1]
+        a = 0.5 * (a0 + a1) - dz / 8.0 * (start.by_state - end.by_state)
+        middle = anywhere(inside, x, a, inside)
+        turned = (start.by_state + 4.0 * middle.by_state + end.by_state) / 6.0
+        defects.append(float(((a1 - a0) / dz + turned).norm()) / largest)
+        ends = [start] if k < len(path.depths) - 2 else [start, end]
+        values += [_array(local.value) for local in ends]
+        sizes += [_size(local.by_parameters) for local in ends]
+    return np.stack(values), np.array(sizes), np.array(defects)
+
+
+def _autonomous(path: Extremal) -> bool:
+    """Whether the parameters are the same at every depth of the grid."""
+    flow = path.setting.flow
+    if flow.profile is not None:
+        return False
+    with torch.no_grad():
+        first, *others = ([leaf for part in flow.parts for leaf in _theta(part, z)] for z in path.depths)
+    return all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+
+
+def _theta(part: torch.nn.Module, z: float) -> list[Tensor]:
+    assert isinstance(part, Part)
+    return [leaf for _, leaf in leaves(part.field(z))]
+
+
+def _size(gradients: dict[str, Tensor]) -> float:
+    return float(sum(float(g.square().sum()) for g in gradients.values())) ** 0.5
+
+
+def _relative(gap: Tensor, whole: Tensor) -> float:
+    return float(gap.norm()) / (float(whole.norm()) or 1.0)
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return x.detach().to("cpu", torch.float64).numpy()

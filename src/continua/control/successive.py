@@ -1,0 +1,245 @@
+"""Training by Pontryagin's principle itself: the method of successive approximations, plain and augmented."""
+
+import dataclasses
+import math
+from typing import final
+
+import torch
+
+from continua.control.costs.parameters import fields_of, has_head_masses
+from continua.control.hamiltonian import Extremal, accepted_grid, traced
+from continua.control.norms import masses, node_weights
+from continua.control.objective import Objective
+from continua.control.setting import Setting
+from continua.core.batch import Batch
+from continua.core.errors import SolveError, expect, reject
+from continua.core.shapes import Float, Points, Tensor
+from continua.model.flow import BoundFlow
+from continua.model.transformer import ContinuousTransformer
+from continua.solve.methods.method import AbstractMethod
+from continua.solve.solver import Solver
+from continua.solve.state import State
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Approximations:
+    """What successive approximations did: J and |dJ/dphi| before each update and after the last, and why they ended."""
+
+    values: tuple[float, ...]
+    gradients: tuple[float, ...]
+    rho: float
+    converged: bool
+    reason: str
+
+    def __str__(self) -> str:
+        state = "converged" if self.converged else "stopped"
+        return f"{state} after {len(self.values) - 1} updates at J = {min(self.values):.6e}: {self.reason}"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SuccessiveApproximations:
+    """Repeats: solve forwards and backwards, then minimise the Hamiltonian over the parameters along the fixed path.
+
+        phi <- argmin sum_k <a_{k+1}, x_{k+1}(phi)> + sum_c lambda_c r_c  +  rho/2 (|x(phi) - x|^2 + |a(phi) - a|^2)
+
+    where x_{k+1}(phi) is the solver's own step from the recorded x_k, and a_k(phi) the costate that this step pulls
+    back: the Hamiltonian of the discrete problem, whose derivative at the current phi is dJ/dphi exactly. With rho = 0
+    this is the plain method, which may diverge when one minimisation carries the parameters further than the path is
+    good for. With rho > 0 it is the extended one: leaving the dynamics of state or costate is penalised (per unit of
+    depth), an update that does not lower J is taken back and rho is raised, and relaxed again after a good one.
+
+    An alternative to gradient training on small problems. It moves the parameters of the flow; embedding and readout
+    stay as they are. The grid is the one that the first solve accepts. Head densities, which live on a simplex, are
+    refused: the minimisation, by L-BFGS with at most `inner` iterations, is without constraints.
+
+    Q. Li, L. Chen, C. Tai, W. E, Maximum principle based algorithms for deep learning, JMLR 18 (2018).
+    """
+
+    rho: float = 1.0
+    iterations: int = 100
+    tolerance: float = 1e-6
+    """|dJ/dphi| at which it has converged."""
+    inner: int = 20
+    patience: int = 10
+    """Updates without a new minimum after which the plain method is given up."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.rho < math.inf:
+            reject("rho", self.rho, "a penalty is finite and not negative", "Pass rho >= 0; 0 is the plain method.")
+        for name in ("iterations", "inner", "patience"):
+            if getattr(self, name) < 1:
+                reject(name, getattr(self, name), "at least one is needed", f"Pass {name} >= 1.")
+        if not self.tolerance > 0.0:
+            reject("tolerance", self.tolerance, "rounding alone keeps gradients above zero", "Pass tolerance > 0.")
+
+    def __call__(
+        self,
+        model: ContinuousTransformer,
+        batch: Batch,
+        objective: Objective,
+        generator: torch.Generator | None = None,
+    ) -> Approximations:
+        """Trains the flow of `model` in place and leaves it at the best parameters that were found."""
+        expect("model", model, ContinuousTransformer, "Pass a ContinuousTransformer.")
+        solver = model.solver
+        if not isinstance(solver, Solver):
+            reject("model.solver", solver, "its steps are not ours to repeat", "Use Solver(method, control).")
+        if any(has_head_masses(field) for field in fields_of(model.flow)):
+            cure = "Train head densities with a mirror step, or use attention without measured=True."
+            reject("model.flow", "measured heads", "a density lives on a simplex, which L-BFGS would leave", cure)
+        cloud = model.embedding(*batch.inputs)
+        setting = objective.setting(model, cloud.at(cloud.points.detach()), objective.seed(model, generator))
+        frozen = model.at(grid=accepted_grid(model, objective, setting))
+        return _Run(self, frozen, batch, objective, setting, solver.method).outcome()
+
+
+@final
+class _Run:
+    """One run: the best parameters so far, and the history."""
+
+    def __init__(
+        self,
+        rule: SuccessiveApproximations,
+        model: ContinuousTransformer,
+        batch: Batch,
+        objective: Objective,
+        setting: Setting,
+        method: AbstractMethod,
+    ) -> None:
+        self.rule, self.model, self.batch, self.objective = rule, model, batch, objective
+        self.setting, self.method, self.rho = setting, method, rule.rho
+        self.parameters = [p for p in model.flow.parameters() if p.requires_grad]
+        self.values: list[float] = []
+        self.gradients: list[float] = []
+
+    def outcome(self) -> Approximations:
+        converged, reason = self._run()
+        return Approximations(tuple(self.values), tuple(self.gradients), self.rho, converged, reason)
+
+    def _run(self) -> tuple[bool, str]:
+        path = self._path()
+        if path is None:
+            raise SolveError(
+                "J is not finite before the first update", 0.0, "Begin from parameters that can be solved."
+            )
+        best, kept, since = self._noted(path), self._copied(), 0
+        for _ in range(self.rule.iterations):
+            if self.gradients[-1] <= self.rule.tolerance:
+                return True, f"|dJ/dphi| = {self.gradients[-1]:.1e} is within the tolerance {self.rule.tolerance:.1e}"
+            before = self._copied()
+            self._minimise(path)
+            found = self._path()
+            value = math.inf if found is None else float(found.terms.total)
+            if self.rule.rho > 0.0 and not value < float(path.terms.total):
+                self._restore(before)
+                self.rho *= 4.0
+                if self.rho > 1e12 * self.rule.rho:
+                    return False, f"J no longer falls, with |dJ/dphi| = {self.gradients[-1]:.1e}: rounding is reached"
+                continue
+            if found is None or value > 10.0 * (abs(best) + abs(self.values[0])):
+                self._restore(kept)
+                return False, f"diverged, J went from {best:.3e} to {value:.3e}. {_CURE}"
+            path = found
+            self.rho = max(self.rule.rho, 0.5 * self.rho)
+            value, since = self._noted(path), since + 1
+            if value < best:
+                best, kept, since = value, self._copied(), 0
+            if since >= self.rule.patience:
+                self._restore(kept)
+                return False, f"no new minimum in {since} updates after J = {best:.6e}. {_CURE}"
+        self._restore(kept)
+        within = self.gradients[-1] <= self.rule.tolerance
+        return within, f"iterations = {self.rule.iterations} were used, |dJ/dphi| = {self.gradients[-1]:.1e}"
+
+    def _path(self) -> Extremal | None:
+        """The extremal at the current parameters, or nothing where it is not finite."""
+        try:
+            path = traced(self.model, self.batch, self.objective, self.setting)
+        except SolveError:
+            return None
+        finite = math.isfinite(float(path.terms.total)) and bool(torch.isfinite(path.cotangents).all())
+        return path if finite else None
+
+    def _noted(self, path: Extremal) -> float:
+        self.values.append(float(path.terms.total))
+        self.gradients.append(sum(float(g.square().sum()) for g in path.gradients.values()) ** 0.5)
+        return self.values[-1]
+
+    def _minimise(self, path: Extremal) -> None:
+        """L-BFGS on the (augmented) Hamiltonian along the path."""
+        optimiser = torch.optim.LBFGS(
+            self.parameters,
+            max_iter=self.rule.inner,
+            tolerance_grad=0.1 * self.rule.tolerance,
+            tolerance_change=0.0,
+            line_search_fn="strong_wolfe",
+        )
+        bound = self.setting.bound(self.objective.rates(self.setting), twice=self.rho > 0.0)
+        weights = _Weights.of(path)
+
+        def closure() -> Tensor:
+            value = torch.zeros((), dtype=path.points.dtype, device=path.points.device)
+            for k in range(len(path.depths) - 1):
+                value = value + self._step(path, bound, k, weights)
+            for p, g in zip(
+                self.parameters, torch.autograd.grad(value, self.parameters, allow_unused=True), strict=True
+            ):
+                p.grad = g
+            return value.detach()
+
+        held = [p.grad for p in self.parameters]
+        optimiser.step(closure)  # pyright: ignore[reportArgumentType]
+        for p, g in zip(self.parameters, held, strict=True):
+            p.grad = g
+
+    def _step(self, path: Extremal, bound: BoundFlow, k: int, weights: "_Weights") -> Float[Tensor, ""]:
+        """<a_{k+1}, x_{k+1}(phi) - x_{k+1}> + costs, and how far the step leaves the path."""
+        z, dz = path.depths[k], path.depths[k + 1] - path.depths[k]
+        x = path.points[k].clone().requires_grad_(self.rho > 0.0)
+        after = self.method.step(
+            bound, z, dz, State(x, tuple(x.new_zeros(x.shape[0]) for _ in self.objective.costs))
+        ).state
+        moved = after.points - path.points[k + 1]
+        H = (path.cotangents[k + 1] * moved).sum()
+        for weight, cost in zip(self.objective.weights, after.costs, strict=True):
+            H = H + weight * cost.mean()
+        if self.rho == 0.0:
+            return H
+        (a,) = torch.autograd.grad(H, x, create_graph=True)
+        turned = a - path.cotangents[k]
+        return H + 0.5 * self.rho / dz * (weights.state(moved) + weights.costate(turned))
+
+    def _copied(self) -> list[Tensor]:
+        return [p.detach().clone() for p in self.parameters]
+
+    @torch.no_grad()
+    def _restore(self, values: list[Tensor]) -> None:
+        for p, value in zip(self.parameters, values, strict=True):
+            p.copy_(value)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Weights:
+    """Squared L2 norms of changes of states and of costates, as means over the batch."""
+
+    w: Tensor
+
+    @classmethod
+    def of(cls, path: Extremal) -> "_Weights":
+        w = masses(path.setting.cloud.measure, path.points[0]).detach().unsqueeze(-1)
+        v = node_weights(path.axis, w)
+        return cls(w if v is None else w * v)
+
+    def state(self, x: Points) -> Float[Tensor, ""]:
+        return (self.w * x.square()).sum() / x.shape[0]
+
+    def costate(self, cotangent: Points) -> Float[Tensor, ""]:
+        heavy = self.w > 0
+        squares = torch.where(heavy, cotangent.square() / torch.where(heavy, self.w, 1.0), 0.0)
+        return cotangent.shape[0] * squares.sum()
+
+
+_CURE = "Use the augmented method, SuccessiveApproximations(rho=1.0), or a larger rho."

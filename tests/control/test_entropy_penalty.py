@@ -1,0 +1,62 @@
+"""The entropy penalty keeps heads alive; with the opposite sign, as one finds it written, it kills them."""
+
+import pytest
+import torch
+
+from continua.control import Batch, HeadNegentropy, MeanSquaredError, Objective
+from continua.fields import Constant, ContinuousHeads
+from continua.model import ContinuousTransformer, Embedded, Flow, Normalised, Part
+from continua.operators import Attention, Damping, Unnormalised
+from continua.solve import Direct, Euler, Fixed, Solver
+from continua.spaces import BSpline, Cloud
+
+WIDTH, HEADS = 3, 8
+
+
+def model_of() -> tuple[ContinuousTransformer, ContinuousHeads, Batch]:
+    """Eight head nodes under a density of degree 15, which can leave little more than one head alive."""
+    torch.manual_seed(0)
+    attention = Attention(HEADS, 2, biased=False, measured=True)
+    field = ContinuousHeads(attention.spec(WIDTH), over_z=BSpline(1, 0), degree=15)
+    parts = [Part(attention, field), Part(Damping(0.5), Constant(Damping(0.5).spec(WIDTH)))]
+    readout = Normalised(WIDTH, Unnormalised())
+    model = ContinuousTransformer(Embedded(WIDTH), Flow(parts), readout, Solver(Euler(), Fixed(2)), Direct()).double()
+    points = torch.randn(4, 3, WIDTH, dtype=torch.float64)
+    targets = 2.0 * points.roll(1, 0)  # whoever is nearest to it shall win
+    return model, field, Batch((Cloud(points),), targets)
+
+
+def effective_heads(price: float, loss_counts: bool = True, updates: int = 150) -> float:
+    """Trains the density alone, by mirror steps on its simplex, and says how many heads are left at the middle."""
+    model, field, batch = model_of()
+    objective = Objective(MeanSquaredError(), (HeadNegentropy(),), (1.0,))
+    density = field.coefficients["p"]
+    with torch.no_grad():  # not quite even, or nothing would ever prefer a head
+        density.mul_(1.0 + 0.05 * torch.cos(torch.arange(16.0, dtype=density.dtype))[:, None])
+        density.div_(density.sum(0))
+    for _ in range(updates):
+        terms = objective(model, batch)
+        total = price * terms.running["head_negentropy"] + (terms.terminal if loss_counts else 0.0)
+        (g,) = torch.autograd.grad(total, density)
+        g = g / g.sub((density * g).sum(0)).abs().max().clamp_min(0.3)
+        with torch.no_grad():
+            density.mul_(torch.exp(-0.5 * (g - (density * g).sum(0)))).clamp_(min=1e-12)
+            density.div_(density.sum(0))
+    field.check()
+    return field.effective_heads(0.5)
+
+
+def test_the_penalty_stops_a_density_from_collapsing(unchecked):
+    alone, priced = effective_heads(0.0), effective_heads(2.0)
+    assert alone < 0.45 * HEADS < 0.8 * HEADS < priced
+
+
+def test_the_opposite_sign_makes_it_collapse(unchecked):
+    """With no loss at all: the even density is where the penalty leads, and what its opposite flees."""
+    assert effective_heads(1.0, loss_counts=False) > 0.99 * HEADS
+    assert effective_heads(-1.0, loss_counts=False) < 0.25 * HEADS
+
+
+def test_a_negative_weight_is_refused(unchecked):
+    with pytest.raises(ValueError, match=r"weights = -1.0.*rewards what the cost is there to prevent"):
+        Objective(MeanSquaredError(), (HeadNegentropy(),), (-1.0,))

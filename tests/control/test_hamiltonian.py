@@ -1,0 +1,184 @@
+"""The Hamiltonian: conserved where it must be, its derivatives those of J; costates and the terminal adjoint."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from continua.control import (
+    Batch,
+    CrossEntropy,
+    FieldSize,
+    JacobianFrobenius,
+    KineticEnergy,
+    Objective,
+    extremal,
+    pontryagin,
+    terminal_adjoint,
+)
+from continua.control.hamiltonian import held
+from continua.fields import Constant, Expansion
+from continua.model import ContinuousTransformer, Flow, MeanReadout, Part, VectorEmbedding
+from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Unnormalised
+from continua.operators.parameters import leaves
+from continua.solve import Adaptive, Backsolve, Checkpointed, Direct, Fixed, PerSequence, Projected, Solver, Tsitouras
+from continua.solve.state import State
+from continua.spaces import Legendre, Sphere
+from objectives import CLASSES, WIDTH, batch_of, model_of
+
+LOSS = CrossEntropy()
+PRICED = Objective(LOSS, (KineticEnergy(), FieldSize()), (0.2, 0.01))
+
+
+def plain_model(field, gradient=Checkpointed(), rtol: float = 1e-9, normed: bool = True):
+    """Attention and a feed-forward behind a mean readout, on trapezoid masses, with one token absent."""
+    torch.manual_seed(0)
+    attention = Attention(2, 2)
+    operators = [PreNorm(LayerNorm(), attention) if normed else attention, FeedForward(6)]
+    parts = [Part(f, field(f.spec(WIDTH))) for f in operators]
+    solver = Solver(Tsitouras(), Adaptive(rtol, rtol))
+    model = ContinuousTransformer(
+        VectorEmbedding(2, WIDTH), Flow(parts), MeanReadout(WIDTH, CLASSES, Unnormalised()), solver, gradient
+    )
+    return model.double()
+
+
+def smooth(spec):
+    return Expansion(spec, Legendre(3))
+
+
+@pytest.mark.parametrize("gradient", [Direct(), Checkpointed(), Backsolve()], ids=repr)
+def test_an_autonomous_field_conserves_it(gradient, unchecked):
+    model, batch = plain_model(Constant, gradient), batch_of(LOSS)
+    report = pontryagin(model, batch, PRICED)
+    assert report.autonomous and report.drift < 1e-7 and np.abs(report.hamiltonian).min() > 1e-3
+    assert report.terminal_mismatch < 1e-12 and report.defect < 1e-5
+    coarse = pontryagin(model.at(rtol=1e-4), batch, PRICED)
+    assert 1e-9 < coarse.drift < 1e-2  # to solver tolerance, and no better
+
+
+def test_a_field_that_moves_does_not(unchecked):
+    report = pontryagin(plain_model(smooth), batch_of(LOSS), PRICED)
+    assert not report.autonomous and report.drift > 1e-3
+    assert "what a richer field would gain" in str(report) and f"{report.projected:.3e}" in str(report)
+    assert report.arrays()["hamiltonian"].shape == (len(report.depths), 2)
+
+
+@pytest.mark.parametrize("gradient", [Direct(), Checkpointed()], ids=repr)
+def test_costates_are_those_of_autograd_divided_by_the_weights(gradient, unchecked):
+    """At asked depths, by solving the rest of the way anew from there."""
+    model, batch, at = plain_model(smooth, gradient, 1e-3), batch_of(LOSS), (0.23, 0.61)
+    path = extremal(model, batch, PRICED, at)
+    mass = model.embedding(*batch.inputs).mass
+    assert set(at) <= set(path.depths) and mass[1, -1] == 0.0
+    for z in at:
+        index = path.depths.index(z)
+        x = path.points[index].clone().requires_grad_(True)
+        cloud = path.setting.cloud
+        bound = model.flow.bind(cloud, rates=PRICED.rates(path.setting), random=False)
+        state = State(x, tuple(torch.zeros(2, dtype=torch.float64) for _ in PRICED.costs))
+        for start, end in zip(path.depths[index:-1], path.depths[index + 1 :], strict=True):
+            state = Tsitouras().step(bound, start, end - start, state).state
+        loss = F.cross_entropy(model.readout(cloud.at(state.points)), batch.targets)
+        total = loss + sum(w * c.mean() for w, c in zip(PRICED.weights, state.costs, strict=True))
+        (autograd,) = torch.autograd.grad(total, x)
+        expected = torch.where(mass[..., None] > 0, 2 * autograd / mass[..., None].clamp_min(1e-30), 0.0)
+        torch.testing.assert_close(path.costates[index], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(path.cotangents[index], autograd, rtol=0.0, atol=1e-13)
+
+
+def test_the_terminal_adjoint_is_the_softmax_residual(unchecked):
+    """Behind logits W X: a(Z) = W^T (softmax - onehot), of norm at most sqrt(2) |W|."""
+    model, batch = plain_model(smooth), batch_of(LOSS)
+    path = extremal(model, batch, Objective(LOSS))
+    W, mass = model.readout.linear.weight.detach(), model.embedding(*batch.inputs).mass
+    residual = path.terms.output.softmax(-1) - F.one_hot(batch.targets, CLASSES)
+    # the readout takes the mean under the masses, and so the density of its derivative has their total below it
+    expected = (residual @ W / mass.sum(-1, keepdim=True))[:, None, :].expand(-1, mass.shape[1], -1)
+    expected = torch.where(mass[..., None] > 0, expected, 0.0)
+    for found in (path.costates[-1], terminal_adjoint(model, batch, path)):
+        assert float((found - expected).abs().max()) < 1e-12 * float(expected.abs().max())
+    whole = (path.cotangents[-1] * 2).sum(1)  # of the mean itself, which is what the logits read
+    torch.testing.assert_close(whole, residual @ W, rtol=0.0, atol=1e-12)
+    assert bool((whole.norm(dim=-1) <= math.sqrt(2) * torch.linalg.matrix_norm(W, 2)).all())
+
+
+def quadrature_of_gradient(model, batch, objective, sign: float = 1.0, seen: bool = True) -> dict:
+    """int (dtheta/dphi)^T d/dtheta ( <a, f> + sign sum_c lambda_c r_c ) dz by Simpson's rule on the grid.
+
+    With the seed's sign the costate, too, obeys the wrong equation: it is that of an objective that earns its costs.
+    Without `seen` the cost's own derivative by theta is left out.
+    """
+    priced = objective if sign > 0 else signed(objective)
+    path = extremal(model, batch, priced)
+    names = dict(model.flow.named_parameters())
+    total = {name: torch.zeros_like(p) for name, p in names.items()}
+    evaluate = path.evaluator()
+    if not seen:
+        object.__setattr__(path, "objective", Objective(objective.loss))
+        evaluate = path.evaluator()
+    for i, z in enumerate(path.depths):
+        weight = (1.0 if i in (0, len(path.depths) - 1) else 4.0 if i % 2 else 2.0) / (3.0 * (len(path.depths) - 1))
+        by_theta = evaluate(i, path.side(i)).by_parameters
+        for index, part in enumerate(model.flow.parts):
+            theta = part.field(z)
+            held_here = {f"parts.{index}.field.{n}": x for n, x in leaves(theta)}
+            outputs = sum((by_theta[n] * x).sum() for n, x in held_here.items())
+            mine = [n for n in names if n.startswith(f"parts.{index}.")]
+            for n, g in zip(mine, torch.autograd.grad(outputs, [names[n] for n in mine]), strict=True):
+                total[n] += weight * g
+    return total
+
+
+def signed(objective: Objective) -> Objective:
+    """The objective with its costs earned instead of paid, which the constructor refuses."""
+    other = Objective(objective.loss, objective.costs, objective.weights)
+    object.__setattr__(other, "weights", tuple(-w for w in objective.weights))
+    return other
+
+
+def test_the_gradient_is_the_integral_of_its_derivative_and_the_seeds_sign_is_off(unchecked):
+    """The error is that of Simpson's rule, of order four; that of the wrong signs stays."""
+    objective, batch = Objective(LOSS, (KineticEnergy(),), (0.5,)), batch_of(LOSS)
+
+    def error(steps: int, **settings) -> float:
+        model = plain_model(smooth, normed=False).at(steps=steps)
+        exact = extremal(model, batch, objective).gradients
+        found = quadrature_of_gradient(model, batch, objective, **settings)
+        size = sum(float(g.square().sum()) for g in exact.values()) ** 0.5
+        return sum(float((found[n] - exact[n]).square().sum()) for n in exact) ** 0.5 / size
+
+    coarse, fine = error(20), error(40)
+    assert fine < coarse / 12 and fine < 1e-3
+    assert error(20, sign=-1.0) > 0.1  # H = <a, f> - lambda |f|^2
+    assert error(20, seen=False) > 0.05  # without d(lambda |f|^2)/dtheta
+
+
+def test_held_fields_give_free_parameters_and_let_go(unchecked):
+    flow = plain_model(smooth).flow
+    with held(flow) as thetas:
+        first, second = flow.parts[1].field(0.3), flow.parts[1].field(0.3)
+        assert first.w1 is second.w1 and first.w1.is_leaf and first.w1.requires_grad
+        assert "parts.1.field.w1" in thetas
+    assert not flow.parts[1].field(0.3).w1.is_leaf
+
+
+def test_costs_with_second_derivatives_are_reported(unchecked):
+    model, batch = model_of(LOSS, rtol=0.1).eval(), batch_of(LOSS)
+    objective = Objective(LOSS, (JacobianFrobenius(),), (0.1,))
+    reports = [pontryagin(model, batch, objective, torch.Generator().manual_seed(0)) for _ in range(2)]
+    assert reports[0].objective == reports[1].objective and reports[0].unprojected > 0
+
+
+def test_refusals(unchecked):
+    model, batch = plain_model(Constant), batch_of(LOSS)
+    with pytest.raises(ValueError, match="a grid of its own"):
+        extremal(model.at(solver=Solver(Tsitouras(), PerSequence())), batch, PRICED)
+    with pytest.raises(ValueError, match="tangent spaces"):
+        pontryagin(model.at(solver=Solver(Projected(Tsitouras(), Sphere()), Fixed(2))), batch, PRICED)
+    with pytest.raises(ValueError, match=r"at = \(2.0,\)"):
+        extremal(model, batch, PRICED, at=(2.0,))
+    with pytest.raises(ValueError, match="no ContinuousTransformer"):
+        extremal(torch.nn.Linear(1, 1), Batch((1,), None), PRICED)
