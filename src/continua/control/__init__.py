@@ -1,4 +1,4 @@
-"""Floor 4: training as optimal control - losses, running costs, objectives, the conditions of optimality, resolution."""
+"""Floor 4: training as optimal control - losses, running costs, objectives, conditions of optimality, resolution."""
 
 from continua.control.costs import (
     AbstractRunningCost,
