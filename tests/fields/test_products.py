@@ -16,6 +16,10 @@ def normed(kernel) -> LayerNorm:
     return LayerNorm() if isinstance(kernel, Dense) else LayerNorm(axis=kernel.axis)
 
 
+def rigid(kernel) -> bool:
+    return getattr(kernel, "orthonormal", False) or getattr(kernel, "unitary", False)
+
+
 OPERATORS = {
     "attention": lambda kernel: Attention(heads=2, key=2, kernel=kernel),
     "causal attention": lambda kernel: Attention(heads=2, key=2, value=1, causal=True, kernel=kernel),
@@ -25,11 +29,23 @@ OPERATORS = {
     "post-norm": lambda kernel: PostNorm(normed(kernel), Attention(heads=2, key=1, measured=True, kernel=kernel)),
 }
 MEASURED = ("measured attention", "post-norm")
+FREE = [kernel for kernel in all_kernels if not rigid(kernel)]
+DIRECT = {name: make for name, make in all_fields.items() if name.startswith(("Constant", "PiecewiseConstant"))}
+"""Fields whose kernels are parameters themselves."""
+
+
+def fields_for(kernel, name: str) -> dict:
+    """A kernel that lives on a manifold needs a field that never adds two of them."""
+    if rigid(kernel):
+        return DIRECT
+    return {**all_fields, **(all_head_fields if name in MEASURED else {})}
+
+
 TRIPLES = [
     pytest.param(make, operator(kernel), id=f"{field}-{name}-{kernel}")
     for kernel in all_kernels
     for name, operator in OPERATORS.items()
-    for field, make in {**all_fields, **(all_head_fields if name in MEASURED else {})}.items()
+    for field, make in fields_for(kernel, name).items()
 ]
 
 
@@ -57,7 +73,15 @@ def test_gradients_reach_parameters_and_tokens(make, operator: AbstractOperator,
 
 def test_the_product_is_complete():
     """Every field that may serve, every kernel, attention and feed-forward, bare and normed."""
-    plain = len(all_fields) * len(all_kernels) * len(OPERATORS)
-    assert len(TRIPLES) == plain + len(all_head_fields) * len(all_kernels) * len(MEASURED)
+    free = len(all_fields) * len(OPERATORS) + len(all_head_fields) * len(MEASURED)
+    held = len(DIRECT) * len(OPERATORS)
+    assert len(TRIPLES) == len(FREE) * free + (len(all_kernels) - len(FREE)) * held
     assert {type(case.values[1]) for case in TRIPLES} == {Attention, FeedForward, PreNorm, PostNorm}
     assert all(dataclasses.is_dataclass(case.values[1]) for case in TRIPLES)
+
+
+@pytest.mark.parametrize("kernel", [kernel for kernel in all_kernels if rigid(kernel)], ids=str)
+@pytest.mark.parametrize("field", [name for name in all_fields if name not in DIRECT])
+def test_fields_that_mix_kernels_refuse_those_of_a_manifold(field, kernel):
+    with pytest.raises(ValueError, match="Use Constant or PiecewiseConstant"):
+        all_fields[field](FeedForward(hidden=2, kernel=kernel).spec(WIDTH), None)
