@@ -2,203 +2,27 @@
 
     data -> embedding -> cloud -> flow (fields give parameters, operators act) -> solve -> readout
 
-The names below are enough for most users; every room (`continua.operators`, `continua.fields`, `continua.solve`, ...)
-exports its own.
+The names of `continua.api` are enough for most users; every room (`continua.operators`, `continua.fields`,
+`continua.solve`, ...) exports its own. They are loaded when first asked for, so that `continua --help` does not wait
+for torch.
 """
 
-from importlib.metadata import version
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from continua.control import DebiasedObjective, ResolutionReport, Resolutions, resolution_report, with_token_integral
-from continua.core.errors import ReconstructionWarning, SolveError
-from continua.fields import (
-    Constant,
-    ContinuousHeads,
-    Expansion,
-    Hypernetwork,
-    PiecewiseConstant,
-    from_layers,
-    refine,
-)
-from continua.model import (
-    Analysed,
-    BasisProfile,
-    ContinuousTransformer,
-    Embedded,
-    EncoderDecoder,
-    Flow,
-    FourierPositions,
-    Layers,
-    LearnedPositions,
-    LinearProfile,
-    LocalStem,
-    MeanReadout,
-    Normalised,
-    Part,
-    SinusoidalPositions,
-    Stemmed,
-    Synthesised,
-    TokenEmbedding,
-    TokenReadout,
-    VectorEmbedding,
-    bert,
-    encoder_decoder,
-    from_torch,
-    gpt,
-    load,
-    macaron,
-    parallel,
-    save,
-    sphere,
-    to_torch,
-)
-from continua.operators import (
-    Attention,
-    Controlled,
-    Convolution,
-    Damping,
-    Debiased,
-    Dense,
-    Dropout,
-    FeedForward,
-    LayerNorm,
-    LogTokens,
-    Nystrom,
-    PostNorm,
-    PreNorm,
-    RMSNorm,
-    Rotary,
-    Sobol,
-    Spectral,
-    Subset,
-    Sum,
-)
-from continua.solve import (
-    RK4,
-    Adaptive,
-    Backsolve,
-    Checkpointed,
-    Direct,
-    DormandPrince,
-    Euler,
-    Fixed,
-    Given,
-    LieTrotter,
-    Midpoint,
-    Observer,
-    PerSequence,
-    Projected,
-    Solver,
-    Strang,
-    integrate,
-)
-from continua.spaces import (
-    Axis,
-    BackwardRectangle,
-    BSpline,
-    CausalTrapezoid,
-    Chebyshev,
-    Cloud,
-    Cosine,
-    Counting,
-    Fourier,
-    GaussLegendre,
-    Legendre,
-    Trapezoid,
-)
+if TYPE_CHECKING:
+    from continua.api import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary]
 
-__version__ = version("continua")
 
-__all__ = [
-    "RK4",
-    "Adaptive",
-    "Analysed",
-    "Attention",
-    "Axis",
-    "BSpline",
-    "Backsolve",
-    "BackwardRectangle",
-    "BasisProfile",
-    "CausalTrapezoid",
-    "Chebyshev",
-    "Checkpointed",
-    "Cloud",
-    "Constant",
-    "ContinuousHeads",
-    "ContinuousTransformer",
-    "Controlled",
-    "Convolution",
-    "Cosine",
-    "Counting",
-    "Damping",
-    "Debiased",
-    "DebiasedObjective",
-    "Dense",
-    "Direct",
-    "DormandPrince",
-    "Dropout",
-    "Embedded",
-    "EncoderDecoder",
-    "Euler",
-    "Expansion",
-    "FeedForward",
-    "Fixed",
-    "Flow",
-    "Fourier",
-    "FourierPositions",
-    "GaussLegendre",
-    "Given",
-    "Hypernetwork",
-    "LayerNorm",
-    "Layers",
-    "LearnedPositions",
-    "Legendre",
-    "LieTrotter",
-    "LinearProfile",
-    "LocalStem",
-    "LogTokens",
-    "MeanReadout",
-    "Midpoint",
-    "Normalised",
-    "Nystrom",
-    "Observer",
-    "Part",
-    "PerSequence",
-    "PiecewiseConstant",
-    "PostNorm",
-    "PreNorm",
-    "Projected",
-    "RMSNorm",
-    "ReconstructionWarning",
-    "ResolutionReport",
-    "Resolutions",
-    "Rotary",
-    "SinusoidalPositions",
-    "Sobol",
-    "SolveError",
-    "Solver",
-    "Spectral",
-    "Stemmed",
-    "Strang",
-    "Subset",
-    "Sum",
-    "Synthesised",
-    "TokenEmbedding",
-    "TokenReadout",
-    "Trapezoid",
-    "VectorEmbedding",
-    "bert",
-    "encoder_decoder",
-    "from_layers",
-    "from_torch",
-    "gpt",
-    "integrate",
-    "load",
-    "macaron",
-    "parallel",
-    "refine",
-    "resolution_report",
-    "save",
-    "sphere",
-    "to_torch",
-    "with_token_integral",
-]
+def __getattr__(name: str) -> Any:
+    if name.startswith("_") and name not in ("__all__", "__version__"):
+        raise AttributeError(f"module 'continua' has no attribute {name!r}")
+    api = importlib.import_module("continua.api")
+    try:
+        return getattr(api, name)
+    except AttributeError:
+        raise AttributeError(f"module 'continua' has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted(__getattr__("__all__"))

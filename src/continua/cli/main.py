@@ -1,22 +1,40 @@
-"""The entry point: the first word chooses a command, whose options fill one flat frozen dataclass, which runs."""
+"""The entry point: the first word chooses a command, whose options fill one flat frozen dataclass, which runs.
+
+Nothing heavy is imported until a command is known, so that help comes at once.
+"""
 
 import difflib
-import inspect
+import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from typing import Any, NamedTuple
 
-import tyro
-from rich.console import Console
 
-from continua.cli.bench import Bench
-from continua.cli.demo import Demo
-from continua.core.errors import SolveError
-from continua.core.extras import MissingExtraError
+class Command(NamedTuple):
+    """Where a command lives, and the first line of what it says of itself."""
 
-COMMANDS: Mapping[str, type[Demo] | type[Bench]] = {"demo": Demo, "bench": Bench}
+    module: str
+    name: str
+    summary: str
+
+    def load(self) -> type[Any]:
+        """The dataclass of its options."""
+        return getattr(importlib.import_module(f"continua.cli.{self.module}"), self.name)
+
+
+COMMANDS: Mapping[str, Command] = {
+    "train": Command("train", "Train", "Train a continuous Transformer on a task, and leave a run folder."),
+    "eval": Command("evaluate", "Evaluate", "Measure the models of a run: test, other samplings, other depth steps."),
+    "generate": Command("generate", "Generate", "Let a model of a text run write on."),
+    "demo": Command("demo", "Demo", "Solve a small causal Transformer on irregular samples, forward and back."),
+    "bench": Command("bench", "Bench", "Measure what the library costs, as ratios to peers taken in one run."),
+}
 """The one table from words to commands."""
+
+INTERRUPTED = 75
+"""Exit code of a run that was asked to stop and can go on (EX_TEMPFAIL of sysexits.h)."""
 
 _USAGE = """usage: continua COMMAND [OPTIONS]
 
@@ -29,6 +47,8 @@ options:
   --help     show this message; after a command, its options
   --version  print the version
   --debug    show the traceback of a mistake (or set CONTINUA_DEBUG=1)
+
+exit codes: 0 done, 1 failed, 2 bad use, 75 interrupted and resumable
 """
 
 
@@ -44,20 +64,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"continua {version('continua')}")
         return 0
     if words[0] not in COMMANDS:
-        return _failed(_unknown(words[0]))
-    command = tyro.cli(COMMANDS[words[0]], prog=f"continua {words[0]}", args=words[1:])
+        return _failed(_unknown(words[0]), 2)
+    return _run(words[0], words[1:], debug)
+
+
+def _run(name: str, words: list[str], debug: bool) -> int:
+    import tyro
+    from rich.console import Console
+
+    from continua.cli.config import configured
+    from continua.core.errors import SolveError
+    from continua.core.extras import MissingExtraError
+    from continua.train import Interrupted, TrainingError
+
     try:
+        kind = COMMANDS[name].load()
+        default, rest = configured(kind, words)
+        command = tyro.cli(kind, prog=f"continua {name}", args=rest, default=default)
         return command.run(Console())
-    except (ValueError, SolveError, MissingExtraError) as error:
+    except Interrupted as stopped:
+        return _failed(str(stopped), INTERRUPTED)
+    except (ValueError, SolveError, TrainingError, MissingExtraError) as error:
         if debug:
             raise
-        return _failed(str(error))
+        return _failed(str(error), 1 if isinstance(error, TrainingError) else 2)
 
 
 def _usage() -> str:
-    """What the commands do: the first line of what each says of itself."""
-    lines = ((name, (inspect.getdoc(command) or "").splitlines()[0]) for name, command in COMMANDS.items())
-    return _USAGE.format(commands="\n".join(f"  {name:<9}  {line}" for name, line in lines))
+    lines = (f"  {name:<9}  {command.summary}" for name, command in COMMANDS.items())
+    return _USAGE.format(commands="\n".join(lines))
 
 
 def _unknown(word: str) -> str:
@@ -66,9 +101,9 @@ def _unknown(word: str) -> str:
     return f"there is no command {word!r}. {meant} `continua --help` tells more."
 
 
-def _failed(message: str) -> int:
+def _failed(message: str, code: int) -> int:
     print(f"continua: {message}", file=sys.stderr)
-    return 2
+    return code
 
 
 if __name__ == "__main__":

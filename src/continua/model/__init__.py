@@ -5,6 +5,7 @@ from continua.model.encoder_decoder import EncoderDecoder
 from continua.model.export import to_torch
 from continua.model.flow import BoundFlow, Flow, Part, Rate
 from continua.model.functions import Analysed, Synthesised
+from continua.model.interpolated_stem import InterpolatedStem
 from continua.model.layers import Layers
 from continua.model.lifted import AbstractLifted
 from continua.model.normed_embedding import NormedEmbedding, ProjectedEmbedding
@@ -12,7 +13,7 @@ from continua.model.positions import AbstractPositionCode, FourierPositions, Lea
 from continua.model.presets import bert, decoder, encoder, encoder_decoder, gpt, macaron, parallel, sphere
 from continua.model.profile import AbstractProfile, BasisProfile, LinearProfile
 from continua.model.readout import AbstractReadout, MeanReadout, Normalised, TokenReadout
-from continua.model.stem import LocalStem, Stemmed
+from continua.model.stem import AbstractStem, LocalStem, Stemmed
 from continua.model.storage import load, save
 from continua.model.torch_layers import attention_theta, feedforward_theta, from_torch, norm_theta
 from continua.model.transformer import ContinuousTransformer
@@ -23,6 +24,7 @@ __all__ = [
     "AbstractPositionCode",
     "AbstractProfile",
     "AbstractReadout",
+    "AbstractStem",
     "Analysed",
     "BasisProfile",
     "BoundFlow",
@@ -31,6 +33,7 @@ __all__ = [
     "EncoderDecoder",
     "Flow",
     "FourierPositions",
+    "InterpolatedStem",
     "Layers",
     "LearnedPositions",
     "LinearProfile",

@@ -1,12 +1,13 @@
 """A continuous local stem: convolution over token time with a kernel that is a smooth function of t - s."""
 
+import abc
 from typing import Any
 
 import torch
 from torch import nn
 
 from continua.core.errors import reject
-from continua.core.shapes import Bool, Float, Int, Points, Tensor
+from continua.core.shapes import Bool, Float, Int, Tensor
 from continua.fields.spaces import parameter_spaces
 from continua.model.embedding import AbstractEmbedding
 from continua.model.lifted import AbstractLifted
@@ -17,7 +18,24 @@ from continua.spaces.splines import BSpline
 _DEGREE = 3
 
 
-class LocalStem(nn.Module):
+class AbstractStem(nn.Module, abc.ABC):
+    """From a cloud to numbers at every token that depend on its neighbourhood in token time."""
+
+    width: int
+    """Size of the tokens that it reads."""
+    outputs: int
+    """Numbers that it gives for each."""
+
+    @abc.abstractmethod
+    def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
+        """The numbers at every token."""
+
+    @abc.abstractmethod
+    def recipe(self) -> dict[str, Any]:
+        """The arguments that build this stem anew (its values apart)."""
+
+
+class LocalStem(AbstractStem):
     """y(t_i) = sum_j w_j kappa((t_i - t_j)/R)/R x_j with kappa(u) = sum_m C_m N_m(u), zero for |u| >= 1.
 
     N_m are the cubic B-splines of [-1, 1] ([0, 1] if `causal`) that vanish with two derivatives at both ends, C_m
@@ -25,22 +43,31 @@ class LocalStem(nn.Module):
     sampling, irregular ones included, and refining the samples converges at the rule's order. The kernel vanishes at
     lag 0 if `causal`, so that a token's own mass, which may know the next time, is not read.
 
+    Tokens of `width` numbers become `outputs` numbers, by default as many. At the start a signal that is constant over
+    the radius keeps its variance.
+
     Memory is O(tokens * neighbours * width), the most neighbours that a token has within the radius counted for all.
     """
 
-    def __init__(self, width: int, radius: float, modes: int = 5, causal: bool = False) -> None:
+    def __init__(
+        self, width: int, radius: float, modes: int = 5, causal: bool = False, outputs: int | None = None
+    ) -> None:
         super().__init__()
+        if outputs is not None and outputs < 1:
+            reject("outputs", outputs, "a token needs at least one number", "Pass outputs >= 1, or None.")
         if not radius > 0:
             reject("radius", radius, "the kernel needs a support", "Pass radius > 0, in units of token time.")
         if modes < 1:
             reject("modes", modes, "the kernel needs a mode", "Pass modes >= 1.")
         self.width, self.radius, self.modes, self.causal = width, float(radius), modes, causal
         self.basis = BSpline(modes + 2 * _DEGREE, _DEGREE)
-        self.coefficients = nn.Parameter(torch.randn(modes, width, width) / (modes * width) ** 0.5)
+        self.outputs = width if outputs is None else outputs
+        integral = (1.0 if causal else 2.0) / (modes + _DEGREE)  # of every N_m
+        spread = 1.0 / (integral * (modes * width) ** 0.5)
+        self.coefficients = nn.Parameter(torch.randn(modes, width, self.outputs) * spread)
 
-    def forward(self, cloud: Cloud) -> Points:
-        """y at every token."""
-        times = _times(cloud)
+    def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
+        times = times_of(cloud)
         near = _neighbours(times.detach(), cloud.present, self.radius)  # (tokens near)
         lag = times.unsqueeze(-1) - times[:, near]
         mass = torch.ones_like(times) if cloud.mass is None else cloud.mass
@@ -60,31 +87,38 @@ class LocalStem(nn.Module):
         return parameter_spaces(self)
 
     def recipe(self) -> dict[str, Any]:
-        """The arguments that build this stem anew (its values apart)."""
-        return {"width": self.width, "radius": self.radius, "modes": self.modes, "causal": self.causal}
+        known = {"width": self.width, "radius": self.radius, "modes": self.modes, "causal": self.causal}
+        return {**known, "outputs": self.outputs}
 
 
 class Stemmed(AbstractLifted):
-    """X(0) = u + stem(u), u the inner embedding: tokens that know their neighbourhood."""
+    """X(0) = u + stem(u), u the inner embedding: tokens that know their neighbourhood.
 
-    def __init__(self, inner: AbstractEmbedding, stem: LocalStem) -> None:
+    Where the stem has other outputs than the inner embedding is wide, X(0) = S u + stem(u) with a matrix S. A stem on a
+    narrow embedding, with as many channels as the signal has features or a few more, costs little.
+    """
+
+    def __init__(self, inner: AbstractEmbedding, stem: AbstractStem) -> None:
         super().__init__()
         if inner.width != stem.width:
             reject("stem", stem.width, f"the embedding has width {inner.width}", f"Pass width={inner.width}.")
         self.inner, self.stem = inner, stem
+        wider = stem.outputs != stem.width
+        self.skip = nn.Linear(stem.width, stem.outputs, bias=False) if wider else None
 
     @property
     def width(self) -> int:
-        return self.inner.width
+        return self.stem.outputs
 
     def lift(self, cloud: Cloud) -> Cloud:
-        return cloud.at(cloud.points + self.stem(cloud))
+        points = cloud.points if self.skip is None else self.skip(cloud.points)
+        return cloud.at(points + self.stem(cloud))
 
     def recipe(self) -> dict[str, Any]:
         return {"inner": self.inner, "stem": self.stem}
 
 
-def _times(cloud: Cloud) -> Float[Tensor, "batch tokens"]:
+def times_of(cloud: Cloud) -> Float[Tensor, "batch tokens"]:
     """The times of the tokens, zero for absent ones, whatever stands there; without positions, the index."""
     if cloud.positions is None:
         index = torch.arange(cloud.points.shape[1], dtype=cloud.points.dtype, device=cloud.points.device)

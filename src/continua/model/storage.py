@@ -7,7 +7,6 @@ once and serve in both again.
 
 import dataclasses
 import enum
-import hashlib
 import importlib
 import json
 import os
@@ -19,6 +18,7 @@ import torch
 from torch import nn
 
 from continua.core.errors import reject
+from continua.runs.atomic import digest, write_whole
 
 FORMAT = 1
 _ROOMS = ("spaces", "operators", "fields", "solve", "model")
@@ -32,11 +32,10 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     shared = _shared(model)
     state = {name: value.contiguous() for name, value in model.state_dict().items() if name not in shared}
     values = safetensors.torch.save(state)
-    digest = hashlib.sha256(values).hexdigest()
-    recipe = {"format": FORMAT, "sha256": digest, "shared": shared, "model": encode(model)}
+    recipe = {"format": FORMAT, "sha256": digest(values), "shared": shared, "model": encode(model)}
     target.mkdir(parents=True, exist_ok=True)
-    _write(target / "model.safetensors", values)
-    _write(target / "model.json", json.dumps(recipe, indent=1).encode())
+    write_whole(target / "model.safetensors", values)
+    write_whole(target / "model.json", json.dumps(recipe, indent=1).encode())
     return target
 
 
@@ -49,7 +48,7 @@ def load(folder: str | os.PathLike[str]) -> nn.Module:
             reject("folder", str(folder), f"there is no {name} in it", cure)
     recipe = _read(source)
     values = (source / "model.safetensors").read_bytes()
-    if hashlib.sha256(values).hexdigest() != recipe["sha256"]:
+    if digest(values) != recipe["sha256"]:
         cure = "Copy the folder again, or take an earlier checkpoint."
         reject("folder", str(folder), "model.safetensors does not match its hash: the file is damaged", cure)
     model = _built(source, recipe["model"])
@@ -146,13 +145,3 @@ def _class(name: str) -> Any:
 def _is_ours(module: str) -> bool:
     package, _, rest = module.partition(".")
     return package == "continua" and rest.split(".")[0] in _ROOMS
-
-
-def _write(path: Path, content: bytes) -> None:
-    """A temporary file, flushed to disk, then renamed: a killed process leaves the old file or the new one."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)

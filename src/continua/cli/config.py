@@ -1,0 +1,69 @@
+"""Options from a TOML file: `--config run.toml`, over which the command line has the last word."""
+
+import dataclasses
+import difflib
+import math
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from continua.core.errors import reject
+
+
+def configured(kind: type[Any], words: list[str]) -> tuple[Any, list[str]]:
+    """The options of the file after `--config`, as an object with all others at their defaults, and the other words.
+
+    Without such a word there is no object. An unknown key, a wrong type or a number that is not finite is refused by
+    name.
+    """
+    if not any(field.name == "config" for field in dataclasses.fields(kind)):
+        return None, words
+    for place, word in enumerate(words):
+        if word == "--config" and place + 1 < len(words):
+            return _read(kind, Path(words[place + 1])), words[:place] + words[place + 2 :]
+        if word.startswith("--config="):
+            return _read(kind, Path(word.partition("=")[2])), words[:place] + words[place + 1 :]
+    return None, words
+
+
+def built(kind: type[Any], values: dict[str, Any], source: str) -> Any:
+    """An object of `kind` with these options; `source` says where they come from."""
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind) if field.name != "config"]
+    return kind(**{name: _checked(name, value, hints, names, source) for name, value in values.items()})
+
+
+def _read(kind: type[Any], file: Path) -> Any:
+    if not file.is_file():
+        reject("--config", str(file), "there is no such file", "Pass the path of a TOML file.")
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        reject("--config", str(file), f"this is no TOML ({error})", "Write lines such as lr = 0.003.")
+    return dataclasses.replace(built(kind, values, str(file)), config=file)
+
+
+def _checked(name: str, value: Any, hints: dict[str, Any], names: list[str], source: str) -> Any:
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        cure = f"Did you mean {near[0]!r}?" if near else f"The keys are {', '.join(names)}."
+        reject(name, value, f"there is no such key ({source})", cure)
+    kinds = _kinds(hints[name])
+    if Path in kinds and isinstance(value, str):
+        return Path(value)
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) not in kinds:
+        wanted = " or ".join(sorted("nothing" if k is type(None) else k.__name__ for k in kinds))
+        reject(name, value, f"this is {type(value).__name__}, not {wanted} ({source})", f"Pass {wanted}.")
+    if isinstance(value, float) and not math.isfinite(value):
+        reject(name, value, f"this is no finite number ({source})", "Pass a finite number.")
+    return value
+
+
+def _kinds(hint: Any) -> set[type]:
+    """The plain types that a hint allows."""
+    members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return {member for member in members if isinstance(member, type)}

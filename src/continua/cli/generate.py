@@ -1,0 +1,67 @@
+"""`continua generate`: a model of a text run writes on."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Annotated, final
+
+import tyro
+from rich.console import Console
+
+from continua.cli.loading import models_of
+from continua.core.errors import reject
+from continua.data.text import encoded
+from continua.runs import Run
+from continua.train import Sampling, generated
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Generate:
+    """Let a model of a text run write on.
+
+    Characters are drawn one after the other, each given all before it; the same seed writes the same text.
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """the folder of a run on text"""
+    prompt: str = "\n"
+    """how the text begins"""
+    length: int = 500
+    """characters to write"""
+    temperature: float = 0.8
+    """0 takes the likeliest character, higher values dare more"""
+    top: int | None = None
+    """draw among so many likeliest characters only"""
+    stop: str | None = None
+    """end as soon as this was written"""
+    seed: int = 0
+    """seed of the draws"""
+    model: str = "continuous"
+    """which model of the run"""
+
+    def run(self, console: Console) -> int:
+        """Runs the command."""
+        run = Run.open(self.folder)
+        facts = run.manifest["facts"].get("task", {})
+        if "alphabet" not in facts:
+            reject("run", str(self.folder), "it has not learnt to write", "Pass a run of `continua train text`.")
+        models = models_of(run)
+        if self.model not in models:
+            reject("--model", self.model, "the run has no such model", f"Choose from {', '.join(models)}.")
+        if self.length < 1:
+            reject("--length", self.length, "there is nothing to write", "Pass --length >= 1.")
+        if self.stop == "":
+            reject("--stop", self.stop, "nothing is written before it", "Pass some text, or leave it out.")
+        alphabet, written = facts["alphabet"], ""
+        tokens = encoded(self.prompt, alphabet)
+        sampling = Sampling(self.temperature, self.top)
+        sys.stdout.write(self.prompt)
+        for token in generated(models[self.model], tokens, sampling, facts["context"], self.seed):
+            written += alphabet[token]
+            sys.stdout.write(alphabet[token])
+            sys.stdout.flush()
+            if len(written) >= self.length or (self.stop is not None and written.endswith(self.stop)):
+                break
+        sys.stdout.write("\n")
+        return 0

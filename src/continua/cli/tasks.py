@@ -1,0 +1,61 @@
+"""The one table from words to tasks, steppings and presets."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from continua.core.errors import reject
+from continua.data import AbstractTask, Burgers, Digits, Mnist1d, Preset, Spirals, Stepping, Text, Uea
+
+if TYPE_CHECKING:
+    from continua.cli.train import Train
+
+TASKS: Mapping[str, Callable[["Train"], AbstractTask]] = {
+    "mnist1d": lambda options: Mnist1d(dropped=options.dropped),
+    "text": lambda options: Text(options.text, options.context),
+    "digits": lambda options: Digits(dropped=options.dropped),
+    "spirals": lambda options: Spirals(),
+    "burgers": lambda options: Burgers(points=options.points),
+    "uea": lambda options: Uea(_needed(options.series)),
+}
+
+
+def task_of(options: "Train") -> AbstractTask:
+    """The task that the options name."""
+    if options.task not in TASKS:
+        reject("task", options.task, "there is no such task", f"Choose from {', '.join(TASKS)}.")
+    if options.text is not None and options.task != "text":
+        reject("--text", str(options.text), f"the task {options.task} reads no text", "Use `continua train text`.")
+    return TASKS[options.task](options)
+
+
+def _needed(file: Path | None) -> Path:
+    if file is None:
+        reject(
+            "--series", None, "the task uea reads files", "Pass --series NAME_TRAIN.ts, with NAME_TEST.ts beside it."
+        )
+    return file
+
+
+def preset_of(options: "Train", task: AbstractTask) -> Preset:
+    """The named preset of the task, with the sizes that the options change."""
+    presets = task.presets()
+    if options.preset not in presets:
+        reject("--preset", options.preset, f"{task.name} has no such preset", f"Choose from {', '.join(presets)}.")
+    named = [field.name for field in dataclasses.fields(Preset) if field.name != "stepping"]
+    given: dict[str, Any] = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
+    if options.stepping is not None:
+        steppings = {stepping.value: stepping for stepping in Stepping}
+        if options.stepping not in steppings:
+            reject("--stepping", options.stepping, "there is no such stepping", f"Choose from {', '.join(steppings)}.")
+        given["stepping"] = steppings[options.stepping]
+    return dataclasses.replace(presets[options.preset], **given)
+
+
+def free_folder(task: str) -> Path:
+    """The first of runs/TASK-001, runs/TASK-002, ... that is not there yet."""
+    number = 1
+    while (folder := Path("runs") / f"{task}-{number:03d}").exists():
+        number += 1
+    return folder

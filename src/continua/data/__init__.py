@@ -1,0 +1,30 @@
+"""Floor 2: data sets behind one interface - batches, the form of a fitting model, loss and measures."""
+
+from continua.core.batch import Batch
+from continua.data.burgers import Burgers, burgers_solution
+from continua.data.digits import Digits
+from continua.data.mnist1d import Mnist1d
+from continua.data.spirals import Spirals
+from continua.data.task import AbstractTask, Form, Preset, Question, Split, Stepping
+from continua.data.text import Text
+from continua.data.ts_file import LabelledSeries, read_ts
+from continua.data.uea import Uea
+
+__all__ = [
+    "AbstractTask",
+    "Batch",
+    "Burgers",
+    "Digits",
+    "Form",
+    "LabelledSeries",
+    "Mnist1d",
+    "Preset",
+    "Question",
+    "Spirals",
+    "Split",
+    "Stepping",
+    "Text",
+    "Uea",
+    "burgers_solution",
+    "read_ts",
+]

@@ -1,0 +1,144 @@
+"""Burgers' equation: from the state at time 0 to the state at a later time, at any resolution."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+
+from continua.core.batch import Batch
+from continua.core.errors import reject
+from continua.core.seeds import generator_of
+from continua.core.shapes import Float, Int, Tensor
+from continua.data.measures import relative_errors
+from continua.data.sampling import shifted
+from continua.data.task import AbstractTask, Form, Preset, Question, Split
+
+_FINE = 256
+"""Points of the grid on which the equation is solved; resolutions divide it."""
+_WAVES = 6
+"""Waves of the first states."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Burgers(AbstractTask):
+    """u_t + u u_x = nu u_xx on the circle [0, 1): given u(x, 0), tell u(x, `until`).
+
+    A token is a point of the grid, its value u(x, 0), its time x. The grid has `points` intervals, both ends of [0, 1]
+    among its points, so that the trapezoid masses are exact for the circle. Solved here by a Fourier method
+    (`burgers_solution`). The equation commutes with shifts, so training batches are shifted in a circle.
+    """
+
+    points: int = 64
+    samples: int = 512
+    viscosity: float = 0.02
+    until: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.points < 8 or _FINE % self.points:
+            cure = "Pass 8, 16, 32, 64, 128 or 256."
+            reject("points", self.points, f"the equation is solved on {_FINE} points, and the grid is a part", cure)
+        if not self.viscosity >= 0.005:
+            reject("viscosity", self.viscosity, "shocks would be thinner than the grid", "Pass 0.005 or more.")
+        if not 0.0 < self.until <= 2.0:
+            reject("until", self.until, "the state is told at a later time", "Pass a time in (0, 2].")
+        if self.samples < 10:
+            reject("samples", self.samples, "this is too few", "Pass 10 or more.")
+
+    @property
+    def name(self) -> str:
+        return "burgers"
+
+    @property
+    def form(self) -> Form:
+        return Form(outputs=1, question=Question.FUNCTION, features=1, span=1.0, spacing=1.0 / 64.0)
+
+    @property
+    def augmentation(self) -> str:
+        return "shifts on the circle by a random number of samples"
+
+    def presets(self) -> Mapping[str, Preset]:
+        demo = Preset(32, 2, 64, depth=2.0, steps=3, stem_radius=6.0, updates=600, batch=16, decay=0.0)
+        return {"demo": demo, "full": dataclasses.replace(demo, updates=6000)}
+
+    def count(self, split: Split) -> int:
+        return self.samples if split is Split.TRAIN else max(8, self.samples // 4)
+
+    def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
+        before, after = (_closed(u[index, :: _FINE // self.points]) for u in _solved(self, split))
+        x = torch.linspace(0.0, 1.0, self.points + 1).expand(len(index), -1)
+        return Batch((before, x), after)
+
+    def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
+        before, x = batch.inputs
+        assert before is not None and batch.targets is not None
+        both = shifted(torch.cat([before, batch.targets], -1)[:, :-1], generator)
+        before, after = torch.cat([both, both[:, :1]], 1).split(1, -1)
+        return Batch((before, x), after)
+
+    def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
+        return {"relative L2 error": relative_errors(output, targets)}
+
+    @property
+    def better(self) -> int:
+        return -1
+
+    def facts(self) -> dict[str, Any]:
+        return {"training samples": self.samples, "test samples": self.count(Split.TEST), "points": self.points}
+
+    def variants(self) -> Mapping[str, AbstractTask]:
+        other = [n for n in (self.points // 2, 2 * self.points) if 16 <= n <= _FINE]
+        return {f"{n} points": dataclasses.replace(self, points=n) for n in other}
+
+
+def burgers_solution(
+    initial: Float[Tensor, "batch points"], viscosity: float, until: float, steps: int
+) -> Float[Tensor, "batch points"]:
+    """u(x, until) on an equispaced grid of the circle [0, 1), from u(x, 0).
+
+    Fourier in x with the 2/3 rule against aliasing. With k the wave numbers and E = exp(-nu k^2 dt), the stiff part is
+    exact (integrating factor) and u u_x = (u^2/2)_x is advanced by the classical Runge-Kutta method of order 4.
+    """
+    points = initial.shape[-1]
+    k = 2 * math.pi * torch.fft.rfftfreq(points, 1.0 / points, dtype=initial.dtype)
+    kept = k <= 2 * math.pi * points / 3
+    dt = until / steps
+    half = torch.exp(-viscosity * k**2 * dt / 2)
+
+    def flux(v: Tensor) -> Tensor:
+        return -0.5j * k * kept * torch.fft.rfft(torch.fft.irfft(v, points) ** 2)
+
+    v = torch.fft.rfft(initial) * kept
+    for _ in range(steps):
+        a = flux(v)
+        b = flux(half * (v + dt / 2 * a))
+        c = flux(half * v + dt / 2 * b)
+        d = flux(half**2 * v + dt * half * c)
+        v = half**2 * v + dt / 6 * (half**2 * a + 2 * half * (b + c) + d)
+    return torch.fft.irfft(v, points)
+
+
+@functools.lru_cache(maxsize=8)
+def _states(samples: int, viscosity: float, until: float, split: Split) -> tuple[Tensor, Tensor]:
+    """First states, sums of a few waves with falling random amplitudes, and the later ones, in float32."""
+    generator = generator_of(1 + list(Split).index(split))
+    x = torch.arange(_FINE, dtype=torch.float64) / _FINE
+    waves = torch.arange(1, _WAVES + 1, dtype=torch.float64)
+    drawn = torch.randn(2, samples, _WAVES, generator=generator, dtype=torch.float64) / (1.0 + waves)
+    phase = 2 * math.pi * waves[:, None] * x
+    before = drawn[0] @ phase.cos() + drawn[1] @ phase.sin()
+    after = burgers_solution(before, viscosity, until, steps=max(1, math.ceil(400 * until)))
+    return before.float(), after.float()
+
+
+def _solved(task: Burgers, split: Split) -> tuple[Tensor, Tensor]:
+    split = Split.TRAIN if split is Split.TRAIN else Split.TEST
+    return _states(task.count(split), task.viscosity, task.until, split)
+
+
+def _closed(u: Float[Tensor, "batch points"]) -> Float[Tensor, "batch ends 1"]:
+    """The values at both ends of [0, 1], which are one point of the circle."""
+    return torch.cat([u, u[:, :1]], 1).unsqueeze(-1)

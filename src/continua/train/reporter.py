@@ -1,0 +1,161 @@
+"""Whoever watches a run: nobody, a bar on the console, lines of JSON, or event files."""
+
+import abc
+import dataclasses
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any, final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from continua.core.errors import reject
+from continua.train.learner import Row
+from continua.train.plan import Plan
+
+
+class AbstractReporter(abc.ABC):
+    """Told of the beginning, of every update and evaluation, and of the end."""
+
+    @abc.abstractmethod
+    def begin(self, plan: Plan, done: int) -> None:
+        """The run begins, or goes on after `done` updates."""
+
+    @abc.abstractmethod
+    def updated(self, update: int, learner: str, row: Row) -> None:
+        """A learner made an update; `update` counts from 1."""
+
+    @abc.abstractmethod
+    def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None:
+        """A learner was measured on the validation split."""
+
+    @abc.abstractmethod
+    def end(self) -> None:
+        """The run ended, however it did."""
+
+
+@final
+class Silent(AbstractReporter):
+    """Says nothing."""
+
+    def begin(self, plan: Plan, done: int) -> None: ...
+
+    def updated(self, update: int, learner: str, row: Row) -> None: ...
+
+    def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@final
+class Together(AbstractReporter):
+    """Several reporters, each told of everything."""
+
+    def __init__(self, *reporters: AbstractReporter) -> None:
+        self.reporters = reporters
+
+    def begin(self, plan: Plan, done: int) -> None:
+        for reporter in self.reporters:
+            reporter.begin(plan, done)
+
+    def updated(self, update: int, learner: str, row: Row) -> None:
+        for reporter in self.reporters:
+            reporter.updated(update, learner, row)
+
+    def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None:
+        for reporter in self.reporters:
+            reporter.evaluated(update, learner, measures)
+
+    def end(self) -> None:
+        for reporter in self.reporters:
+            reporter.end()
+
+
+@final
+class Bar(AbstractReporter):
+    """A bar with loss, tokens a second, evaluations of the velocity and the time left; one line for each evaluation."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        told = TextColumn("loss {task.fields[loss]:.3f}  {task.fields[speed]:,.0f} tokens/s  {task.fields[cost]} evals")
+        columns = (TextColumn("{task.completed}/{task.total}"), BarColumn(), told, TimeRemainingColumn())
+        self.progress = Progress(*columns, console=console, transient=True)
+        self.task: TaskID | None = None
+        self.smooth: float | None = None
+
+    def begin(self, plan: Plan, done: int) -> None:
+        self.progress.start()
+        self.task = self.progress.add_task("", total=plan.updates, completed=done, loss=float("nan"), speed=0.0, cost=0)
+
+    def updated(self, update: int, learner: str, row: Row) -> None:
+        assert self.task is not None
+        self.smooth = row.loss if self.smooth is None else 0.95 * self.smooth + 0.05 * row.loss
+        told: dict[str, Any] = {"loss": self.smooth, "speed": row.tokens_per_second, "cost": row.evaluations}
+        self.progress.update(self.task, completed=update, **told)
+
+    def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None:
+        told = "  ".join(f"{name} {value:.4f}" for name, value in measures.items())
+        self.console.print(f"{update:>7}  {learner:<10}  {told}", highlight=False)
+
+    def end(self) -> None:
+        self.progress.stop()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class JsonLines(AbstractReporter):
+    """One JSON object a line: evaluations, and every `every`-th update."""
+
+    every: int = 100
+    stream: io.TextIOBase | None = None
+    """Where to; standard output by default."""
+
+    def begin(self, plan: Plan, done: int) -> None:
+        self._say(kind="begin", update=done, updates=plan.updates)
+
+    def updated(self, update: int, learner: str, row: Row) -> None:
+        if update % self.every == 0:
+            self._say(kind="update", update=update, learner=learner, loss=row.loss, lr=row.lr)
+
+    def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None:
+        self._say(kind="evaluation", update=update, learner=learner, **measures)
+
+    def end(self) -> None:
+        self._say(kind="end")
+
+    def _say(self, **row: Any) -> None:
+        print(json.dumps(row), file=self.stream or sys.stdout, flush=True)
+
+
+@final
+class Events(AbstractReporter):
+    """TensorBoard event files, one writer for each learner."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            cure = "Install it: pip install tensorboard; records.jsonl holds the same numbers."
+            reject("--tensorboard", True, "the package `tensorboard` is not installed", cure)
+        self.make, self.folder, self.writers = SummaryWriter, folder, dict[str, Any]()
+
+    def begin(self, plan: Plan, done: int) -> None: ...
+
+    def updated(self, update: int, learner: str, row: Row) -> None:
+        for name in ("loss", "lr", "grad_norm", "evaluations", "tokens_per_second"):
+            self._writer(learner).add_scalar(name, getattr(row, name), update)
+
+    def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None:
+        for name, value in measures.items():
+            self._writer(learner).add_scalar(f"validation/{name}", value, update)
+
+    def end(self) -> None:
+        for writer in self.writers.values():
+            writer.close()
+
+    def _writer(self, learner: str) -> Any:
+        if learner not in self.writers:
+            self.writers[learner] = self.make(str(self.folder / learner))
+        return self.writers[learner]

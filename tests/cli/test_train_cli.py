@@ -1,0 +1,188 @@
+"""`continua train`, `eval` and `generate`: from a word to a run folder, and mistakes told by name."""
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import continua
+from continua.cli.main import COMMANDS, main
+from continua.cli.tasks import TASKS, free_folder
+from continua.runs import Run
+
+SMALL = ["--updates", "3", "--batch", "4", "--width", "8", "--heads", "2", "--hidden", "8", "--modes", "2",
+         "--evaluations", "1", "--threads", "1"]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quiet_environment(monkeypatch, tmp_path):
+    monkeypatch.delenv("CONTINUA_DEBUG", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def text_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 12)
+    words = ["train", "text", "--text", str(folder / "tale.txt"), "--context", "8", *SMALL]
+    assert main([*words, "--compare", "--quiet", "--folder", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def test_the_table_says_what_the_commands_say():
+    for name, command in COMMANDS.items():
+        assert (inspect.getdoc(command.load()) or "").splitlines()[0] == command.summary, name
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys; from continua.cli.main import main; main(['--help']); sys.exit('torch' in sys.modules)"
+    here = {**os.environ, "PYTHONPATH": str(Path(continua.__file__).parents[1])}
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, env=here).returncode == 0
+
+
+def test_a_run_holds_everything(text_run, capsys):
+    run = Run.open(text_run)
+    assert run.manifest["state"] == "finished" and run.manifest["config"]["updates"] == 3
+    assert len(list(run.records("update"))) == 6 and len(list(run.records("test"))) == 2
+    sizes = run.manifest["facts"]["parameters"]
+    assert abs(sizes["standard"] / sizes["continuous"] - 1) < 0.05
+    assert run.arrays("trajectory")["points"].shape[0] == 17 and {"loss", "trajectory"} <= run.figures().keys()
+    assert capsys.readouterr().out == ""
+
+
+def test_eval_reads_a_run(text_run, capsys):
+    assert main(["eval", str(text_run), "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert set(results) == {"continuous", "standard"}
+    by_steps = results["continuous"]["depth"]
+    assert by_steps["4"]["loss"] == pytest.approx(results["continuous"]["samplings"]["as trained"]["loss"], abs=1e-5)
+    assert main(["eval", str(text_run)]) == 0
+    assert "tight adaptive solve" in capsys.readouterr().out
+
+
+def test_generate_writes_the_same_with_the_same_seed(text_run, capsys):
+    told = []
+    for seed in ("1", "1", "2"):
+        assert main(["generate", str(text_run), "--prompt", "the ", "--length", "20", "--seed", seed]) == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1] != told[2]
+    assert told[0].startswith("the ") and len(told[0]) == 4 + 20 + 1
+
+
+def test_generate_stops_where_it_is_told(text_run, capsys):
+    words = ["generate", str(text_run), "--prompt", "the ", "--length", "300", "--temperature", "5", "--stop", "o"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out.removesuffix("\n")
+    assert printed.endswith("o") and "o" not in printed[4:-1]
+
+
+def test_the_likeliest_characters_need_no_seed(text_run, capsys):
+    for extra in (["--temperature", "0"], ["--top", "1"]):
+        told = []
+        for seed in ("1", "2"):
+            assert main(["generate", str(text_run), "--prompt", "fox", "--length", "8", "--seed", seed, *extra]) == 0
+            told.append(capsys.readouterr().out)
+        assert told[0] == told[1]
+
+
+def test_json_lines_and_the_next_free_folder(capsys):
+    Run.begin(Path("runs/burgers-001"), "train", {})
+    assert main(["train", "burgers", "--points", "16", *SMALL, "--steps", "1", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows[-1]["run"] == "runs/burgers-002" and "relative L2 error" in json.dumps(rows)
+    assert free_folder("burgers").name == "burgers-003"
+
+
+def test_an_interrupted_run_leaves_with_75_and_goes_on(tmp_path, capsys, monkeypatch):
+    from continua.train import learner
+
+    words = ["train", "spirals", *SMALL, "--steps", "1", "--quiet", "--folder", "run"]
+    plain, done = learner.Learner.update, []
+
+    def interrupting(self, *arguments):
+        import os
+        import signal
+
+        row = plain(self, *arguments)
+        done.append(row)
+        if len(done) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return row
+
+    monkeypatch.setattr(learner.Learner, "update", interrupting)
+    assert main(words) == 75
+    assert "continua train --resume run" in capsys.readouterr().err
+    assert main(["train", "--resume", "run", "--quiet"]) == 0
+    rows = [row["update"] for row in Run.open(tmp_path / "run").records("update")]
+    assert rows == [1, 2, 3] and len(done) == 3
+    assert main(["train", "--resume", "run"]) == 2
+    assert "finished" in capsys.readouterr().err
+
+
+def test_a_config_file_and_words_that_come_before_it(tmp_path):
+    (tmp_path / "run.toml").write_text('task = "burgers"\npoints = 16\nupdates = 9\ndepth = 1\nfolder = "there"\n')
+    assert main(["train", "--config", "run.toml", *SMALL, "--steps", "1", "--quiet"]) == 0
+    config = Run.open(tmp_path / "there").manifest["config"]
+    assert config["task"] == "burgers" and config["updates"] == 3 and config["depth"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("updtes = 3", "updtes = 3: there is no such key (run.toml). Did you mean 'updates'?"),
+        ('lr = "fast"', "lr = 'fast': this is str"),
+        ("updates = 1.5", "updates = 1.5: this is float"),
+        ("lr = nan", "lr = nan: this is no finite number"),
+        ("compare = 1", "compare = 1: this is int, not bool"),
+        ("lr 3", "this is no TOML"),
+    ],
+)
+def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
+    (tmp_path / "run.toml").write_text(content)
+    assert main(["train", "--config", "run.toml"]) == 2
+    printed = capsys.readouterr().err
+    assert told in printed and printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["train", "cats"], "task = 'cats'"),
+        (["train", "--preset", "huge"], "--preset = 'huge'"),
+        (["train", "--lr", "nan"], "--lr = nan"),
+        (["train", "--lr", "-1"], "--lr = -1.0"),
+        (["train", "--width", "10"], "width = 10"),
+        (["train", "--stepping", "leap"], "--stepping = 'leap'"),
+        (["train", "--dropped", "2"], "dropped = 2.0"),
+        (["train", "--threads", "-1"], "--threads = -1"),
+        (["train", "--text", "a.txt"], "--text = 'a.txt'"),
+        (["train", "text", "--text", "absent.txt"], "absent.txt"),
+        (["train", "--config", "absent.toml"], "absent.toml"),
+        (["train", "--resume", "absent"], "no manifest.json"),
+        (["eval", "absent"], "no manifest.json"),
+        (["generate", "absent"], "no manifest.json"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(words, told, capsys):
+    assert main(words) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("continua: ") and told in printed and printed.count("\n") == 1
+
+
+def test_generate_wants_a_run_on_text(text_run, capsys):
+    assert main(["generate", str(text_run), "--prompt", "Ü"]) == 2
+    assert "not in the alphabet" in capsys.readouterr().err
+    assert main(["generate", str(text_run), "--model", "other"]) == 2
+    assert "Choose from continuous, standard" in capsys.readouterr().err
+
+
+def test_help_names_every_task(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in TASKS) and "--compare" in printed

@@ -1,0 +1,67 @@
+"""Files of the UEA archive: what is read, and what is refused with file, row and cure."""
+
+import pytest
+import torch
+
+from continua.data import Question, Split, Uea, read_ts
+
+HEADER = "# a comment\n@problemName Toy\n@timeStamps false\n@classLabel true up down\n@data\n"
+TRAIN = HEADER + "1,2,3:0,1,0:up\n3,2,1,0:1,0,1,1:down\n"
+TEST = HEADER + "1,2:5,6:down\n"
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "Toy_TRAIN.ts").write_text(TRAIN)
+    (tmp_path / "Toy_TEST.ts").write_text(TEST)
+    return tmp_path / "Toy_TRAIN.ts"
+
+
+def test_series_of_different_lengths_are_read(files):
+    found = read_ts(files)
+    assert found.classes == ("up", "down") and found.labels == [0, 1]
+    assert torch.equal(found.series[0], torch.tensor([[1.0, 0.0], [2.0, 1.0], [3.0, 0.0]]))
+    assert found.series[1].shape == (4, 2)
+
+
+def test_batches_are_padded_and_scaled_by_the_training_file(files):
+    task = Uea(files)
+    assert (task.form.question, task.form.features, task.form.outputs) == (Question.LABEL, 2, 2)
+    values, times, present = task.batch(Split.TRAIN, torch.tensor([0, 1])).inputs
+    assert present.tolist() == [[True, True, True, False], [True] * 4]
+    assert torch.allclose(times, torch.tensor([[0, 1 / 3, 2 / 3, 0], [0, 1 / 3, 2 / 3, 1]]))
+    every = values[present]
+    assert torch.allclose(every.mean(0), torch.zeros(2), atol=1e-6)
+    assert torch.allclose(every.std(0), torch.ones(2), atol=1e-6)
+    assert task.batch(Split.TEST, torch.tensor([0])).targets.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "row 1: no series"),
+        (HEADER, "row 1: no series"),
+        (HEADER + "1,?,3:0,1,0:up\n", "row 6: a value '\\?'"),
+        (HEADER + "1,nan,3:0,1,0:up\n", "row 6: a value 'nan'"),
+        (HEADER + "1,2,3:0,1:up\n", "row 6: dimensions of different lengths"),
+        (HEADER + "1,2:0,1:up\n1,2:up\n", "row 7: 1 dimensions"),
+        (HEADER + "1,2:0,1:left\n", "row 6: a class 'left'"),
+        (HEADER + "1,2\n", "row 6: no class"),
+        ("1,2:up\n", "row 1: a row of data before @data"),
+        ("@timeStamps true\n@data\n", "row 1: series with time stamps"),
+        (HEADER + "1,2:3,3:up\n2,1:3,3:down\n", "dimension 2 is constant"),
+    ],
+)
+def test_bad_files_are_refused_with_their_row(files, content, told):
+    files.write_text(content)
+    with pytest.raises(ValueError, match=told) as raised:
+        _ = Uea(files).form
+    assert "Toy_TRAIN.ts" in str(raised.value)
+
+
+def test_both_files_are_needed(files, tmp_path):
+    with pytest.raises(ValueError, match=r"NAME_TRAIN\.ts"):
+        _ = Uea(tmp_path / "Toy.ts").form
+    (tmp_path / "Toy_TEST.ts").unlink()
+    with pytest.raises(ValueError, match="no such file"):
+        _ = Uea(files).form

@@ -1,0 +1,257 @@
+"""The loop: it learns, it goes on where it stopped to the very same numbers, and it says why when it cannot go on."""
+
+import dataclasses
+import io
+import json
+import os
+import signal
+
+import pytest
+import torch
+from rich.console import Console
+
+from continua.core.batch import Batch
+from continua.data import Digits, Mnist1d, Preset, Spirals, Split, Stepping
+from continua.runs import Run
+from continua.train import (
+    AbstractReporter,
+    Bar,
+    Interrupted,
+    JsonLines,
+    Learner,
+    Plan,
+    Silent,
+    Together,
+    Training,
+    TrainingError,
+    anytime,
+    continuous,
+    decayed,
+    evaluated,
+    objective_of,
+    parameters_of,
+    resolutions,
+    solver_gap,
+    standard,
+)
+
+SMALL = Preset(8, 2, 16, modes=2, depth=1.0, steps=2, stem_radius=3.0, stem_modes=3, lr=1e-2)
+TASK = Spirals(samples=40, tokens=8, asked=3)
+
+
+def learners(task, names=("continuous",), preset=SMALL):
+    torch.manual_seed(0)
+    model = continuous(task.form, preset)
+    models = {"continuous": model}
+    if "standard" in names:
+        models["standard"] = standard(task.form, preset, parameters_of(model))
+    return [Learner(n, m, objective_of(task.form), decayed(m, preset.lr, 0.01)) for n, m in models.items()]
+
+
+def training(folder, plan, names=("continuous",), task=TASK, reporter=None):
+    run = Run.open(folder) if folder.exists() else Run.begin(folder, "train", {})
+    return Training(run, task, learners(task, names), plan, reporter or Silent())
+
+
+def values(some):
+    return {n: p.detach().clone() for learner in some.learners for n, p in learner.model.named_parameters()}
+
+
+class StopAfter(AbstractReporter):
+    """Sends this process a signal after an update."""
+
+    def __init__(self, update, number):
+        self.when, self.number = update, number
+
+    def begin(self, plan, done): ...
+
+    def updated(self, update, learner, row):
+        if update == self.when and learner == "continuous":  # once: a second one would be obeyed
+            os.kill(os.getpid(), self.number)
+
+    def evaluated(self, update, learner, measures): ...
+
+    def end(self): ...
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path, number):
+    plan = Plan(updates=6, batch=4, evaluations=2, checkpoints=2, jitter=1, seed=3)
+    whole = training(tmp_path / "whole", plan, ("continuous", "standard"))
+    whole.go()
+    stopped = training(tmp_path / "stopped", plan, ("continuous", "standard"), reporter=StopAfter(4, number))
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted, match="after update 4 of 6"):
+        stopped.go()
+    assert signal.getsignal(number) is before and stopped.run.manifest["state"] == "interrupted"
+    again = training(tmp_path / "stopped", plan, ("continuous", "standard"))
+    assert again.resume() == 4
+    again.go(4)
+    one, other = values(whole), values(again)
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    losses = [[row["loss"] for row in t.run.records("update")] for t in (whole, again)]
+    assert losses[0] == losses[1] and len(losses[0]) == 12
+    measures = [[row["measures"] for row in t.run.records("evaluation")] for t in (whole, again)]
+    assert measures[0] == measures[1] and len(measures[0]) == 4
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
+    plan = Plan(updates=6, batch=5, evaluations=1, checkpoints=3)
+    whole = training(tmp_path / "whole", plan)
+    whole.go()
+    killed = training(tmp_path / "killed", plan)
+    killed._update(0, 0.0)
+    killed._update(1, 0.0)
+    killed._keep(2)
+    killed._update(2, 0.0)  # after the checkpoint, and lost
+    again = training(tmp_path / "killed", plan)
+    done = again.resume()
+    again.go(done)
+    assert done == 2 and [row["update"] for row in again.run.records("update")] == [1, 2, 3, 4, 5, 6]
+    assert all(torch.equal(a, b) for a, b in zip(values(whole).values(), values(again).values(), strict=True))
+
+
+def test_it_learns(tmp_path):
+    plan = Plan(updates=30, batch=20, evaluations=1)
+    some = training(tmp_path / "run", plan)
+    before = evaluated(some.learners[0].model, TASK, Split.TEST)["mean squared error"]
+    some.go()
+    after = evaluated(some.learners[0].model, TASK, Split.TEST)["mean squared error"]
+    assert after < 0.7 * before
+
+
+def test_records_hold_what_a_report_needs(tmp_path):
+    some = training(tmp_path / "run", Plan(updates=4, batch=5, evaluations=1))
+    some.go()
+    rows = list(some.run.records("update"))
+    wanted = {"loss", "lr", "evaluations", "steps", "tokens", "tokens_per_second", "seconds", "grad_norm", "clock"}
+    assert len(rows) == 4 and all(wanted <= row.keys() for row in rows)
+    assert rows[0]["evaluations"] == 4 and rows[0]["steps"] == 2  # two midpoint steps
+    (evaluation,) = some.run.records("evaluation")
+    assert {"loss", "mean squared error", "extrapolation"} <= evaluation["measures"].keys()
+
+
+def test_the_baseline_has_as_many_parameters_and_sees_the_same_batches(tmp_path):
+    some = training(tmp_path / "run", Plan(updates=2, batch=5), ("continuous", "standard"))
+    sizes = [parameters_of(learner.model) for learner in some.learners]
+    assert abs(sizes[1] / sizes[0] - 1) < 0.05
+    seen = []
+    for learner in some.learners:
+        inner = learner.objective
+        learner.objective = lambda model, batch, generator=None, inner=inner: (
+            seen.append(batch),
+            inner(model, batch, generator),
+        )[1]
+    some.go()
+    assert seen[0] is seen[1] and seen[2] is seen[3] and seen[0] is not seen[2]
+
+
+@pytest.mark.parametrize("task", [Mnist1d(), Digits(), TASK])
+@pytest.mark.parametrize("stepping", list(Stepping))
+def test_every_preset_has_its_baseline_within_five_percent(task, stepping):
+    preset = dataclasses.replace(next(iter(task.presets().values())), stepping=stepping)
+    model = continuous(task.form, preset)
+    other = standard(task.form, preset, parameters_of(model))
+    assert abs(parameters_of(other) / parameters_of(model) - 1) < 0.05
+
+
+def test_a_loss_that_is_not_finite_stops_the_run():
+    (learner,) = learners(TASK)
+    batch = TASK.training_batch(4, 0, 0)
+    with torch.no_grad():
+        next(learner.model.readout.parameters()).fill_(torch.inf)
+    with pytest.raises(TrainingError, match="update 0"):
+        learner.update(batch, 0, Plan(updates=2, batch=4))
+
+
+def test_gradients_are_clipped():
+    (learner,) = learners(TASK)
+    batch = TASK.training_batch(4, 0, 0)
+    row = learner.update(batch, 0, Plan(updates=2, batch=4, clip=1e-3))
+    norm = torch.linalg.vector_norm(
+        torch.stack([p.grad.norm() for p in learner.model.parameters() if p.grad is not None])
+    )
+    assert row.grad_norm > 1e-3 and abs(float(norm) - 1e-3) < 1e-6
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    some = training(tmp_path / "run", Plan(updates=1, batch=5))
+    some.go()
+    other = dataclasses.replace(some, learners=learners(TASK, preset=dataclasses.replace(SMALL, width=16)))
+    with pytest.raises(ValueError, match="another model"):
+        other.resume()
+    with pytest.raises(ValueError, match="other learners"):
+        dataclasses.replace(some, learners=learners(TASK, ("continuous", "standard"))).resume()
+
+
+def test_the_rate_rises_and_falls():
+    plan = Plan(updates=100, batch=1, warmup=0.2)
+    rates = [plan.rate(update) for update in range(100)]
+    assert max(rates) == rates[20] == 1.0 and rates[0] < 0.06 and rates[-1] < 0.01
+    assert rates[:21] == sorted(rates[:21]) and rates[20:] == sorted(rates[20:], reverse=True)
+
+
+@pytest.mark.parametrize(("updates", "times"), [(10, 5), (7, 3), (3, 5), (100, 1)])
+def test_moments_are_spread_evenly_and_the_end_is_one(updates, times):
+    plan = Plan(updates=updates, batch=1, evaluations=times)
+    due = [update for update in range(1, updates + 1) if plan.evaluates(update)]
+    assert due[-1] == updates and len(due) == min(times, updates)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"updates": 0}, {"batch": 0}, {"warmup": 1.0}, {"clip": float("nan")}, {"jitter": -1}]
+)
+def test_plans_are_checked(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Plan(**{"updates": 1, "batch": 1, **wrong})
+
+
+def test_matrices_decay_and_vectors_do_not():
+    (learner,) = learners(TASK)
+    matrices, vectors = learner.optimiser.param_groups
+    assert matrices["weight_decay"] == 0.01 and vectors["weight_decay"] == 0.0
+    names = {id(p): name for name, p in learner.model.named_parameters()}
+    assert len(matrices["params"]) + len(vectors["params"]) == len(names)
+    still = {names[id(p)].replace(".", "_").rpartition("_")[2] for p in vectors["params"]}
+    moved = {names[id(p)].replace(".", "_").rpartition("_")[2] for p in matrices["params"]}
+    assert {"gain", "bias", "bq", "b1"} <= still and {"q", "w1", "weight"} <= moved
+
+
+def test_evaluation_is_a_mean_over_sequences_whatever_the_batches():
+    (learner,) = learners(TASK)
+    whole, parts = (evaluated(learner.model, TASK, Split.TEST, size) for size in (100, 3))
+    assert whole.keys() == parts.keys() and learner.model.training
+    assert all(abs(whole[name] - parts[name]) < 1e-5 for name in whole)
+
+
+def test_more_depth_steps_come_nearer_to_a_tight_solve():
+    (learner,) = learners(TASK)
+    gaps = [solver_gap(learner.model.at(steps=steps), TASK) for steps in (1, 4, 16)]
+    assert gaps[2] < gaps[1] < gaps[0] and gaps[2] < 0.02
+    assert set(anytime(learner.model, TASK, (1, 2))) == {1, 2}
+    assert set(resolutions(learner.model, TASK)) == {"as trained", *TASK.variants()}
+
+
+def test_asked_objective_agrees_with_ask():
+    (learner,) = learners(TASK)
+    learner.model.eval()
+    batch = TASK.batch(Split.TEST, torch.arange(5))
+    terms = learner.objective(learner.model, batch)
+    output = learner.model.ask(batch.positions, *batch.inputs)
+    assert torch.allclose(terms.output, output, atol=1e-6)
+    assert abs(float(terms.terminal.detach()) - float((output - batch.targets).square().mean().detach())) < 1e-6
+
+
+def test_reporters_tell(tmp_path):
+    console, lines = Console(file=io.StringIO(), width=120), io.StringIO()
+    reporter = Together(Bar(console), JsonLines(every=2, stream=lines))
+    training(tmp_path / "run", Plan(updates=4, batch=5, evaluations=2), reporter=reporter).go()
+    told = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert [row["kind"] for row in told] == ["begin", "update", "evaluation", "update", "evaluation", "end"]
+    assert "extrapolation" in console.file.getvalue()
+
+
+def test_a_batch_counts_the_tokens_it_asks_for():
+    from continua.train.learner import _tokens
+
+    assert _tokens(Batch((torch.zeros(2, 5, 1),), None, positions=torch.zeros(2, 3))) == 16
