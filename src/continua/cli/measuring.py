@@ -1,16 +1,19 @@
 """What is measured of the models of a run at its end, and how it is told."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from rich.table import Table
 
+from continua.control import Objective, resolution_report
 from continua.core.errors import SolveError
-from continua.data import AbstractTask, Split
-from continua.model import ContinuousTransformer
+from continua.core.shapes import Tensor
+from continua.data import AbstractTask, Question, Split
+from continua.model import ContinuousTransformer, citation
 from continua.runs import Run
-from continua.train import anytime, resolutions, solver_gap
+from continua.train import Learner, anytime, keep_portrait, portrait, resolutions, solver_gap
 
 Results = dict[str, dict[str, Any]]
 
@@ -26,10 +29,6 @@ def measured(run: Run, task: AbstractTask, models: Mapping[str, ContinuousTransf
             found["gap to a tight solve"] = _gap(model, task)
         run.record("test", learner=name, **found)
         results[name] = found
-    _keep_trajectory(run, task, next(iter(models.values())))
-    curves = {"mark": "line", "records": "update", "x": "update", "y": "loss", "colour": "learner", "scale": "log"}
-    run.keep_figure("loss", {"title": "loss", **curves})
-    run.keep_figure("trajectory", {"title": "tokens along depth", "mark": "paths", "arrays": "trajectory"})
     return results
 
 
@@ -41,22 +40,23 @@ def _gap(model: ContinuousTransformer, task: AbstractTask) -> float | None:
         return None
 
 
-@torch.no_grad()
-def _keep_trajectory(run: Run, task: AbstractTask, model: ContinuousTransformer, sequences: int = 2) -> None:
-    """The states of a few test sequences along depth."""
-    before = model.training
+def portrayed(run: Run, task: AbstractTask, learners: Sequence[Learner], sequences: int = 32) -> None:
+    """What a reader wants to see of every model, on a few sequences of the test, and the papers it rests on."""
     batch = task.batch(Split.TEST, torch.arange(min(sequences, task.count(Split.TEST))))
-    model.eval()
-    cloud = model.embedding(*batch.inputs)
-    depths = [model.flow.depth * i / 16 for i in range(17)]
-    solution = model.solve(cloud, at=depths)
-    model.train(before)
-    assert solution.trajectory is not None
-    arrays = {"depths": torch.tensor(depths), "points": solution.trajectory.points}
-    arrays |= {"grid": torch.tensor(solution.stats.grid)}
-    if cloud.positions is not None:
-        arrays["times"] = cloud.positions
-    run.keep_arrays("trajectory", arrays)
+    for learner in learners:
+        plain = learner.objective if isinstance(learner.objective, Objective) else None
+        report = None if plain is None else resolution_report(learner.model, batch.inputs, batch.targets, _loss(task))
+        resolution = None if report is None else report.plain()
+        keep_portrait(run, learner.name, portrait(learner.model, batch, plain, resolution, learner.name))
+    used = [part for learner in learners for part in (learner.model, learner.optimiser, learner.objective)]
+    run.note(references=[reference.plain() for reference in citation(*used)])
+
+
+def _loss(task: AbstractTask) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss of a task on outputs alone, as the resolution report reads them: present tokens in one row."""
+    if task.form.question in (Question.LABEL, Question.TOKEN):
+        return F.cross_entropy
+    return lambda output, targets: (output - targets).norm() / targets.norm()
 
 
 def results_tables(results: Results) -> list[Table]:

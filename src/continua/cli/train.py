@@ -12,10 +12,11 @@ import tyro
 from rich.console import Console
 
 from continua.cli.config import built
-from continua.cli.measuring import measured, results_tables
+from continua.cli.measuring import measured, portrayed, results_tables
 from continua.cli.tasks import free_folder, preset_of, task_of
 from continua.core.errors import reject
 from continua.data import AbstractTask, Preset
+from continua.report import write_report
 from continua.runs import Run
 from continua.train import (
     AbstractReporter,
@@ -151,11 +152,13 @@ class Train:
         except Interrupted as stopped:
             raise Interrupted(f"{stopped}. Go on with: continua train --resume {run.folder}") from None
         results = measured(run, task, {learner.name: learner.model for learner in learners})
+        portrayed(run, task, learners)
         run.end("finished")
+        page = write_report([run.folder])
         if self.json:
-            print(json.dumps({"kind": "test", "run": str(run.folder), "results": results}))
+            print(json.dumps({"kind": "test", "run": str(run.folder), "results": results, "report": str(page)}))
         elif not self.quiet:
-            console.print(*results_tables(results), f"run: [bold]{run.folder}[/bold]", sep="\n", soft_wrap=True)
+            console.print(*results_tables(results), f"report: [bold]{page}[/bold]", sep="\n", soft_wrap=True)
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.seed)

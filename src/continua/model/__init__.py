@@ -1,5 +1,6 @@
 """Floor 3: the model - embedding, flow, readout, and the standard networks as special cases."""
 
+from continua.model.citation import citation
 from continua.model.embedding import AbstractEmbedding, Embedded, TokenEmbedding, VectorEmbedding
 from continua.model.encoder_decoder import EncoderDecoder
 from continua.model.export import to_torch
@@ -52,6 +53,7 @@ __all__ = [
     "VectorEmbedding",
     "attention_theta",
     "bert",
+    "citation",
     "decoder",
     "encoder",
     "encoder_decoder",

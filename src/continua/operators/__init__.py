@@ -30,6 +30,7 @@ from continua.operators.operator import AbstractOperator, AbstractPointwise, Con
 from continua.operators.resolution import at_resolution, with_heads, with_integral
 from continua.operators.rotary import Rotary
 from continua.operators.spectral_norm import SpectrallyNormed, spectral_norm
+from continua.operators.weights import Watched, attention_weights
 
 __all__ = [
     "AbstractDraw",
@@ -71,7 +72,9 @@ __all__ = [
     "Subset",
     "Sum",
     "Unnormalised",
+    "Watched",
     "at_resolution",
+    "attention_weights",
     "spectral_norm",
     "with_heads",
     "with_integral",

@@ -139,12 +139,22 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, mask
 
 
 def _materialised(q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
-    k, v, measure = memory
+    return tilted(q, asked, memory, beta, causal) @ memory.values
+
+
+def tilted(
+    q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool
+) -> Float[Tensor, "batch heads queries tokens"]:
+    """alpha_ij = w_j e^{beta <q_i, k_j>} / sum_l w_l e^{beta <q_i, k_l>}, in O(queries * tokens) memory.
+
+    The row of a causal query that sees no token is zero.
+    """
+    k, _, measure = memory
     logits = beta * (q @ k.transpose(-1, -2))
     if measure.log_mass is not None:
         logits = logits + measure.log_mass[:, None, None, :]
     if not causal:
-        return torch.softmax(logits, -1) @ v
+        return torch.softmax(logits, -1)
     if measure.log_own is not None:
         diagonal = beta * (q * k).sum(-1) + measure.log_own[:, None, :]
         here = torch.eye(q.shape[-2], dtype=torch.bool, device=q.device)
@@ -152,7 +162,7 @@ def _materialised(q: Queries, asked: Measure, memory: Memory, beta: float, causa
     seen = visible(asked, measure, q.device).unsqueeze(1)
     alone = ~seen.any(-1, keepdim=True)  # sees the empty measure, whose mean is zero
     alpha = torch.softmax(logits.masked_fill(~(seen | alone), -torch.inf), -1)
-    return alpha.masked_fill(alone, 0.0) @ v
+    return alpha.masked_fill(alone, 0.0)
 
 
 def visible(

@@ -9,6 +9,7 @@ from continua.train.models import continuous, parameters_of, standard
 from continua.train.objectives import AskingObjective, Criterion, answers, objective_of
 from continua.train.optimisers import decayed
 from continua.train.plan import Plan
+from continua.train.portrait import keep_portrait, portrait
 from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines, Silent, Together
 
 __all__ = [
@@ -34,8 +35,10 @@ __all__ = [
     "decayed",
     "evaluated",
     "generated",
+    "keep_portrait",
     "objective_of",
     "parameters_of",
+    "portrait",
     "resolutions",
     "solver_gap",
     "standard",

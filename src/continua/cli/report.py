@@ -1,0 +1,36 @@
+"""`continua report`: one page for one run, or for several side by side."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, final
+
+import tyro
+from rich.console import Console
+
+from continua.core.errors import reject
+from continua.report import write_report
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Write one self-contained HTML page about one run, or several side by side.
+
+    Reads run folders only, never a model. The page needs no network: losses, cost, steps along depth, token
+    trajectories, attention kernels with a depth slider, heads, costates, resolutions and references, as far as the
+    runs have them. It goes into the first run, or to --out, and its path is printed.
+    """
+
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
+    """folders of runs, as training leaves them"""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    """where the page goes; by default report.html in the first run"""
+
+    def run(self, console: Console) -> int:
+        """Runs the command."""
+        if not self.folders:
+            reject("RUN", (), "there is nothing to report", "Name the folder of a run: continua report RUN.")
+        if self.out is not None and self.out.is_dir():
+            reject("--out", str(self.out), "this is a folder", f"Name a file in it: --out {self.out / 'report.html'}.")
+        console.print(str(write_report(self.folders, self.out)), soft_wrap=True, highlight=False, markup=False)
+        return 0

@@ -1,0 +1,47 @@
+"""The weights alpha_ij that attention gives, for whoever wants to look at them."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import final
+
+from continua.core.shapes import Float, Tensor
+from continua.operators.integral import AbstractTokenIntegral, Means, Memory, Queries, check_own, tilted
+from continua.operators.operator import AbstractOperator, Context
+from continua.operators.parameters import Theta
+from continua.operators.resolution import with_integral
+from continua.spaces.cloud import Cloud
+from continua.spaces.measure import Measure
+
+Weights = Float[Tensor, "batch heads queries tokens"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Watched(AbstractTokenIntegral):
+    """The exact token integral that forms alpha, O(queries * tokens) in memory, and hands it to `show`, detached."""
+
+    show: Callable[[Weights], None]
+
+    def bind(self, context: Context) -> "Watched":
+        return self
+
+    def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
+        check_own(asked, memory.measure, causal)
+        alpha = tilted(q, asked, memory, beta, causal)
+        self.show(alpha.detach())
+        return alpha @ memory.values
+
+
+def attention_weights(
+    operator: AbstractOperator, theta: Theta, cloud: Cloud, memory: Cloud | None = None
+) -> list[Weights]:
+    """alpha_ij of every attention inside an operator, in the order in which they act; none where there is none.
+
+    Rows sum to one, and are those of the exact softmax wherever the operator itself would estimate. Norms, rotary
+    positions, masses and causality are those of the operator. On the counting measure: the weights of
+    `torch.nn.MultiheadAttention` before they are averaged over heads.
+    """
+    found: list[Weights] = []
+    watched = with_integral(operator, Watched(found.append)).bind(Context(cloud, memory))
+    watched.velocity(theta, cloud)
+    return found

@@ -1,0 +1,127 @@
+"""Run folders as the report reads them: manifest, rows of records, kept sections; never a model."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from continua.core.errors import reject
+from continua.runs.figures import Section, kept_sections
+from continua.runs.folder import Run
+from continua.runs.references import Reference
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Learned:
+    """What the records say of one learner of one run, under a name that no other in the report has."""
+
+    name: str
+    learner: str
+    parameters: int | None
+    updates: Sequence[dict[str, Any]]
+    evaluations: Sequence[dict[str, Any]]
+    test: dict[str, Any]
+
+    def column(self, rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:
+        """One number of every row, NaN where a row has none."""
+        found = (row.get(key) for row in rows)
+        return np.array([x if isinstance(x, int | float) else np.nan for x in found], dtype=np.float64)
+
+    def spent(self, rows: Sequence[dict[str, Any]]) -> np.ndarray:
+        """Seconds that this learner's own updates had taken at the update of every row; learners take turns."""
+        done, seconds = self.column(self.updates, "update"), np.nancumsum(self.column(self.updates, "seconds"))
+        asked = self.column(rows, "update")
+        return np.interp(asked, done, seconds) if len(done) else np.full_like(asked, np.nan)
+
+    @property
+    def measures(self) -> list[str]:
+        """The names of what was measured on the validation split, the loss first."""
+        return list(dict.fromkeys(name for row in self.evaluations for name in row.get("measures", {})))
+
+    def measured(self, name: str) -> np.ndarray:
+        """One measure of every evaluation."""
+        return self.column([row.get("measures", {}) for row in self.evaluations], name)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReadRun:
+    """One run, read."""
+
+    name: str
+    folder: Path
+    manifest: dict[str, Any]
+    learned: Sequence[Learned]
+    sections: Sequence[Section]
+    references: Sequence[Reference]
+
+
+def read_runs(folders: Sequence[Path]) -> list[ReadRun]:
+    """All runs, with names that tell them apart."""
+    if not folders:
+        reject("runs", [], "there is nothing to report", "Name the folder of at least one run.")
+    names = _told_apart([folder.resolve() for folder in folders])
+    return [_read(folder, name, len(folders) > 1) for folder, name in zip(folders, names, strict=True)]
+
+
+def _read(folder: Path, name: str, several: bool) -> ReadRun:
+    run = Run.open(folder)
+    manifest = run.manifest
+    for key in ("config", "facts", "versions"):
+        if not isinstance(manifest.get(key, {}), dict):
+            reject(f"manifest.{key}", manifest[key], f"{folder / 'manifest.json'} is damaged", "Copy the folder again.")
+    facts = manifest.get("facts", {})
+    rows = rows_of(folder / "records.jsonl")
+    learners = list(dict.fromkeys(str(row["learner"]) for row in rows if "learner" in row))
+
+    def titled(learner: str) -> str:
+        return f"{name} · {learner}" if several and len(learners) > 1 else name if several else learner
+
+    def learned(learner: str) -> Learned:
+        own = [row for row in rows if row.get("learner") == learner]
+        by_kind = {kind: [row for row in own if row["kind"] == kind] for kind in ("update", "evaluation", "test")}
+        size = facts.get("parameters", {}).get(learner)
+        test = by_kind["test"][-1] if by_kind["test"] else {}
+        return Learned(titled(learner), learner, size, by_kind["update"], by_kind["evaluation"], test)
+
+    def placed(section: Section) -> Section:
+        source = titled(section.source) if section.source else name if several else ""
+        return dataclasses.replace(section, source=source)
+
+    sections = [placed(section) for section in kept_sections(run)]
+    references = [Reference.of(plain) for plain in facts.get("references", ())]
+    return ReadRun(name, folder, manifest, [learned(learner) for learner in learners], sections, references)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a records file; a last line that a killed process left half written is passed over."""
+    if not path.exists():
+        return []
+    cure = "Remove the line (the rest can be reported), or train again from the last checkpoint."
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], start=1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            reject(f"{path}, line {number}", line[:60], "this is no JSON", cure)
+        if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
+            reject(f"{path}, line {number}", line[:60], "a row is an object with its `kind`", cure)
+        if row["kind"] in ("update", "evaluation") and not isinstance(row.get("update"), int):
+            reject(f"{path}, line {number}", line[:60], f"an {row['kind']} row has the number of its `update`", cure)
+        if not isinstance(row.get("measures", {}), dict):
+            reject(f"{path}, line {number}", line[:60], "`measures` are named numbers", cure)
+        rows.append(row)
+    return rows
+
+
+def _told_apart(folders: Sequence[Path]) -> list[str]:
+    """The last part of each path, or as many parts as it takes for the names to differ."""
+    for parts in range(1, 6):
+        names = ["/".join(folder.parts[-parts:]) for folder in folders]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{folder.name} ({i + 1})" for i, folder in enumerate(folders)]

@@ -1,0 +1,63 @@
+"""How depth was solved: the steps, what they cost, and the statistics of the solve."""
+
+import torch
+
+from continua.core.batch import Batch
+from continua.model import ContinuousTransformer
+from continua.runs.figures import AbstractFigure, Note, Scale, Section, Stairs, Steps, Table
+from continua.solve import Adaptive, DormandPrince, Solver, Stats
+
+
+@torch.no_grad()
+def depth_section(model: ContinuousTransformer, batch: Batch, measured: str) -> Section:
+    """Steps of the model's own solver beside those that an adaptive one would take, and the numbers of both."""
+    cloud = model.embedding(*batch.inputs)
+    tight = model.at(solver=Solver(DormandPrince(), Adaptive(1e-5, 1e-5)))
+    own, adaptive = model.solve(cloud), tight.solve(cloud)
+    breaks = model.flow.bind(cloud, random=False).breaks
+    solves = {"as trained": own.stats, "adaptive, 1e-5": adaptive.stats}
+    gap = float((own.points - adaptive.points).norm() / adaptive.points.norm().clamp_min(1e-30))
+    figures: list[AbstractFigure] = []
+    stairs = tuple(_stairs(name, stats, i) for i, (name, stats) in enumerate(solves.items()) if len(stats.grid) > 1)
+    if stairs:
+        caption = (
+            "Each bar is one accepted step, as wide and as high as it is long; an adaptive solve slows down where "
+        )
+        figures.append(
+            Steps(
+                title="Steps along depth",
+                caption=caption + "the tokens move fast.",
+                measured=measured,
+                x=Scale("depth z"),
+                y=Scale("step Δz"),
+                stairs=stairs,
+                notes=tuple(Note(z, "jump") for z in breaks) if len(breaks) <= 3 else (),
+            )
+        )
+    figures.append(_table(solves, gap, measured))
+    prose = (
+        "The tokens move along depth by an ordinary differential equation. What a forward pass costs is the number of "
+        "evaluations of its velocity.",
+    )
+    return Section("Depth", prose, "frac{d X}{d z} = sum_p f_p(theta_p(z), X)", tuple(figures))
+
+
+def _stairs(name: str, stats: Stats, place: int) -> Stairs:
+    lengths = [b - a for a, b in zip(stats.grid[:-1], stats.grid[1:], strict=True)]
+    return Stairs.of(name, stats.grid, lengths, place)
+
+
+def _table(solves: dict[str, Stats], gap: float, measured: str) -> Table:
+    rows = tuple(
+        (name, *(value(stats) for stats in solves.values()))
+        for name, value in {
+            "evaluations": lambda stats: stats.evaluations,
+            "steps accepted": lambda stats: stats.accepted,
+            "steps rejected": lambda stats: stats.rejected,
+            "worst error": lambda stats: max(stats.errors) if any(stats.errors) else None,
+        }.items()
+    )
+    told = f"The two ends X(Z) differ by {gap:.2g} of their norm: how much the model leans on its own grid. "
+    told += "The worst error of a step is in units of the tolerance."
+    columns = ("", *solves)
+    return Table(title="Solver statistics", caption=told, measured=measured, columns=columns, rows=rows)

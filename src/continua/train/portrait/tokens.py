@@ -1,0 +1,136 @@
+"""One sequence as the model sees it: its tokens along depth, and the attention between them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from continua.core.batch import Batch
+from continua.model import ContinuousTransformer
+from continua.model.flow import Part
+from continua.operators import attention_weights
+from continua.runs.figures import Heat, Paths, Scale, Section
+from continua.spaces.cloud import Cloud
+
+_MOST = 64
+"""More tokens than this are thinned out evenly in a figure."""
+
+
+@torch.no_grad()
+def trajectory_section(model: ContinuousTransformer, batch: Batch, measured: str, frames: int = 33) -> Section:
+    """X(z) of the first sequence, in the plane of its two principal directions over all depths."""
+    cloud = _first(model, batch)
+    depths = _depths(model, frames)
+    trajectory = model.solve(cloud, at=depths).trajectory
+    assert trajectory is not None
+    kept = _kept(cloud)
+    tokens = trajectory.points[:, 0, kept].double().cpu().numpy()
+    plane, shares = _principal(tokens)
+    figure = Paths(
+        title="Tokens along depth",
+        caption="Open circles are the embedded tokens X(0), full ones the tokens at the depth of the slider. "
+        f"The plane holds {shares.sum():.0%} of their variance.",
+        measured=measured + "; principal directions of the states of all depths together",
+        x=Scale(f"first principal direction ({shares[0]:.0%})"),
+        y=Scale(f"second principal direction ({shares[1]:.0%})"),
+        depths=np.array(depths),
+        points=plane,
+        tokens=_times(cloud)[kept],
+        hue=_hue(cloud),
+    )
+    return Section("Tokens", ("Every token of one sequence, from its embedding to the readout.",), figures=(figure,))
+
+
+@torch.no_grad()
+def attention_section(model: ContinuousTransformer, batch: Batch, measured: str, frames: int = 13) -> Section | None:
+    """alpha(t, s) of the first sequence at several depths, for every head and their mean; nothing without attention."""
+    cloud = _first(model, batch)
+    depths = _depths(model, frames)
+    trajectory = model.solve(cloud, at=depths).trajectory
+    assert trajectory is not None
+    parts = [part for part in model.flow.parts if isinstance(part, Part)]
+    stacks: list[list[np.ndarray]] = []
+    for z, points in zip(depths, trajectory.points, strict=True):
+        now = cloud.at(points)
+        inside = min(z, model.flow.depth * (1.0 - 1e-9))  # a jump at the very end belongs to nobody
+        found = [a for part in parts for a in attention_weights(part.operator, part.field(inside), now)]
+        stacks.append([a[0].double().cpu().numpy() for a in found])
+    kept = _kept(cloud)
+    figures = tuple(
+        _heat([stack[i][:, kept][:, :, kept] for stack in stacks], i, len(stacks[0]), cloud, kept, depths, measured)
+        for i in range(len(stacks[0]))
+    )
+    if not figures:
+        return None
+    prose = (
+        "The weight that the token at time t gives to the token at time s, masses included; each row sums to one. "
+        "Kernels change along depth with the tokens and with the weights of the network.",
+    )
+    formula = "alpha(t, s) = frac{w(s) e^{beta ⟨Q x(t), K x(s)⟩}}{int w(s') e^{beta ⟨Q x(t), K x(s')⟩} d s'}"
+    return Section("Attention", prose, formula, figures)
+
+
+def _heat(
+    alphas: Sequence[np.ndarray],
+    place: int,
+    count: int,
+    cloud: Cloud,
+    kept: np.ndarray,
+    depths: Sequence[float],
+    measured: str,
+) -> Heat:
+    stack = np.stack(alphas, axis=1)  # (heads, depths, queries, tokens)
+    whole = np.concatenate([stack.mean(0, keepdims=True), stack]) if len(stack) > 1 else stack
+    names = (*(["mean of the heads"] if len(stack) > 1 else []), *(f"head {k + 1}" for k in range(len(stack))))
+    word = "t" if cloud.positions is not None else "token"
+    return Heat(
+        title="Attention kernel" + (f", part {place + 1}" if count > 1 else ""),
+        caption="Row: the token that asks. Column: the token that answers. Move the slider through depth.",
+        measured=measured,
+        x=Scale("answering s" if word == "t" else "answering token"),
+        y=Scale("asking t" if word == "t" else "asking token"),
+        columns=_times(cloud)[kept],
+        rows=_times(cloud)[kept],
+        values=whole,
+        value="α",
+        frames=np.array(depths),
+        slider="depth z",
+        panels=names,
+    )
+
+
+def _first(model: ContinuousTransformer, batch: Batch) -> Cloud:
+    """The first sequence of a batch, embedded."""
+    return model.embedding(*(x[:1] if isinstance(x, torch.Tensor) else x for x in batch.inputs))
+
+
+def _depths(model: ContinuousTransformer, frames: int) -> list[float]:
+    return [model.flow.depth * k / (frames - 1) for k in range(frames)]
+
+
+def _kept(cloud: Cloud) -> np.ndarray:
+    """Which tokens are shown: those that are there, thinned out where they are too many."""
+    there = np.arange(cloud.points.shape[1]) if cloud.present is None else cloud.present[0].cpu().numpy().nonzero()[0]
+    return there[np.unique(np.linspace(0, len(there) - 1, min(len(there), _MOST)).round().astype(int))]
+
+
+def _times(cloud: Cloud) -> np.ndarray:
+    if cloud.positions is None:
+        return np.arange(cloud.points.shape[1], dtype=np.float64)
+    return cloud.positions[0].double().cpu().numpy()
+
+
+def _hue(cloud: Cloud) -> str:
+    return "token" if cloud.positions is None else "token time t"
+
+
+def _principal(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of all depths in their two principal directions, and the share of variance of each."""
+    flat = tokens.reshape(-1, tokens.shape[-1])
+    centred = flat - flat.mean(0)
+    _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
+    plane = np.zeros((2, flat.shape[1]))
+    plane[: len(directions[:2])] = directions[:2]
+    powers = np.zeros(2)
+    powers[: len(sizes[:2])] = sizes[:2] ** 2
+    return (centred @ plane.T).reshape(*tokens.shape[:2], 2), powers / max(float((sizes**2).sum()), 1e-300)

@@ -1,0 +1,197 @@
+"""The page: whole, valid, escaped, made from run folders alone, and honest about what it cannot read."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from continua.cli.main import main
+from continua.report import Page, report_page, write_report
+from continua.report.digits import lasting, shown
+from continua.report.formula import mathml
+from continua.report.reading import rows_of
+from continua.runs.figures import Section, Series, to_plain
+from run_folders import written_run
+
+VOID = {"meta", "br", "input", "img", "link", "hr", "mspace"}
+
+
+class Balance(HTMLParser):
+    """Every tag that is opened is closed in its order; names of ids are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.faults: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        held = dict(attrs)
+        self.ids += [held["id"]] if "id" in held else []
+        self.links += [held["href"]] if tag == "a" else []
+        self.loads += [f"{tag} {key}={held[key]}" for key in ("src", "srcset", "data") if key in held]
+        self.loads += [f"link {held.get('href')}"] if tag == "link" else []
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attrs): ...
+
+    def handle_endtag(self, tag):
+        if not self.stack or self.stack.pop() != tag:
+            self.faults.append(tag)
+
+
+def balanced(text: str) -> Balance:
+    parser = Balance()
+    parser.feed(text)
+    assert parser.faults == [] and parser.stack == []
+    return parser
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    return written_run(tmp_path / "first")
+
+
+def test_the_page_is_whole_and_asks_for_nothing(run):
+    text = write_report([run.folder]).read_text(encoding="utf-8")
+    parsed = balanced(text)
+    assert len(parsed.ids) == len(set(parsed.ids))
+    assert {link.removeprefix("#") for link in parsed.links} == set(parsed.ids)  # contents, and nothing outside
+    assert parsed.loads == []
+    assert "default-src 'none'" in text and not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|import\(", text)
+
+
+def test_known_headings_come_in_their_order_and_once(run):
+    text = report_page([run.folder]).html()
+    headings = re.findall(r"<h2>(.*?)</h2>", text)
+    wanted = ["Results", "Training", "Anytime depth", "Attention", "Resolution", "A &lt;claim&gt; &amp; more"]
+    assert headings == [*wanted, "References", "How it was run"]
+    assert text.count("<h3>continuous</h3>") == text.count("<h3>standard</h3>") == 1
+
+
+def test_what_users_name_is_escaped_everywhere(tmp_path):
+    evil = "</script><script>alert(1)</script>"
+    run = written_run(tmp_path / "run", learners=(evil,))
+    text = report_page([run.folder]).html()
+    balanced(text)
+    assert evil not in text and "\\u003c/script\\u003e" in text and "&lt;/script&gt;" in text
+
+
+def test_runs_are_compared_on_common_axes(run, tmp_path):
+    other = written_run(tmp_path / "second", seed=1, learners=("continuous",))
+    page = report_page([run.folder, other.folder])
+    training = next(section for section in page.sections if section.heading == "Training")
+    names = [series.name for series in training.figures[0].series]
+    assert names == [f"{who}, {what}" for who in ("first · continuous", "first · standard", "second")
+                     for what in ("training", "validation")]  # fmt: skip
+    assert len({series.colour for series in training.figures[0].series}) == 3
+    balanced(page.html())
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    runs = [written_run(tmp_path / place / "run", learners=("continuous",)) for place in ("a", "b")]
+    assert report_page([run.folder for run in runs]).title == "a/run and b/run"
+
+
+def test_training_losses_are_the_means_of_groups_of_updates(run):
+    rows = [row["loss"] for row in rows_of(run.folder / "records.jsonl")
+            if row["kind"] == "update" and row["learner"] == "standard"]  # fmt: skip
+    training = next(section for section in report_page([run.folder]).sections if section.heading == "Training")
+    series = next(series for series in training.figures[0].series if series.name == "standard, training")
+    assert len(series.x) == 100 and series.y[0] == pytest.approx(sum(rows[:3]) / 3)
+    assert series.low[0] <= series.y[0] <= series.high[0]
+
+
+def test_time_is_that_of_the_learners_own_updates(run):
+    training = next(section for section in report_page([run.folder]).sections if section.heading == "Training")
+    series = next(s for s in training.figures[1].series if s.name == "standard, validation")
+    assert series.x.tolist() == pytest.approx(
+        [12.0, 24.0, 36.0, 48.0, 60.0]
+    )  # 0.2 s an update, every 60th is evaluated
+
+
+def test_a_run_without_records_still_has_a_page(tmp_path):
+    run = written_run(tmp_path / "run")
+    (run.folder / "records.jsonl").unlink()
+    assert report_page([run.folder]).sections[0].heading == "Attention"
+
+
+def test_the_command_prints_the_path_and_writes_where_it_is_told(run, tmp_path, capsys):
+    assert main(["report", str(run.folder)]) == 0
+    assert capsys.readouterr().out.strip() == str(run.folder / "report.html")
+    assert main(["report", str(run.folder), "--out", str(tmp_path / "new" / "page.html")]) == 0
+    assert (tmp_path / "new" / "page.html").read_bytes() == (run.folder / "report.html").read_bytes()
+
+
+def test_mistakes_are_told_with_their_cure(run, tmp_path, capsys):
+    def told(*words: str) -> str:
+        assert main(["report", *words]) == 2
+        return capsys.readouterr().err
+
+    assert "no manifest.json" in told(str(tmp_path))
+    assert "this is a folder" in told(str(run.folder), "--out", str(tmp_path))
+    with (run.folder / "records.jsonl").open("a") as file:
+        file.write('{"kind": "update", "loss"\n{"kind": "update"}\n')
+    lines = len((run.folder / "records.jsonl").read_text().splitlines())
+    message = told(str(run.folder))
+    assert f"records.jsonl, line {lines - 1}" in message and "no JSON" in message and "Remove the line" in message
+
+
+@pytest.mark.parametrize("line", ['["a"]', '{"kind": 3}', '{"kind": "update", "loss": 1}',
+                                  '{"kind": "evaluation", "update": 1, "measures": 3}'])  # fmt: skip
+def test_rows_that_are_no_rows_are_refused_by_line(tmp_path, line):
+    path = tmp_path / "records.jsonl"
+    path.write_text('{"kind": "begin"}\n' + line + "\n")
+    with pytest.raises(ValueError, match=r"records\.jsonl, line 2"):
+        rows_of(path)
+
+
+def test_a_half_written_last_row_is_passed_over(tmp_path):
+    (tmp_path / "records.jsonl").write_text('{"kind": "begin"}\n{"kind": "upd')
+    assert rows_of(tmp_path / "records.jsonl") == [{"kind": "begin"}]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(59010, "59,010"), (0.76543, "0.7654"), (9351.2, "9,351"), (1.3e-7, "1.30·10⁻⁷"), (-2.5, "−2.500"),
+     (8.0, "8"), (0.0, "0"), (None, ""), (float("nan"), ""), (True, "yes"), ("word", "word"), (3.2e8, "3.20·10⁸")],
+)  # fmt: skip
+def test_numbers_have_sensible_digits(value, text):
+    assert shown(value) == text
+
+
+def test_times_are_said_in_the_unit_that_fits():
+    assert [lasting(x) for x in (3.21, 24.2, 98.0, 7300.0)] == ["3.2 s", "24 s", "1 min 38 s", "2 h 1 min"]
+
+
+@pytest.mark.parametrize(
+    ("formula", "typeset"),
+    [
+        ("x_i^2", "<msubsup><mi>x</mi><mi>i</mi><mn>2</mn></msubsup>"),
+        ("frac{1}{n}", "<mfrac><mrow><mn>1</mn></mrow><mrow><mi>n</mi></mrow></mfrac>"),
+        ("sum_j w_j", '<munder><mo movablelimits="false">∑</mo><mi>j</mi></munder><msub><mi>w</mi><mi>j</mi></msub>'),
+        ("e^{beta x}", "<msup><mi>e</mi><mrow><mi>β</mi><mi>x</mi></mrow></msup>"),
+        ("a < b", "<mi>a</mi><mo>&lt;</mo><mi>b</mi>"),
+    ],
+)
+def test_formulas_are_typeset(formula, typeset):
+    assert typeset in mathml(formula)
+    balanced(mathml(formula))
+
+
+@pytest.mark.parametrize("formula", ["", "{", "x_", "}", "frac{1}", '"open', "a^{b_{c"])
+def test_unfinished_formulas_do_no_harm(formula):
+    balanced(mathml(formula))
+
+
+def test_headings_of_one_word_have_anchors_of_their_own():
+    page = Page("t", "s", [Section("Ω"), Section("Ψ"), Section("a b"), Section("a-b")])
+    assert len(set(balanced(page.html()).ids)) == 4
+
+
+def test_the_script_gets_no_numbers_that_json_has_no_word_for():
+    assert to_plain(Series.of("a", [0.0], [float("inf")]))["y"]["values"] == [None]

@@ -1,0 +1,147 @@
+"""The portrait shows what the model does: its grid, its states, its weights, its heads, its costates."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import continua
+from continua.control import CrossEntropy, Objective
+from continua.core.batch import Batch
+from continua.fields import ContinuousHeads, Expansion
+from continua.model import Flow, MeanReadout, Part, VectorEmbedding
+from continua.operators import Attention, FeedForward, LayerNorm, PreNorm
+from continua.report import report_page
+from continua.runs.folder import Run
+from continua.solve import Solver
+from continua.spaces import Legendre
+from continua.train.portrait import keep_portrait, portrait, resolution_section
+
+
+def batch_of(tokens: int = 10) -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    times = torch.rand(4, tokens, generator=generator).sort(-1).values
+    present = torch.arange(tokens) < torch.tensor([tokens - 2, tokens, tokens, tokens])[:, None]
+    values = torch.sin(9 * times).unsqueeze(-1)
+    return Batch((values, times, present), torch.tensor([0, 1, 2, 0]))
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    attention = PreNorm(LayerNorm(), Attention(4, 4, measured=True))
+    feedforward = PreNorm(LayerNorm(), FeedForward(32))
+    parts = [
+        Part(attention, ContinuousHeads(attention.spec(16))),
+        Part(feedforward, Expansion(feedforward.spec(16), Legendre(3))),
+    ]
+    return continua.ContinuousTransformer(VectorEmbedding(1, 16), Flow(parts), MeanReadout(16, 3)).at(steps=5)
+
+
+@pytest.fixture(scope="module")
+def sections(model):
+    return {s.heading: s for s in portrait(model, batch_of(), Objective(CrossEntropy()), source="ours")}
+
+
+def test_it_has_everything_the_model_has_and_leaves_it_as_it_was(model, sections):
+    assert list(sections) == ["Depth", "Tokens", "Attention", "Heads", "Optimal control"]
+    assert model.training and all(p.grad is None for p in model.parameters())
+    assert {section.source for section in sections.values()} == {"ours"}
+
+
+def test_steps_are_those_of_the_solve(model, sections):
+    steps, table = sections["Depth"].figures
+    own = steps.stairs[0]
+    np.testing.assert_allclose(own.edges, np.linspace(0, 1, 6))
+    np.testing.assert_allclose(own.heights, 0.2)
+    with torch.no_grad():
+        stats = model.at().eval().solve(model.embedding(*batch_of().inputs)).stats
+    assert [row[1] for row in table.rows[:3]] == [stats.evaluations, 5, 0]
+
+
+def test_tokens_are_the_states_up_to_a_rotation_and_padding_is_left_out(model, sections):
+    (paths,) = sections["Tokens"].figures
+    assert paths.points.shape == (33, 8, 2)  # of ten tokens two are padding
+    with torch.no_grad():
+        cloud = model.embedding(*(x[:1] for x in batch_of().inputs))
+        states = model.at().eval().solve(cloud, at=paths.depths.tolist()).trajectory.points[:, 0, :8].double().numpy()
+    flat = states.reshape(-1, 16) - states.reshape(-1, 16).mean(0)
+    values, vectors = np.linalg.eigh(flat.T @ flat)
+    plane = flat @ vectors[:, [-1, -2]]
+    np.testing.assert_allclose(np.abs(paths.points.reshape(-1, 2)), np.abs(plane), atol=1e-6)
+    assert f"{values[-2:].sum() / values.sum():.0%}" in paths.caption
+
+
+def test_kernels_are_softmax_rows_at_every_depth(sections):
+    (heat,) = sections["Attention"].figures
+    assert heat.panels[0] == "mean of the heads" and heat.values.shape == (5, 13, 8, 8)
+    np.testing.assert_allclose(heat.values.sum(-1), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(heat.values[0], heat.values[1:].mean(0), rtol=1e-6)
+    assert heat.frames[0] == 0.0 and heat.frames[-1] == 1.0
+
+
+def test_the_head_density_has_mean_one_and_even_heads_count_fully(model, sections):
+    density, count = sections["Heads"].figures
+    om = model.flow.parts[0].field.rule.nodes(4)[1].numpy()
+    np.testing.assert_allclose(np.einsum("h,hz->z", om, density.values[0, 0]), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(count.series[0].y, 4.0, rtol=1e-5)  # an untrained density is even
+
+
+def test_the_hamiltonian_is_the_costate_times_the_velocity(model, sections):
+    hamiltonian, sizes, table = sections["Optimal control"].figures
+    batch, seen = batch_of(), []
+    cloud = model.embedding(*batch.inputs)
+    watch = continua.Observer(costate=lambda z, x, a: seen.append((float(z), x.clone(), a.clone())))
+    ours = model.at()
+    ours.training = False
+    solution = ours.solve(cloud, observers=[watch])
+    loss = torch.nn.functional.cross_entropy(ours.readout(cloud.at(solution.points)), batch.targets)
+    torch.autograd.grad(loss, list(model.flow.parameters()))
+    bound = model.flow.bind(cloud, random=False)
+    z, x, a = seen[-1]
+    with torch.no_grad():
+        H = 4 * (a * bound(z, continua.solve.state.State(x)).points).sum((-1, -2))
+    assert z == 0.0 and hamiltonian.series[0].y[0] == pytest.approx(float(H.quantile(0.5)), rel=1e-4, abs=1e-7)
+    assert {row[0]: row[1] for row in table.rows}["objective J"] == pytest.approx(loss.item(), rel=1e-5)
+    assert len(sizes.series) == 2 and sections["Optimal control"].verdict.holds
+
+
+def test_a_kept_portrait_is_reported_without_the_model(model, sections, tmp_path):
+    run = Run.begin(tmp_path / "run", "train", {"task": "waves"})
+    keep_portrait(run, "ours / 1", list(sections.values()))
+    run.note(references=[reference.plain() for reference in continua.citation(model)])
+    page = report_page([run.folder])
+    assert [section.heading for section in page.sections] == list(sections)
+    assert {"chen2018", "vaswani2017"} <= {reference.key for reference in page.references}
+    assert "Neural ordinary differential equations" in page.html()
+
+
+def test_a_model_of_layers_on_plain_tokens_has_a_portrait(unchecked):
+    torch.manual_seed(0)
+    embedding = continua.TokenEmbedding(11, 16, continua.LearnedPositions(80, 16))
+    gpt = continua.gpt(continua.Layers(3, width=16, heads=2, hidden=32), embedding, continua.TokenReadout(16, 11))
+    tokens = torch.randint(11, (2, 70))
+    found = {s.heading: s for s in portrait(gpt, Batch((tokens,), None))}
+    assert list(found) == ["Depth", "Tokens", "Attention"]
+    assert [note.at for note in found["Depth"].figures[0].notes] == [1.0, 2.0]
+    heat = found["Attention"].figures[0]
+    assert heat.values.shape[-2:] == (64, 64)  # long sequences are thinned out
+    assert np.all(np.triu(heat.values[0, 0], 1) == 0.0)  # causal
+    assert math.isclose(gpt.flow.depth, 3.0) and isinstance(gpt.solver, Solver)
+
+
+def test_a_resolution_report_becomes_a_table():
+    plain = {
+        "own": {"tokens": 40, "steps": 4}, "solver_invariance": 1e-3, "reference": "DormandPrince at 1e-6",
+        "rows": [{"axis": "t", "unit": "tokens", "resolution": 20, "change": 0.1, "loss": 0.5, "loss_change": 0.2},
+                 {"axis": "z", "unit": "rtol", "resolution": 1e-3, "change": 0.01, "loss": None, "loss_change": None}],
+        "left_out": [{"axis": "d", "unit": "nodes", "resolution": None, "reason": "states are vectors"}],
+    }  # fmt: skip
+    section = resolution_section(plain)
+    assert section.figures[0].rows == (
+        ("token time", "20 tokens", 0.1, 0.5, 0.2),
+        ("depth", "tolerance 1e-03", 0.01, None, None),
+    )
+    assert section.figures[0].caption.startswith("The model as it is: 40 tokens, 4 steps.")
+    assert "states are vectors" in section.prose[1] and "1.0e-03" in section.verdict.text
