@@ -14,8 +14,8 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 16
 
-demo: $(STAMP) ## run a small example of the library
-	@$(BIN)/continua demo
+demo: $(STAMP) ## train a continuous Transformer for a few minutes, and write a report
+	@$(BIN)/continua train mnist1d
 
 test: $(STAMP) ## format check, lint, types, import rules, dependencies, all tests
 	@echo '== format check'
