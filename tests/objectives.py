@@ -83,7 +83,7 @@ def batch_of(loss: AbstractLoss) -> Batch:
     labels[1, -1] = -100
     if isinstance(loss, NextToken | MaskedToken):
         mask = torch.tensor([[True, False, True, True], [False, True, True, True]])
-        return Batch((labels, present, times), labels, mask if isinstance(loss, MaskedToken) else None)
+        return Batch((labels, times, present), labels, mask if isinstance(loss, MaskedToken) else None)
     values = torch.randn(2, TOKENS, 2, generator=generator, dtype=torch.float64)
     values[1, -1] = torch.nan
     if isinstance(loss, CrossEntropy):

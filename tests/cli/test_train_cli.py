@@ -51,7 +51,12 @@ def test_a_run_holds_everything(text_run, capsys):
     assert len(list(run.records("update"))) == 6 and len(list(run.records("test"))) == 2
     sizes = run.manifest["facts"]["parameters"]
     assert abs(sizes["standard"] / sizes["continuous"] - 1) < 0.05
-    assert run.arrays("trajectory")["points"].shape[0] == 17 and {"loss", "trajectory"} <= run.figures().keys()
+    for learner in ("continuous", "standard"):
+        shown = {name[3:].removesuffix(f"-{learner}") for name in run.figures() if name.endswith(learner)}
+        assert {"depth", "tokens", "attention", "optimal-control", "resolution"} <= shown
+    assert any("Vaswani" in str(reference) for reference in run.manifest["facts"]["references"])
+    page = (run.folder / "report.html").read_text()
+    assert "Optimal control" in page and "Attention is all you need" in page
     assert capsys.readouterr().out == ""
 
 

@@ -139,6 +139,7 @@ def signed(objective: Objective) -> Objective:
     return other
 
 
+@pytest.mark.slow
 def test_the_gradient_is_the_integral_of_its_derivative_and_the_seeds_sign_is_off(unchecked):
     """The error is that of Simpson's rule, of order four; that of the wrong signs stays."""
     objective, batch = Objective(LOSS, (KineticEnergy(),), (0.5,)), batch_of(LOSS)

@@ -136,6 +136,7 @@ def test_the_unprojected_residual_falls_as_modes_are_added(unchecked):
     assert values == sorted(values, reverse=True) and values[-1] == pytest.approx(best, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_successive_approximations_reach_the_same_objective(unchecked):
     model, batch = problem(4, steps=5)
     outcome = SuccessiveApproximations(rho=0.1, inner=6)(model, batch, OBJECTIVE)

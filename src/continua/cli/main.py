@@ -28,7 +28,7 @@ COMMANDS: Mapping[str, Command] = {
     "train": Command("train", "Train", "Train a continuous Transformer on a task, and leave a run folder."),
     "eval": Command("evaluate", "Evaluate", "Measure the models of a run: test, other samplings, other depth steps."),
     "generate": Command("generate", "Generate", "Let a model of a text run write on."),
-    "report": Command("report", "Report", "Write one self-contained page about one run, or several side by side."),
+    "report": Command("report", "Report", "Write one self-contained HTML page about one run, or several side by side."),
     "demo": Command("demo", "Demo", "Solve a small causal Transformer on irregular samples, forward and back."),
     "bench": Command("bench", "Bench", "Measure what the library costs, as ratios to peers taken in one run."),
 }
