@@ -9,7 +9,7 @@ import torch
 from continua.fields import Expansion
 from continua.operators import FeedForward, LayerNorm, PreNorm
 from continua.operators.parameters import leaves
-from continua.spaces import AbstractBasis, Chebyshev, Cosine, GaussLegendre, Legendre
+from continua.spaces import AbstractBasis, Chebyshev, Cosine, Damped, GaussLegendre, Legendre
 
 SPEC = FeedForward(hidden=3).spec(4)
 
@@ -31,7 +31,11 @@ class Steps(AbstractBasis):
         return [float(low and high) for low, high in cells]
 
 
-@pytest.mark.parametrize("basis", [Legendre(4), Chebyshev(4), Cosine(4)], ids=repr)
+def damped(modes):
+    return Damped(Legendre(modes), 0.3)
+
+
+@pytest.mark.parametrize("basis", [Legendre(4), Chebyshev(4), Cosine(4), damped(4)], ids=repr)
 def test_theta_is_the_sum_over_the_modes(basis):
     field = Expansion(SPEC, basis, depth=2.5)
     for z in (0.0, 0.8, 2.5):
@@ -41,7 +45,7 @@ def test_theta_is_the_sum_over_the_modes(basis):
             torch.testing.assert_close(leaf, expected)
 
 
-@pytest.mark.parametrize("kind", [Legendre, Chebyshev, Cosine])
+@pytest.mark.parametrize("kind", [Legendre, Chebyshev, Cosine, damped])
 @pytest.mark.parametrize("modes", [1, 4, 16, 64])
 def test_initial_variance_does_not_depend_on_the_number_of_modes(kind, modes):
     side = 160
@@ -52,6 +56,16 @@ def test_initial_variance_does_not_depend_on_the_number_of_modes(kind, modes):
         squares = [field(3.0 * z).w1.square().mean().item() * side for z in nodes.tolist()]
     # The mean of at least 25,600 squares of normal numbers: four standard deviations are 4 sqrt(2)/160 = 0.035.
     assert sum(s * w for s, w in zip(squares, weights.tolist(), strict=True)) == pytest.approx(1.0, abs=0.035)
+
+
+def test_coefficients_are_of_one_size_and_the_basis_says_how_rough_theta_is():
+    side = 160
+    spec = FeedForward(hidden=side, biased=False).spec(side)
+    coefficients = Expansion(spec, damped(3), generator=torch.Generator().manual_seed(0)).coefficients["w1"]
+    sizes = coefficients.detach().square().mean((1, 2)) * side
+    expected = 1.0 / (1.0 + 0.3**2 + 0.3**4)
+    # the mean of 25,600 squares of normal numbers: four standard deviations are 4 sqrt(2)/160 of it
+    torch.testing.assert_close(sizes, torch.full((3,), expected), rtol=0.035, atol=0.0)
 
 
 def test_a_gain_is_constant_in_a_basis_without_the_constant_function():

@@ -76,7 +76,7 @@ class StopAfter(AbstractReporter):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path, number):
-    plan = Plan(updates=6, batch=4, evaluations=2, checkpoints=2, jitter=1, seed=3)
+    plan = Plan(updates=6, batch=4, evaluations=2, checkpoints=2, jitter=1.0, seed=3)
     whole = training(tmp_path / "whole", plan, ("continuous", "standard"))
     whole.go()
     stopped = training(tmp_path / "stopped", plan, ("continuous", "standard"), reporter=StopAfter(4, number))
@@ -112,7 +112,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
 
 
 def test_it_learns(tmp_path):
-    plan = Plan(updates=30, batch=20, evaluations=1)
+    plan = Plan(updates=40, batch=20, evaluations=1)
     some = training(tmp_path / "run", plan)
     before = evaluated(some.learners[0].model, TASK, Split.TEST)["mean squared error"]
     some.go()
@@ -199,7 +199,7 @@ def test_moments_are_spread_evenly_and_the_end_is_one(updates, times):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"updates": 0}, {"batch": 0}, {"warmup": 1.0}, {"clip": float("nan")}, {"jitter": -1}]
+    "wrong", [{"updates": 0}, {"batch": 0}, {"warmup": 1.0}, {"clip": float("nan")}, {"jitter": -1.0}, {"jitter": 1.5}]
 )
 def test_plans_are_checked(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -86,14 +86,18 @@ class Train:
     """hidden size of the feed-forward"""
     modes: int | None = None
     """Legendre modes of the weights along depth"""
+    mode_ratio: float | None = None
+    """each further mode weighs this times the one before: less is smoother, 1 is as rough as the modes allow"""
     depth: float | None = None
     """depth of the flow"""
     steps: int | None = None
     """depth steps in training"""
     stepping: str | None = None
     """euler, midpoint or splitting (attention and feed-forward in turn)"""
-    jitter: int | None = None
-    """up to so many depth steps more in each update, at random"""
+    jitter: float | None = None
+    """in each update the inner depths of the grid move at random, 1 by up to half a step, 0 not at all"""
+    energy: float | None = None
+    """price of the tokens' kinetic energy: more makes a smoother flow, for fewer steps"""
     stem_radius: float | None = None
     """reach of the local stem in samples, 0 for none"""
     stem_modes: int | None = None
@@ -162,11 +166,11 @@ class Train:
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.seed)
-        model, objective = continuous(task.form, preset), objective_of(task.form)
-        models = {"continuous": model}
+        model = continuous(task.form, preset)
+        trained = {"continuous": (model, objective_of(task.form, preset.energy))}
         if self.compare:
-            models["standard"] = standard(task.form, preset, parameters_of(model))
-        return [Learner(name, m, objective, decayed(m, preset.lr, preset.decay)) for name, m in models.items()]
+            trained["standard"] = (standard(task.form, preset, parameters_of(model)), objective_of(task.form))
+        return [Learner(name, m, j, decayed(m, preset.lr, preset.decay)) for name, (m, j) in trained.items()]
 
     def _reporter(self, console: Console, run: Run) -> AbstractReporter:
         shown = JsonLines() if self.json else Silent() if self.quiet else Bar(console)
@@ -186,6 +190,8 @@ class Train:
                 reject(f"--{field.name.replace('_', '-')}", value, "this is no finite number", "Pass a finite number.")
         if self.threads < 0:
             reject("--threads", self.threads, "threads are counted", "Pass 0 for torch's own choice, or more.")
+        if self.energy is not None and self.energy < 0.0:
+            reject("--energy", self.energy, "motion is paid for, not rewarded", "Pass --energy >= 0.")
         for name in ("lr", "depth"):
             value = getattr(self, name)
             if value is not None and not value > 0:

@@ -61,7 +61,7 @@ class Burgers(AbstractTask):
         return "shifts on the circle by a random number of samples"
 
     def presets(self) -> Mapping[str, Preset]:
-        demo = Preset(32, 2, 64, depth=2.0, steps=3, stem_radius=6.0, updates=600, batch=16, decay=0.0)
+        demo = Preset(32, 2, 64, steps=3, stem_radius=6.0, updates=600, batch=16, decay=0.0)
         return {"demo": demo, "full": dataclasses.replace(demo, updates=6000)}
 
     def count(self, split: Split) -> int:

@@ -50,7 +50,7 @@ class Digits(AbstractTask):
         return f"0 to {self.dropped:.0%} of the pixels dropped at random" if self.dropped else ""
 
     def presets(self) -> Mapping[str, Preset]:
-        demo = Preset(32, 2, 64, depth=2.0, steps=3, updates=500, batch=50)
+        demo = Preset(32, 2, 64, steps=3, energy=0.01, updates=500)
         return {"demo": demo, "full": dataclasses.replace(demo, updates=3000)}
 
     def count(self, split: Split) -> int:

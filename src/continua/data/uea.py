@@ -43,7 +43,7 @@ class Uea(AbstractTask):
         return ""
 
     def presets(self) -> Mapping[str, Preset]:
-        demo = Preset(48, 3, 96, depth=2.0, steps=2, stem_radius=5.0, stem_modes=9, updates=500, batch=16)
+        demo = Preset(48, 3, 96, energy=0.01, stem_radius=5.0, stem_modes=9, updates=500, batch=16)
         return {"demo": demo, "full": dataclasses.replace(demo, updates=5000)}
 
     def count(self, split: Split) -> int:

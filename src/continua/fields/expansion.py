@@ -22,7 +22,8 @@ class Expansion(AbstractField):
     """theta(z) = sum_k b_k(z/Z) C_k, the coefficients C_k being the parameters phi (docs/mathematics.md, section 3).
 
     At initialisation theta(z) has, on average over depth, the variance that the operator asked for, whatever the number
-    of modes; gains and biases start as constants. Masses of heads are expanded like any other parameter: they sum to
+    of modes, and all coefficients are of one size: how rough theta is lies in the basis (`Damped`). Gains and biases
+    start as constants. Masses of heads are expanded like any other parameter: they sum to
     one at initialisation, and nothing keeps them there; attention is linear in them. `ContinuousHeads` keeps them.
     """
 
@@ -96,9 +97,9 @@ def _mixed(b: Tensor, C: Tensor) -> Tensor:
 
 
 def spread_of(basis: AbstractBasis) -> Tensor:
-    """s_k = 1/sqrt(K int b_k^2): with coefficients s_k xi_k, xi of unit variance, int var theta(z) dz = 1."""
+    """s_k = 1/sqrt(sum_l int b_l^2): with coefficients s_k xi_k, xi of unit variance, int var theta(z) dz = 1."""
     values, weights = _sampled(basis)
-    return 1.0 / torch.sqrt(basis.size * (weights[:, None] * values**2).sum(0))
+    return torch.rsqrt((weights[:, None] * values**2).sum()).expand(basis.size)
 
 
 def constant_coefficients(basis: AbstractBasis) -> Tensor:

@@ -4,6 +4,7 @@ from continua.spaces.axis import Axis
 from continua.spaces.bases import AbstractBasis, AbstractSmoothBasis, Chebyshev, Cosine, Legendre
 from continua.spaces.causal import AbstractCausalRule, BackwardRectangle, CausalTrapezoid
 from continua.spaces.cloud import Cloud
+from continua.spaces.damped import Damped
 from continua.spaces.manifolds import AbstractManifold, CentredSphere, Euclidean, Sphere
 from continua.spaces.measure import Measure
 from continua.spaces.parameter_spaces import (
@@ -45,6 +46,7 @@ __all__ = [
     "Cloud",
     "Cosine",
     "Counting",
+    "Damped",
     "Euclidean",
     "FlatSpace",
     "Fourier",

@@ -84,12 +84,14 @@ class Learner:
     def _stepped(self, plan: Plan, seed: int) -> ContinuousTransformer:
         """The model on the grid of this update; networks of layers have one grid only."""
         solver = self.model.solver
-        if plan.jitter == 0 or self.model.flow.parts[0].field.breaks or not isinstance(solver, Solver):  # pyright: ignore[reportAttributeAccessIssue]
+        if plan.jitter == 0.0 or self.model.flow.parts[0].field.breaks or not isinstance(solver, Solver):  # pyright: ignore[reportAttributeAccessIssue]
             return self.model
         if not isinstance(solver.control, Fixed):
             return self.model
-        more = int(torch.randint(plan.jitter + 1, (1,), generator=generator_of(branched(seed, 1))))
-        return self.model.at(steps=solver.control.steps + more)
+        steps, depth = solver.control.steps, self.model.flow.depth
+        moves = plan.jitter * (torch.rand(steps - 1, generator=generator_of(branched(seed, 1))) - 0.5)
+        inner = (torch.arange(1, steps) + moves) * (depth / steps)
+        return self.model.at(grid=(0.0, *inner.tolist(), depth))
 
     def _lost(self, number: int, what: str, value: float) -> str:
         advice = "Lower the learning rate, clip more, or look at the data of this batch"

@@ -6,7 +6,7 @@ from typing import Any, Protocol, final, runtime_checkable
 import torch
 from torch import nn
 
-from continua.control import CrossEntropy, MeanSquaredError, NextToken, Objective, RelativeL2, Terms
+from continua.control import L2, CrossEntropy, KineticEnergy, MeanSquaredError, NextToken, Objective, RelativeL2, Terms
 from continua.control.losses import AbstractLoss
 from continua.core.batch import Batch
 from continua.core.errors import expect
@@ -52,9 +52,11 @@ class AskingObjective:
         return Terms(total, terminal, running, solution.stats, output)
 
 
-def objective_of(form: Form) -> Criterion:
-    """The objective that a task's question asks for."""
-    objective = Objective(_LOSSES[form.question])
+def objective_of(form: Form, energy: float = 0.0) -> Criterion:
+    """The objective that a task's question asks for, with `energy` times the tokens' mean kinetic energy added."""
+    moved = energy != 0.0
+    costs, weights = ((KineticEnergy(L2(mean=True)),), (energy,)) if moved else ((), ())
+    objective = Objective(_LOSSES[form.question], costs, weights)
     return AskingObjective(objective) if form.asks else objective
 
 

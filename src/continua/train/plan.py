@@ -15,7 +15,8 @@ class Plan:
     - `clip`: the largest norm of a gradient, longer ones are shortened to it;
     - `evaluations`: how often, evenly spread and at the end, the validation split is read;
     - `checkpoints`: how often a checkpoint is written, likewise;
-    - `jitter`: each update takes up to so many depth steps more than the model's own, drawn at random.
+    - `jitter`: each update has a depth grid of its own, the inner depths of the model's moved at random by up to this
+      share of half a step to either side; as many steps, no more evaluations.
     """
 
     updates: int
@@ -25,7 +26,7 @@ class Plan:
     clip: float = 1.0
     evaluations: int = 5
     checkpoints: int = 5
-    jitter: int = 0
+    jitter: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("updates", "batch", "evaluations", "checkpoints"):
@@ -35,8 +36,8 @@ class Plan:
             reject("warmup", self.warmup, "this is no share of the updates", "Pass 0 <= warmup < 1.")
         if not 0.0 < self.clip < math.inf:
             reject("clip", self.clip, "a norm is positive", "Pass clip > 0.")
-        if self.jitter < 0:
-            reject("jitter", self.jitter, "steps are added, not taken away", "Pass jitter >= 0.")
+        if not 0.0 <= self.jitter <= 1.0:
+            reject("jitter", self.jitter, "depths that move by more would pass one another", "Pass 0 <= jitter <= 1.")
 
     def rate(self, update: int) -> float:
         """The learning rate of an update, as a share of the highest: linear to 1, then (1 + cos(pi s))/2 towards 0."""
