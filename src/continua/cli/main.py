@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, Command] = {
     "eval": Command("evaluate", "Evaluate", "Measure the models of a run: test, other samplings, other depth steps."),
     "generate": Command("generate", "Generate", "Let a model of a text run write on."),
     "report": Command("report", "Report", "Write one self-contained HTML page about one run, or several side by side."),
+    "lab": Command("lab", "Lab", "Measure what theory claims: list, run NAME, run all, report."),
     "demo": Command("demo", "Demo", "Solve a small causal Transformer on irregular samples, forward and back."),
     "bench": Command("bench", "Bench", "Measure what the library costs, as ratios to peers taken in one run."),
 }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from continua.core.errors import reject
 
 
-def fitted_slope(sizes: Sequence[float], errors: Sequence[float]) -> float:
+def fitted_slope(sizes: Sequence[float | int], errors: Sequence[float]) -> float:
     r"""Least-squares slope of `log(error)` against `log(size)`.
 
         error = C size^slope   =>   slope = cov(log size, log error) / var(log size)
@@ -24,7 +24,7 @@ def fitted_slope(sizes: Sequence[float], errors: Sequence[float]) -> float:
     return statistics.linear_regression([math.log(s) for s in sizes], [math.log(e) for e in errors]).slope
 
 
-def _check_logarithms(argument: str, values: Sequence[float], cure: str) -> None:
+def _check_logarithms(argument: str, values: Sequence[float | int], cure: str) -> None:
     for value in values:
         if not (value > 0 and math.isfinite(value)):
             reject(argument, value, "it has no finite logarithm", cure)

@@ -27,9 +27,11 @@ from continua.operators.norms import (
     Unnormalised,
 )
 from continua.operators.operator import AbstractOperator, AbstractPointwise, Context, NoTheta
+from continua.operators.pullback import Pullback, pullback
 from continua.operators.resolution import at_resolution, with_heads, with_integral
 from continua.operators.rotary import Rotary
 from continua.operators.spectral_norm import SpectrallyNormed, spectral_norm
+from continua.operators.tilted import Tilted, radial, wasserstein_bound
 from continua.operators.weights import Watched, attention_weights
 
 __all__ = [
@@ -64,6 +66,7 @@ __all__ = [
     "Nystrom",
     "PostNorm",
     "PreNorm",
+    "Pullback",
     "RMSNorm",
     "Rotary",
     "Sobol",
@@ -71,11 +74,15 @@ __all__ = [
     "SpectrallyNormed",
     "Subset",
     "Sum",
+    "Tilted",
     "Unnormalised",
     "Watched",
     "at_resolution",
     "attention_weights",
+    "pullback",
+    "radial",
     "spectral_norm",
+    "wasserstein_bound",
     "with_heads",
     "with_integral",
 ]

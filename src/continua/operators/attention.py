@@ -4,6 +4,8 @@ import dataclasses
 import math
 from typing import NamedTuple, final
 
+import torch
+
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory
@@ -110,6 +112,28 @@ class Attention(AbstractOperator):
         if theta.p is not None:
             y = y * theta.p[..., :, None, None]  # (batch heads queries value), p over heads
         return self._from_heads(y, theta.o, theta.bo)
+
+    def lipschitz_bound(self, theta: AttentionTheta, radius: float) -> Float[Tensor, "*batched"]:
+        """How much the velocity of a cloud in the ball of this radius can change, for each unit its tokens move.
+
+            max_i |A(x_i, mu) - A(x'_i, mu')| <= bound max_i |x_i - x'_i|
+            bound = sum_k p_k |O_k^T V_k| ( beta R^2 |K_k^T Q_k| + 1 + 2 beta R |q_k| ) ,   |q_k| <= |K_k^T Q_k| R
+
+        By D_q Gamma = beta Cov and the W_infinity bound of Gamma, both masses alike (docs/mathematics.md, section 8).
+        """
+        if self.rotary is not None or self.kernel.nodes != 1 or self.causal:
+            cure = "Ask plain attention: no rotary positions, Dense() kernels, not causal."
+            reject("operator", self, "the bound is known for plain attention only", cure)
+        if not radius > 0:
+            reject("radius", radius, "tokens live in a ball", "Pass radius > 0.")
+        beta = abs(self.inverse_temperature)
+        turn = torch.linalg.matrix_norm(theta.k.mT @ theta.q, ord=2)
+        query = turn * radius
+        if theta.bq is not None:
+            query = query + (theta.k.mT @ theta.bq.unsqueeze(-1)).squeeze(-1).norm(dim=-1)
+        spread = torch.linalg.matrix_norm(theta.o.mT @ theta.v, ord=2)
+        p = spread.new_ones(()) if theta.p is None else theta.p
+        return (p * spread * (beta * radius**2 * turn + 1.0 + 2.0 * beta * radius * query)).sum(-1)
 
     def _turned(self, x: Tensor, measure: Measure) -> Tensor:
         return x if self.rotary is None else self.rotary.turned(x, measure, self.key)

@@ -1,0 +1,224 @@
+"""`continua lab`: experiments that measure what theory claims."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, final
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from continua.core.errors import reject
+from continua.lab import (
+    AbstractEngine,
+    AbstractExperiment,
+    AdamWCompactness,
+    AdamWLimit,
+    AttentionLipschitz,
+    Clusters,
+    DepthLimit,
+    DimensionFree,
+    FastestMode,
+    Finished,
+    LionsDerivative,
+    Local,
+    MeanField,
+    Overlap,
+    PostNorm,
+    Ray,
+    RMSScaling,
+    SDEScaling,
+    Shelf,
+)
+from continua.lab.sweep import Progress
+from continua.report import write_report
+from continua.runs import Run
+from continua.runs.figures import keep_section
+
+EXPERIMENTS: dict[str, AbstractExperiment] = {
+    experiment.name: experiment
+    for experiment in (
+        DepthLimit(),
+        AdamWLimit(),
+        AdamWCompactness(),
+        DimensionFree(),
+        LionsDerivative(),
+        AttentionLipschitz(),
+        MeanField(),
+        Clusters(),
+        RMSScaling(),
+        PostNorm(),
+        SDEScaling(),
+    )
+}
+"""The one table from words to experiments."""
+
+_COLOURS = {"holds": "green", "fails": "bold red", "inconclusive": "yellow"}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Lab:
+    """Measure what theory claims: list, run NAME, run all, report.
+
+    Each experiment states its claim and its source, measures in float64 with fixed seeds, and ends with a verdict:
+    holds, fails or inconclusive. Results are kept cell by cell, so that a killed sweep goes on where it stopped. Exit
+    code 1: a verdict is `fails`.
+    """
+
+    action: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="list|run|report")] = "list"
+    """what to do"""
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
+    """which experiment, or all"""
+    quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """sizes of seconds"""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """print one JSON object a line, and nothing else"""
+    tokens: int | None = None
+    """clusters: ask for the overlap of so many tokens that start orthonormal (with --beta and --time)"""
+    beta: float | None = None
+    """clusters: the inverse temperature of a single question"""
+    time: float | None = None
+    """clusters: the time of a single question"""
+    circle: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """clusters: ask for the fastest mode of uniform tokens on the circle (with --beta)"""
+    engine: str = "local"
+    """where cells run: local (processes on this machine) or ray (a cluster; needs the extra `scale`)"""
+    processes: int | None = None
+    """how many processes; by default one with --quick, else one a core"""
+    folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("runs/lab")
+    """where results are kept"""
+
+    def run(self, console: Console) -> int:
+        """Runs the command; 1 where a verdict is `fails`."""
+        if self.action == "list":
+            console.print(_listed())
+            return 0
+        if self.action == "run":
+            return self._measure(console)
+        if self.action == "report":
+            return self._report(console)
+        reject("action", self.action, "the lab knows list, run and report", "Try `continua lab run clusters --quick`.")
+
+    def _measure(self, console: Console) -> int:
+        chosen, engine = self._chosen(), self._engine()
+        asked = self._asks()
+        run = None if asked else _opened(self.folder)
+        shelf = Shelf() if asked else Shelf(self.folder / "cells")
+        failed = False
+        with _bar(shown=not asked) as progress:
+            for experiment in chosen:
+                finished = Finished.of(experiment, progress, engine, shelf)
+                record = finished.record()
+                failed = failed or record["verdict"] == "fails"
+                if run is not None:
+                    command = f"continua lab run {experiment.name}{' --quick' if self.quick else ''}"
+                    run.record("experiment", quick=self.quick, **record)
+                    keep_section(run, experiment.name, finished.section(command))
+                if self.json:
+                    print(json.dumps(record), flush=True)
+                else:
+                    _show(console, record)
+        if run is not None:
+            run.end("finished")
+        if not self.json and run is not None:
+            console.print(f"kept in {self.folder}; `continua lab report` tells all of it", soft_wrap=True)
+        return 1 if failed else 0
+
+    def _asks(self) -> bool:
+        """Whether this is a single question about clusters."""
+        return self.circle or any(value is not None for value in (self.tokens, self.beta, self.time))
+
+    def _chosen(self) -> list[AbstractExperiment]:
+        if self._asks():
+            return [self._question()]
+        if self.name != "all" and self.name not in EXPERIMENTS:
+            reject("name", self.name, "there is no such experiment", f"Choose from {', '.join(EXPERIMENTS)} or all.")
+        chosen = list(EXPERIMENTS.values()) if self.name == "all" else [EXPERIMENTS[self.name]]
+        return [experiment.quick() if self.quick else experiment for experiment in chosen]
+
+    def _question(self) -> AbstractExperiment:
+        example = "Try `continua lab run clusters --tokens 8 --beta 4 --time 2` or `... --circle --beta 9`."
+        if self.name != "clusters":
+            reject("name", self.name, "only clusters answers single questions", example)
+        if self.beta is None:
+            reject("beta", self.beta, "the question needs an inverse temperature", example)
+        if self.circle:
+            if self.tokens is not None or self.time is not None:
+                reject("circle", True, "the ring is a continuum without time", "Leave out --tokens and --time.")
+            return FastestMode(self.beta)
+        if self.tokens is None or self.time is None:
+            reject("tokens, time", (self.tokens, self.time), "an overlap needs both", example)
+        return Overlap(self.tokens, self.beta, self.time)
+
+    def _engine(self) -> AbstractEngine:
+        if self.engine == "ray":
+            return Ray()
+        if self.engine != "local":
+            reject("engine", self.engine, "there is no such engine", "Choose local or ray.")
+        return Local(1 if self.processes is None and self.quick else self.processes)
+
+    def _report(self, console: Console) -> int:
+        run = Run.open(self.folder)
+        latest = {record["experiment"]: record for record in run.records("experiment")}
+        for record in latest.values():
+            _show(console, record)
+        console.print(f"report: {write_report([self.folder])}", soft_wrap=True)
+        return 0
+
+
+def _opened(folder: Path) -> Run:
+    """The lab's run folder, begun if there is none."""
+    return Run.open(folder) if (folder / "manifest.json").is_file() else Run.begin(folder, "lab", {"task": "the lab"})
+
+
+@contextmanager
+def _bar(shown: bool) -> Iterator[Progress]:
+    """A progress bar on standard error; results go to standard output."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), disable=not shown, transient=True) as bar:
+        tasks: dict[str, int] = {}
+
+        def progress(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = int(bar.add_task(name, total=total))
+            bar.update(tasks[name], completed=done)  # type: ignore[arg-type]
+
+        yield progress
+
+
+def _listed() -> Table:
+    table = Table()
+    for name in ("experiment", "claim", "source"):
+        table.add_column(name)
+    for name, experiment in EXPERIMENTS.items():
+        table.add_row(name, experiment.claim, experiment.source)
+    return table
+
+
+def _show(console: Console, record: dict) -> None:
+    word = record["verdict"]
+    console.print(f"[bold]{record['experiment']}[/bold]: {record['claim']}", highlight=False)
+    console.print(f"  source: {record['source']}", highlight=False)
+    for name, value in record["measured"].items():
+        if name != "reason":
+            against = record["bound"].get(name)
+            beside = "" if against is None else f"   (claimed: {_number(against)})"
+            console.print(f"  {name}: {_number(value)}{beside}", highlight=False)
+    console.print(f"  [{_COLOURS[word]}]{word}[/]: {record['measured']['reason']}", highlight=False)
+    console.print(f"  {record['seconds']:.1f} s\n", highlight=False)
+
+
+def _number(value: object) -> str:
+    if isinstance(value, dict) and {"value", "low", "high"} <= value.keys():
+        return f"{value['value']:.3f} in ({value['low']:.3f}, {value['high']:.3f})"
+    if isinstance(value, dict):
+        return ", ".join(f"{k}: {_number(v)}" for k, v in value.items())
+    if isinstance(value, list):
+        return ", ".join(_number(v) for v in value)
+    return f"{value:.8g}" if isinstance(value, float) else str(value)

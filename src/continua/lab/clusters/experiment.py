@@ -1,0 +1,174 @@
+"""`clusters`: tokens on the sphere gather in clusters, stay there for long, and collapse in the end."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from typing import ClassVar, final
+
+import numpy as np
+
+from continua.core.intervals import Interval
+from continua.lab.cells import AbstractCell, Row
+from continua.lab.clusters.circle import CircleModes
+from continua.lab.clusters.equiangular import Equiangular, exact_overlap
+from continua.lab.clusters.questions import DIGITS, SOURCE, rates_figure
+from continua.lab.clusters.sphere import Collapse, Film, Metastable
+from continua.lab.experiment import AbstractExperiment, Findings
+from continua.lab.verdicts import all_of, at_least, at_most, equals
+from continua.runs.figures import AbstractFigure, Lines, Paths, Scale, Series
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Clusters(AbstractExperiment):
+    """Equiangular tokens, modes on the circle, metastability, collapse."""
+
+    starts: tuple[tuple[int, float], ...] = ((2, 0.5), (4, 1.0), (8, 4.0), (16, 2.0), (32, 9.0))
+    times: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0)
+    betas: tuple[float, ...] = (1.0, 4.0, 9.0, 25.0, 64.0)
+    lasting: tuple[float, ...] = (2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
+    widths: tuple[int, ...] = (16, 64, 256)
+    seeds: int = 8
+    film: float = 60.0
+
+    name: ClassVar[str] = "clusters"
+    claim: ClassVar[str] = (
+        "tokens on the sphere follow the exact equation when they start orthonormal, bunch on the circle at the "
+        "rates lambda_k, stay apart for a time that grows exponentially in beta, and in high dimension collapse to "
+        "one point at the rate e^{-2t}"
+    )
+    formula: ClassVar[str] = 'lambda_k = frac{k^2 I_k(beta)}{beta I_0(beta)} , " " 1 - g(t) ~ e^{-2t}'
+    source: ClassVar[str] = SOURCE
+
+    def quick(self) -> "Clusters":
+        return Clusters(
+            starts=((4, 1.0), (8, 4.0), (32, 9.0)),
+            betas=(1.0, 4.0, 9.0, 25.0),
+            lasting=(3.0, 4.0, 5.0, 6.0),
+            widths=(16, 64),
+            seeds=4,
+        )
+
+    def cells(self) -> Sequence[AbstractCell]:
+        return [
+            *(Equiangular(n, beta, t) for n, beta in self.starts for t in self.times),
+            *(CircleModes(beta) for beta in self.betas),
+            *(Metastable(8, beta) for beta in self.lasting),
+            *(Collapse(12, width, 1.0, 12.0, self.seeds) for width in self.widths),
+            Film(48, 9.0, self.film),
+        ]
+
+    def conclude(self, rows: Sequence[Row]) -> Findings:
+        counts = (len(self.starts) * len(self.times), len(self.betas), len(self.lasting), len(self.widths))
+        left = iter(rows)
+        angles, modes, lasting, collapse = (list(itertools.islice(left, count)) for count in counts)
+        overlap_gap = max(abs(row["overlap"] - row["exact"]) for row in angles)
+        rate_gap = max(abs(row["rate"] - row["formula_rate"]) for row in modes)
+        time_gap = max(abs(row["time"] / row["exact"] - 1.0) for row in lasting)
+        rates = [_rate(row) for row in collapse]
+        growth = _growth(lasting)
+        judgement = all_of(
+            at_most("largest gap of overlaps", overlap_gap, DIGITS),
+            at_most("largest gap of rates", rate_gap, DIGITS),
+            at_most("largest relative gap of half-times", time_gap, 1e-6),
+            *(
+                equals(f"collapse rate, width {r['width']}", rate, 2.0, 0.05)
+                for r, rate in zip(collapse, rates, strict=True)
+            ),
+            at_least("least gain of that growth with beta", min(np.diff(growth)), 0.0),
+            at_least("growth of the half-time for each unit of beta", min(growth), 1.5),
+        )
+        measured = {
+            "overlap_gap": overlap_gap,
+            "rate_gap": rate_gap,
+            "modes": [row["mode"] for row in modes],
+            "rates": [row["rate"] for row in modes],
+            "half_time_gap": time_gap,
+            "half_time_growth": growth,
+            "collapse_rates": rates,
+        }
+        bound = {
+            "overlap_gap": DIGITS,
+            "rate_gap": DIGITS,
+            "modes": [row["formula_mode"] for row in modes],
+            "rates": [row["formula_rate"] for row in modes],
+            "half_time_gap": 1e-6,
+            "collapse_rates": 2.0,
+        }
+        figures = (*self._figures(angles, lasting, collapse), rates_figure(modes), _film(rows[-1]))
+        return Findings([*angles, *lasting], figures, measured, bound, judgement)
+
+    def _figures(
+        self, angles: Sequence[Row], lasting: Sequence[Row], collapse: Sequence[Row]
+    ) -> Sequence[AbstractFigure]:
+        grid = np.linspace(0.0, max(self.times), 121)
+        curves: list[Series] = []
+        for colour, (n, beta) in enumerate(self.starts):
+            name = f"n = {n}, beta = {beta:g}"
+            exact = [exact_overlap(n, beta, float(t)) for t in grid]
+            curves.append(Series.of(f"{name}, exact", grid, exact, colour=colour))
+            own = [row for row in angles if (row["tokens"], row["beta"]) == (n, beta)]
+            x, y = [row["time"] for row in own], [row["overlap"] for row in own]
+            curves.append(Series.of(f"{name}, particles", x, y, mark="points", colour=colour))
+        overlaps = Lines(
+            title="overlap of tokens that start orthonormal",
+            caption="With large beta the overlap stays near zero for long: metastability.",
+            measured="Dormand-Prince with tangential projected steps at 1e-11, float64",
+            x=Scale("time t"),
+            y=Scale("common inner product"),
+            series=tuple(curves),
+        )
+        betas = [row["beta"] for row in lasting]
+        plateau = Lines(
+            title="how long tokens stay apart",
+            x=Scale("beta"),
+            y=Scale("time until the overlap is 1/2", log=True),
+            series=(
+                Series.of("exact", betas, [row["exact"] for row in lasting]),
+                Series.of("particles", betas, [row["time"] for row in lasting], mark="points", colour=0),
+            ),
+        )
+        falls = Lines(
+            title="collapse of random tokens in high dimension",
+            caption="The largest 1 - <x_i, x_j>, mean over seeds; the dashed line falls like e^{-2t}.",
+            x=Scale("time t"),
+            y=Scale("largest 1 - <x_i, x_j>", log=True),
+            series=(
+                *(Series.of(f"width {r['width']}", r["times"], np.mean(r["gaps"], 0)) for r in collapse),
+                Series.of("e^{-2t}", collapse[0]["times"], np.exp(-2 * np.array(collapse[0]["times"])), mark="dashed"),
+            ),
+        )
+        return overlaps, plateau, falls
+
+
+def _rate(row: Row) -> Interval:
+    """The exponential rate at which the largest gap falls, while it is small and not yet rounding."""
+    times, gaps = np.array(row["times"]), np.array(row["gaps"])
+    slopes = []
+    for gap in gaps:
+        kept = (gap < 1e-2) & (gap > 1e-8)
+        slopes.append(-np.polyfit(times[kept], np.log(gap[kept]), 1)[0] if kept.sum() > 2 else math.nan)
+    mean, half = float(np.mean(slopes)), 2.0 * float(np.std(slopes)) / math.sqrt(len(slopes))
+    return Interval(mean, mean - half, mean + half)
+
+
+def _growth(lasting: Sequence[Row]) -> list[float]:
+    """T(beta')/T(beta) for neighbours, for each unit of beta; it rises towards e, since T ~ e^beta/(2 beta)."""
+    pairs = itertools.pairwise(lasting)
+    return [(b["time"] / a["time"]) ** (1.0 / (b["beta"] - a["beta"])) for a, b in pairs]
+
+
+def _film(row: Row) -> Paths:
+    return Paths(
+        title="tokens on the circle",
+        caption="Move the slider: clusters form early, and merge only much later.",
+        measured=f"{row['tokens']} tokens, beta = {row['beta']:g}",
+        x=Scale("x_1"),
+        y=Scale("x_2"),
+        depths=np.array(row["times"]),
+        points=np.array(row["points"]),
+        tokens=np.arctan2(np.array(row["points"])[0, :, 1], np.array(row["points"])[0, :, 0]),
+        hue="angle at the start",
+        slider="time t",
+    )

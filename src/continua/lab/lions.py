@@ -1,0 +1,135 @@
+"""`lions-derivative`: the derivative of attention with respect to the measure, in closed form."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import ClassVar, TypeAlias, final
+
+import torch
+
+from continua.core.seeds import generator_of
+from continua.core.shapes import Float, Points, Tensor
+from continua.lab.cells import AbstractCell, Row
+from continua.lab.experiment import AbstractExperiment, Findings
+from continua.lab.flows import identity_theta
+from continua.lab.verdicts import all_of, at_most
+from continua.operators import Attention, Exact, Tilted, radial
+from continua.runs.figures import Lines, Scale, Series
+from continua.spaces import Cloud
+
+Queries: TypeAlias = Float[Tensor, "batch queries width"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class LionsGap(AbstractCell):
+    """Closed forms of d_mu Gamma and D_q Gamma against N autograd, differences, and a change of mass."""
+
+    tokens: int
+    width: int
+    beta: float
+    radius: float
+    seed: int
+
+    def measure(self) -> Row:
+        generator = generator_of(self.seed)
+        x = 1.5 * torch.randn(1, self.tokens, self.width, generator=generator, dtype=torch.float64)
+        # On the sphere |x| = R itself P_R has no derivative: differences must not straddle it.
+        x = torch.where((x.norm(dim=-1, keepdim=True) - self.radius).abs() < 0.01, 1.05 * x, x)
+        q = torch.randn(1, 1, self.width, generator=generator, dtype=torch.float64)
+        tilted = Tilted(Cloud(x), q, self.beta, self.radius)
+        closed = tilted.lions(x)[0, 0]  # (tokens width width)
+        own = self.tokens * _jacobian(lambda points: self._gamma(q, points), x).transpose(0, 1)
+        slope = _jacobian(lambda query: self._gamma(query, x), q)[:, 0]
+        size = closed.abs().max()
+        return dataclasses.asdict(self) | {
+            "autograd": float((closed - own).abs().max() / size),
+            "differences": float((closed - self._differences(q, x)).abs().max() / size),
+            "mass": self._mass(q, x),
+            "slope": float((tilted.slope[0, 0] - slope).abs().max() / slope.abs().max()),
+            "outside": float((x.norm(dim=-1) > self.radius).double().mean()),
+            "slope_norm": float(torch.linalg.matrix_norm(tilted.slope[0, 0], ord=2)),
+            "slope_bound": self.beta * self.radius**2,
+        }
+
+    def _gamma(self, q: Queries, x: Points, mass: Float[Tensor, "batch tokens"] | None = None) -> Queries:
+        """Gamma(q, P# mu) by the project's attention."""
+        operator = Attention(1, self.width, beta=self.beta, biased=False, integral=Exact(materialised=True))
+        theta, cloud = identity_theta(self.width), Cloud(radial(x, self.radius), mass)
+        return operator.attend(theta, Cloud(q), operator.memory(theta, cloud))
+
+    def _differences(self, q: Queries, x: Points) -> Float[Tensor, "tokens width width"]:
+        """Central differences of fourth order, all tokens and coordinates at once."""
+        h, count = 1e-4, self.tokens * self.width
+        steps = h * torch.eye(count, dtype=torch.float64).view(count, self.tokens, self.width)
+        queries = q.expand(count, 1, -1)
+        at = [self._gamma(queries, x + k * steps)[:, 0] for k in (-2, -1, 1, 2)]
+        slopes = (at[0] - 8 * at[1] + 8 * at[2] - at[3]) / (12 * h)  # (tokens*width, width)
+        return self.tokens * slopes.view(self.tokens, self.width, self.width).mT
+
+    def _mass(self, q: Queries, x: Points) -> float:
+        """d_mu Gamma(v) is the gradient in v of the derivative when a little mass is put at v (first variation)."""
+        v = 0.5 * x[:, :1].clone().requires_grad_()
+        more, eps = torch.cat([x, v], 1), 1e-6
+        weights = torch.full((1, self.tokens + 1), 1.0 / self.tokens, dtype=torch.float64)
+
+        def with_mass(e: float) -> Tensor:
+            return self._gamma(q, more, torch.cat([(1 - e) * weights[:, :-1], weights.new_full((1, 1), e)], 1))[0, 0]
+
+        # Mass cannot be negative: a one-sided difference of third order.
+        at = [with_mass(k * eps * 100 + 1e-300) for k in (0, 1, 2, 3)]
+        variation = (-11 * at[0] + 18 * at[1] - 9 * at[2] + 2 * at[3]) / (6 * eps * 100)
+        rows = [torch.autograd.grad(part, v, retain_graph=True)[0][0, 0] for part in variation]
+        closed = Tilted(Cloud(x), q, self.beta, self.radius).lions(v.detach())[0, 0, 0]
+        return float((torch.stack(rows) - closed).abs().max() / closed.abs().max())
+
+
+def _jacobian(function: Callable[[Points], Tensor], x: Points) -> Float[Tensor, "width tokens width"]:
+    """The derivative of the first token of a first sequence with respect to all tokens of another."""
+    found = torch.autograd.functional.jacobian(lambda points: function(points)[0, 0], x)
+    assert isinstance(found, Tensor)
+    return found[:, 0]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class LionsDerivative(AbstractExperiment):
+    """Closed form against three other ways, tokens outside the ball included."""
+
+    name: ClassVar[str] = "lions-derivative"
+    claim: ClassVar[str] = (
+        "attention is differentiable in the measure; its Lions derivative has a closed form, equal to N times the "
+        "derivative in one token; the derivative in the query is beta times a covariance, of norm at most beta R^2"
+    )
+    formula: ClassVar[str] = (
+        "del_mu Gamma(q, mu)(v) = frac{e^{beta ⟨q, P_R v⟩}}{Z} [ I + beta (P_R v - Gamma) q^T ] DP_R(v)"
+    )
+    source: ClassVar[str] = "arXiv 2605.11059, Lemmas 1, 10 and 11"
+
+    sizes: tuple[tuple[int, int, float], ...] = ((4, 2, 0.5), (16, 3, 1.0), (32, 8, 1.0), (64, 4, 3.0), (128, 16, 0.5))
+    seeds: int = 4
+
+    def quick(self) -> "LionsDerivative":
+        return LionsDerivative(sizes=self.sizes[:4], seeds=2)
+
+    def cells(self) -> Sequence[AbstractCell]:
+        return [LionsGap(n, d, beta, 2.0, seed) for n, d, beta in self.sizes for seed in range(self.seeds)]
+
+    def conclude(self, rows: Sequence[Row]) -> Findings:
+        worst = {name: max(row[name] for row in rows) for name in ("autograd", "slope", "differences", "mass")}
+        limits = {"autograd": 1e-12, "slope": 1e-12, "differences": 1e-8, "mass": 1e-5}
+        ratio = max(row["slope_norm"] / row["slope_bound"] for row in rows)
+        judgement = all_of(
+            *(at_most(f"closed form against {name}", worst[name], limits[name]) for name in worst),
+            at_most("|D_q Gamma| of its bound beta R^2", ratio, 1.0),
+        )
+        measured = {**worst, "slope_of_bound": ratio, "tokens_outside": max(row["outside"] for row in rows)}
+        names = tuple(worst)
+        figure = Lines(
+            title="relative gaps of the closed form",
+            x=Scale("cell"),
+            y=Scale("largest relative gap", log=True),
+            series=tuple(
+                Series.of(name, range(len(rows)), [row[name] for row in rows], mark="points") for name in names
+            ),
+        )
+        return Findings(rows, (figure,), measured, {**limits, "slope_of_bound": 1.0}, judgement)

@@ -1,0 +1,173 @@
+"""`attention-lipschitz`: how much attention stretches Wasserstein distances, searched for the worst case."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from typing import ClassVar, TypeAlias, final
+
+import torch
+
+from continua.core.extras import extra
+from continua.core.seeds import generator_of
+from continua.core.shapes import Float, Points, Tensor
+from continua.lab.cells import AbstractCell, Row
+from continua.lab.experiment import AbstractExperiment, Findings
+from continua.lab.flows import identity_theta, in_ball, random_theta
+from continua.lab.verdicts import all_of, at_most
+from continua.operators import Attention, radial, wasserstein_bound
+from continua.runs.figures import Lines, Scale, Series
+from continua.spaces import Cloud
+
+Queries: TypeAlias = Float[Tensor, "batch queries width"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Stretch(AbstractCell):
+    """The largest |Gamma(q, mu) - Gamma(q, mu')| / W_p(mu, mu') that gradient ascent finds, for pairs in a ball.
+
+    Distances that are reported come from POT (p finite) or from all couplings of equal masses (p infinite). During the
+    ascent tokens are coupled as they are numbered, which bounds the distance from above and the ratio from below.
+    """
+
+    p: float
+    beta: float
+    radius: float
+    query: float
+    tokens: int
+    pairs: int
+    ascent: int
+    width: int = 2
+
+    def measure(self) -> Row:
+        q = torch.zeros(self.pairs, 1, self.width, dtype=torch.float64)
+        q[..., 0] = self.query
+        shape = (self.pairs, self.tokens, self.width)
+        x = in_ball(shape, self.radius, 21)
+        y = radial(x + in_ball(shape, 0.3 * self.radius, 22), self.radius)
+        drawn = self._ratios(q, x, y)
+        for _ in range(self.ascent):
+            x, y = self._climbed(q, x, y)
+        found = self._ratios(q, x, y)
+        bound = wasserstein_bound(self.beta, self.radius, self.query, self.p)
+        sizes = {"p": min(self.p, 1e9), "beta": self.beta, "radius": self.radius, "query": self.query}
+        return {**sizes, "drawn": float(drawn.max()), "found": float(max(drawn.max(), found.max())), "bound": bound}
+
+    def _gamma(self, q: Queries, x: Points) -> Queries:
+        operator, theta = Attention(1, self.width, beta=self.beta, biased=False), identity_theta(self.width)
+        return operator.attend(theta, Cloud(q), operator.memory(theta, Cloud(x)))
+
+    def _climbed(self, q: Queries, x: Points, y: Points) -> tuple[Points, Points]:
+        x, y = x.clone().requires_grad_(), y.clone().requires_grad_()
+        moved = (x - y).norm(dim=-1)
+        distance = moved.amax(-1) if math.isinf(self.p) else moved.pow(self.p).mean(-1).pow(1.0 / self.p)
+        ratio = (self._gamma(q, x) - self._gamma(q, y)).norm(dim=-1)[:, 0] / distance
+        slopes = torch.autograd.grad(ratio.log().sum(), (x, y))
+        step = 0.03 * self.radius
+
+        def climbed(points: Points, slope: Points) -> Points:
+            norm = slope.norm(dim=(-1, -2), keepdim=True).clamp_min(1e-12)
+            return radial(points.detach() + step * slope / norm, self.radius)
+
+        return climbed(x, slopes[0]), climbed(y, slopes[1])
+
+    def _ratios(self, q: Queries, x: Points, y: Points) -> Float[Tensor, " batch"]:
+        gap = (self._gamma(q, x) - self._gamma(q, y)).norm(dim=-1)[:, 0]
+        return gap / wasserstein(x, y, self.p).clamp_min(1e-9)
+
+
+def wasserstein(x: Points, y: Points, p: float) -> Float[Tensor, " batch"]:
+    """W_p between uniform clouds of the same size: `ot.emd2`, or every coupling of a few tokens where p is infinite."""
+    costs = torch.cdist(x, y)
+    if math.isinf(p):
+        rows = torch.arange(x.shape[1])
+        orders = torch.tensor(list(itertools.permutations(range(x.shape[1]))))
+        return costs[:, rows, orders].amax(-1).amin(-1)
+    ot = extra("ot", "peers")
+    return torch.tensor(
+        [float(ot.emd2([], [], cost.pow(p).numpy())) ** (1.0 / p) for cost in costs], dtype=torch.float64
+    )
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class VelocityStretch(AbstractCell):
+    """The largest change of velocity for each unit that tokens move, against `operator.lipschitz_bound`."""
+
+    heads: int
+    width: int
+    radius: float
+    pairs: int
+    ascent: int
+
+    def measure(self) -> Row:
+        operator = Attention(self.heads, self.width, beta=1.0, biased=False, measured=True)
+        theta = random_theta(self.heads, self.width, self.width, 1.5, 31)
+        x = in_ball((self.pairs, 6, self.width), self.radius, 32)
+        d = torch.randn(x.shape, generator=generator_of(33), dtype=torch.float64)
+        best = 0.0
+        for _ in range(self.ascent + 1):
+            x, d = x.detach().requires_grad_(), d.detach().requires_grad_()
+            y = radial(x + 1e-2 * d / d.norm(dim=-1, keepdim=True).amax(-2, keepdim=True), self.radius)
+            change = operator.velocity(theta, Cloud(x)) - operator.velocity(theta, Cloud(y))
+            ratio = change.norm(dim=-1).amax(-1) / (x - y).norm(dim=-1).amax(-1)
+            best = max(best, float(ratio.detach().max()))
+            slopes = torch.autograd.grad(ratio.log().sum(), (x, d))
+            unit = [s / s.norm(dim=(-1, -2), keepdim=True).clamp_min(1e-12) for s in slopes]
+            x, d = radial(x.detach() + 0.1 * unit[0], self.radius), d.detach() + 0.5 * unit[1]
+        return {"radius": self.radius, "found": best, "bound": float(operator.lipschitz_bound(theta, self.radius))}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AttentionLipschitz(AbstractExperiment):
+    """Corollary 2 under adversarial search, for several p; the operator's own bound."""
+
+    name: ClassVar[str] = "attention-lipschitz"
+    claim: ClassVar[str] = (
+        "on a ball attention is Lipschitz in the measure for every Wasserstein distance, without an exponential at "
+        "p = infinity; the operator's own bound on the whole velocity holds"
+    )
+    formula: ClassVar[str] = "|Gamma(q,mu) - Gamma(q,mu')| ≤ (1 + 2 beta R |q|) e^{2 beta R |q| / p} W_p(mu, mu')"
+    source: ClassVar[str] = "arXiv 2605.11059, Corollaries 2 and 12, Remark 3"
+
+    powers: tuple[float, ...] = (1.0, 2.0, 4.0, math.inf)
+    tilts: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    pairs: int = 128
+    ascent: int = 150
+
+    def quick(self) -> "AttentionLipschitz":
+        return AttentionLipschitz(tilts=(0.5, 2.0), pairs=32, ascent=40)
+
+    def cells(self) -> Sequence[AbstractCell]:
+        return [
+            *(Stretch(p, 1.0, 1.0, t, 5, self.pairs, self.ascent) for p in self.powers for t in self.tilts),
+            *(VelocityStretch(4, 4, r, self.pairs, self.ascent) for r in (0.5, 1.0, 2.0)),
+        ]
+
+    def conclude(self, rows: Sequence[Row]) -> Findings:
+        measures, velocities = rows[:-3], rows[-3:]
+        worst = {"W_p stretch of its bound": max(row["found"] / row["bound"] for row in measures)}
+        worst["velocity stretch of its bound"] = max(row["found"] / row["bound"] for row in velocities)
+        judgement = all_of(*(at_most(name, value, 1.0) for name, value in worst.items()))
+        series: list[Series] = []
+        for colour, p in enumerate(self.powers):
+            own = [row for row in measures if row["p"] == min(p, 1e9)]
+            tilt = [row["query"] for row in own]
+            name = "p infinite" if math.isinf(p) else f"p = {p:g}"
+            series.append(Series.of(f"{name}, found", tilt, [row["found"] for row in own], mark="both", colour=colour))
+            series.append(
+                Series.of(f"{name}, bound", tilt, [row["bound"] for row in own], mark="dashed", colour=colour)
+            )
+        figure = Lines(
+            title="how much attention stretches W_p",
+            measured=f"{self.pairs} pairs of 5 tokens, {self.ascent} steps of gradient ascent; distances from POT",
+            x=Scale("beta R |q|"),
+            y=Scale("largest ratio", log=True),
+            series=tuple(series),
+        )
+        found = {
+            f"found / bound, p = {row['p']:g}, tilt {row['query']:g}": row["found"] / row["bound"] for row in measures
+        }
+        return Findings(rows, (figure,), {**worst, **found}, dict.fromkeys(worst, 1.0), judgement)

@@ -1,0 +1,7 @@
+"""Training in the lab: finite networks by the batch, and their exact limit."""
+
+from continua.lab.training.adamw_limit import AdamWLimit
+from continua.lab.training.compactness import AdamWCompactness
+from continua.lab.training.dimension_free import DimensionFree
+
+__all__ = ["AdamWCompactness", "AdamWLimit", "DimensionFree"]

@@ -1,0 +1,148 @@
+"""The infinitely deep and wide limit of training, exactly: an atomic law, and collocation over depth."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from continua.core.errors import SolveError
+from continua.core.shapes import Float, Points, Tensor
+from continua.lab.training.problem import Problem, Training
+from continua.operators import AttentionTheta, pullback
+from continua.spaces import Cloud
+
+_CLOSE = 1e-14
+
+
+class Course(NamedTuple):
+    """The limit at the collocation nodes: states, adjoints, and the loss of training."""
+
+    states: Float[Tensor, "nodes sequences tokens width"]
+    adjoints: Float[Tensor, "nodes sequences tokens width"]
+    loss: float
+
+
+class Limit:
+    """dx/dt = A(x, m_t, nu_t), dp/dt = -Psi, with nu_t^k the image of nu^0 under k updates at depth t.
+
+    With atoms, nu_t^k = (1/M) sum_m delta_{Phi_t^k(theta^m)}: each atom is a path over depth, known at Chebyshev nodes.
+    Both equations are solved as fixed points x = x(0) + int A (Picard), all nodes in one call of the operator; the
+    integral over the nodes is that of the interpolating polynomial, so the error falls faster than any power.
+    """
+
+    def __init__(self, problem: Problem, nodes: int = 33) -> None:
+        self.problem = problem
+        self.depths, self._integral = _collocation(nodes)
+        self._back = self._integral[-1:] - self._integral  # int_t^1
+        law = problem.law()
+        self.q, self.k, self.v, self.o = (w.repeat(nodes, 1, 1, 1) for w in (law.q, law.k, law.v, law.o))
+        self.operator = problem.operator(problem.atoms)
+        self._masses = torch.full((nodes * problem.sequences, problem.atoms), 1.0 / problem.atoms, dtype=torch.float64)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """Q, K, V, O of every atom at every node: each (nodes, atoms, key, width)."""
+        return [self.q, self.k, self.v, self.o]
+
+    def both(self) -> Course:
+        """Solves both equations; gradients at the nodes are left in `.grad` of the parameters."""
+        theta = AttentionTheta(
+            *(w.repeat_interleave(self.problem.sequences, 0) for w in self.parameters), p=self._masses
+        )
+        start = self.problem.start()
+        nodes = len(self.depths)
+        measure = Cloud(start.repeat(nodes, 1, 1)).measure
+
+        def forward(x: Points) -> Points:
+            return self._summed(self._integral, self.operator.velocity(theta, Cloud.on(x, measure)), start)
+
+        x = _fixed_point(forward, start.repeat(nodes, 1, 1))
+        end = self.problem.costate(x.unflatten(0, (nodes, -1))[-1])
+
+        def backward(p: Points) -> Points:
+            return self._summed(self._back, pullback(self.operator, theta, Cloud.on(x, measure), p).points, end)
+
+        p = _fixed_point(backward, end.repeat(nodes, 1, 1))
+        gradient = pullback(self.operator, theta, Cloud.on(x, measure), p).theta
+        for w, g in zip(self.parameters, (gradient.q, gradient.k, gradient.v, gradient.o), strict=True):
+            w.grad = g.unflatten(0, (nodes, -1))[:, : self.problem.trained].mean(1)
+        states, adjoints = x.unflatten(0, (nodes, -1)), p.unflatten(0, (nodes, -1))
+        return Course(states, adjoints, float(self.problem.loss(states[-1])[0]))
+
+    def _summed(self, integral: Tensor, slopes: Points, start: Float[Tensor, "sequences tokens width"]) -> Points:
+        whole = slopes.unflatten(0, (len(self.depths), -1))
+        return (start + torch.tensordot(integral, whole, 1)).flatten(0, 1)
+
+
+def trained_limit(limit: Limit, training: Training, updates: int, watch: Callable[[int, Course], None]) -> None:
+    """As `trained`, for the limit."""
+    optimiser = training.optimiser(limit.parameters)
+    with torch.no_grad():
+        for update in range(updates + 1):
+            watch(update, limit.both())
+            if update < updates:
+                optimiser.step()
+
+
+class Kept(NamedTuple):
+    """The limit after some updates: its course, and the atoms at the nodes, (nodes, atoms, key, width) each."""
+
+    depths: Float[Tensor, " nodes"]
+    course: Course
+    parameters: list[Tensor]
+
+    def at(self, depths: Float[Tensor, " depths"], values: Float[Tensor, "nodes ..."]) -> Float[Tensor, "depths ..."]:
+        """Values at any depths, by the polynomial through the nodes."""
+        return torch.tensordot(_barycentric(self.depths, depths), values, 1)
+
+
+@functools.lru_cache(maxsize=4)
+def limit_courses(problem: Problem, training: Training, asked: tuple[int, ...], nodes: int) -> dict[int, Kept]:
+    """The limit after the asked numbers of updates; cells of one process share it."""
+    limit = Limit(problem, nodes)
+    kept: dict[int, Kept] = {}
+
+    def watch(update: int, course: Course) -> None:
+        if update in asked:
+            kept[update] = Kept(limit.depths, course, [w.clone() for w in limit.parameters])
+
+    trained_limit(limit, training, max(asked), watch)
+    return kept
+
+
+def _fixed_point(function: Callable[[Points], Points], x: Points) -> Points:
+    for _ in range(500):
+        after = function(x)
+        gap, size = float((after - x).abs().max()), float(after.abs().max())
+        if not math.isfinite(gap):
+            break
+        x = after
+        if gap <= _CLOSE * max(1.0, size):
+            return x
+    raise SolveError("the fixed point of the limit was not reached", 1.0, "Use smaller weights, or train less.")
+
+
+def _collocation(nodes: int) -> tuple[Float[Tensor, " nodes"], Float[Tensor, "nodes nodes"]]:
+    """Chebyshev points of [0, 1], increasing, and the matrix of int_0^t over them."""
+    t = 0.5 * (1.0 - np.cos(np.pi * np.arange(nodes) / (nodes - 1)))
+    basis = np.polynomial.chebyshev
+    modes = np.eye(nodes)
+    values = basis.chebvander(2.0 * t - 1.0, nodes - 1)
+    integrals = np.stack([0.5 * basis.chebval(2.0 * t - 1.0, basis.chebint(m, lbnd=-1)) for m in modes], 1)
+    matrix = integrals @ np.linalg.inv(values)
+    return torch.from_numpy(t), torch.from_numpy(matrix)
+
+
+def _barycentric(nodes: Float[Tensor, " nodes"], asked: Float[Tensor, " asked"]) -> Float[Tensor, "asked nodes"]:
+    """The matrix of interpolation from Chebyshev points (J.-P. Berrut, L. N. Trefethen, SIAM Review 46, 2004)."""
+    weights = torch.ones_like(nodes)
+    weights[1::2] = -1.0
+    weights[[0, -1]] *= 0.5
+    gaps = asked[:, None] - nodes
+    hit = gaps.abs() < 1e-15
+    terms = weights / torch.where(hit, 1.0, gaps)
+    matrix = terms / terms.sum(-1, keepdim=True)
+    return torch.where(hit.any(-1, keepdim=True), hit.to(matrix), matrix)

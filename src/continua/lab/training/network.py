@@ -1,0 +1,89 @@
+"""Finite networks of L layers and H heads, many of them at once, trained with gradients in closed form."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from continua.core.shapes import Float, Int, Points, Tensor
+from continua.lab.training.problem import Problem, Training
+from continua.operators import AttentionTheta, pullback
+from continua.spaces import Cloud
+
+
+class Pass(NamedTuple):
+    """One pass forward and back, at every layer: states x_r and adjoints p_r, r = 0, ..., L."""
+
+    states: Float[Tensor, "depths seeds sequences tokens width"]
+    adjoints: Float[Tensor, "depths seeds sequences tokens width"]
+
+
+class Network:
+    """x_{r+1} = x_r + (1/L) A(x_r, m_r, nu_r) for many seeds at once (docs/mathematics.md, section 8).
+
+    Layers follow each other; seeds, sequences, heads and tokens are axes of tensors.
+    """
+
+    def __init__(self, problem: Problem, places: Int[Tensor, "layers seeds heads"], power: float = 1.0) -> None:
+        law = problem.law()
+        self.problem, self.places = problem, places
+        self.layers, self.seeds, self.heads = places.shape
+        self.step = self.layers**-power
+        self.q, self.k, self.v, self.o = (w[places] for w in (law.q, law.k, law.v, law.o))
+        self.operator = problem.operator(self.heads)
+        self._masses = torch.full((self.seeds * problem.sequences, self.heads), 1.0 / self.heads, dtype=torch.float64)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """Q, K, V, O: each (layers, seeds, heads, key, width)."""
+        return [self.q, self.k, self.v, self.o]
+
+    def theta(self, layer: int) -> AttentionTheta:
+        """The parameters of one layer, one set for each sequence of each seed."""
+        count = self.problem.sequences
+        spread = (w[layer].repeat_interleave(count, 0) if count > 1 else w[layer] for w in self.parameters)
+        return AttentionTheta(*spread, p=self._masses)
+
+    def forward(self) -> list[Points]:
+        """x_0, ..., x_L."""
+        x = self.problem.start().repeat(self.seeds, 1, 1)
+        measure = Cloud(x).measure
+        states = [x]
+        for layer in range(self.layers):
+            x = x + self.step * self.operator.velocity(self.theta(layer), Cloud.on(x, measure))
+            states.append(x)
+        return states
+
+    def both(self) -> Pass:
+        """A pass forward and back; the rescaled gradients are left in `.grad` of the parameters."""
+        states = self.forward()
+        measure = Cloud(states[0]).measure
+        p = self.problem.costate(states[-1])
+        adjoints = [p]
+        for w in self.parameters:
+            w.grad = torch.empty_like(w) if w.grad is None else w.grad
+        for layer in reversed(range(self.layers)):
+            back = pullback(self.operator, self.theta(layer), Cloud.on(states[layer], measure), p)
+            p = p + self.step * back.points
+            adjoints.append(p)
+            self._keep(layer, back.theta)
+        shape = (self.seeds, self.problem.sequences)
+        stacked = (torch.stack(path).unflatten(1, shape) for path in (states, adjoints[::-1]))
+        return Pass(*stacked)
+
+    def _keep(self, layer: int, gradient: AttentionTheta) -> None:
+        """Mean over the sequences that are trained on."""
+        shape = (self.seeds, self.problem.sequences)
+        for w, g in zip(self.parameters, (gradient.q, gradient.k, gradient.v, gradient.o), strict=True):
+            assert w.grad is not None
+            torch.mean(g.unflatten(0, shape)[:, : self.problem.trained], 1, out=w.grad[layer])
+
+
+def trained(network: Network, training: Training, updates: int, watch: Callable[[int, Pass], None]) -> None:
+    """`updates` updates of all seeds at once; `watch` sees every pass, the one after the last update included."""
+    optimiser = training.optimiser(network.parameters)
+    with torch.no_grad():
+        for update in range(updates + 1):
+            watch(update, network.both())
+            if update < updates:
+                optimiser.step()

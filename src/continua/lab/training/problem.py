@@ -1,0 +1,120 @@
+"""What is trained: sequences with targets, an atomic law of the heads, and the way of training."""
+
+import dataclasses
+from typing import final
+
+import torch
+from torch.optim import SGD, Optimizer
+
+from continua.core.errors import reject
+from continua.core.seeds import generator_of
+from continua.core.shapes import Float, Int, Points, Tensor
+from continua.lab.flows import in_ball, random_theta
+from continua.operators import Attention, AttentionTheta
+from continua.optim import BlockwiseAdamW, Entrywise, Frobenius
+from continua.spaces.parameter_spaces import FlatSpace
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """AdamW, with one second moment a matrix where `blockwise` (arXiv 2605.11059, Algorithm 1); otherwise SGD."""
+
+    rate: float = 0.05
+    decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.99)
+    eps: float = 0.05
+    blockwise: bool = False
+    adaptive: bool = True
+
+    def optimiser(self, parameters: list[Tensor]) -> Optimizer:
+        """The optimiser of the project; gradients are those of section 8, rescaled by layers x heads."""
+        if not self.adaptive:
+            return SGD(parameters, lr=self.rate)
+        block = Frobenius() if self.blockwise else Entrywise()
+        space = FlatSpace(2 if self.blockwise else 0)
+        return BlockwiseAdamW(parameters, self.rate, self.betas, self.eps, self.decay, block, space)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Tokens x(0) in a ball, targets y = keep x(0) + aim u with u in the unit ball, and a quadratic loss.
+
+        loss = mean over sequences of 1/2 mean_i |x_i(1) - y_i|^2
+
+    The first `trained` of the sequences are trained on; the others are initial conditions that training never sees. The
+    law of the heads at the start is that of `atoms` equal masses, whose matrices have Frobenius norm `scale`. With an
+    `inner` dimension everything lies in one subspace of it, in general position within R^width: the same problem,
+    written in more coordinates.
+    """
+
+    tokens: int = 8
+    width: int = 8
+    key: int = 4
+    atoms: int = 4
+    sequences: int = 4
+    trained: int = 2
+    beta: float = 1.0
+    radius: float = 1.0
+    scale: float = 2.0
+    keep: float = 0.0
+    aim: float = 1.0
+    inner: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.inner is not None and not 1 <= self.inner <= self.width:
+            reject("inner", self.inner, f"a subspace of R^{self.width}", "Pass 1 or more, at most the width.")
+        if not 1 <= self.trained <= self.sequences:
+            reject("trained", self.trained, f"there are {self.sequences} sequences", "Train on 1 or more of them.")
+
+    def operator(self, heads: int) -> Attention:
+        """The attention of a layer, on the measure of its heads."""
+        return Attention(heads, self.key, beta=self.beta, biased=False, measured=True)
+
+    def start(self) -> Float[Tensor, "sequences tokens width"]:
+        """x(0) of every sequence."""
+        return self._ball(self.radius, 1000)
+
+    def targets(self) -> Float[Tensor, "sequences tokens width"]:
+        """y of every sequence."""
+        return self.keep * self.start() + self._ball(self.aim, 2000)
+
+    def law(self) -> AttentionTheta:
+        """The atoms of nu^0, as heads."""
+        law = random_theta(self.atoms, self.key, self._inner, self.scale, 3000 + self.seed)
+        return AttentionTheta(*(w @ self._frame() for w in (law.q, law.k, law.v, law.o)), p=law.p)
+
+    def _ball(self, radius: float, seed: int) -> Tensor:
+        return in_ball((self.sequences, self.tokens, self._inner), radius, seed + self.seed) @ self._frame()
+
+    @property
+    def _inner(self) -> int:
+        return self.width if self.inner is None else self.inner
+
+    def _frame(self) -> Float[Tensor, "inner width"]:
+        """Orthonormal rows that span the subspace; the identity where it is everything."""
+        if self.inner is None:
+            return torch.eye(self.width, dtype=torch.float64)
+        columns = torch.randn(self.width, self.inner, generator=generator_of(5000 + self.seed), dtype=torch.float64)
+        return torch.linalg.qr(columns).Q.mT
+
+    def drawn(self, layers: int, seeds: int, heads: int, first: int) -> Int[Tensor, "layers seeds heads"]:
+        """Which atom each head starts as: independent draws."""
+        generator = generator_of(4000 + 7919 * first + self.seed)
+        return torch.randint(self.atoms, (seeds, layers, heads), generator=generator).transpose(0, 1).contiguous()
+
+    def every(self, layers: int) -> Int[Tensor, "layers seeds heads"]:
+        """Every atom once in every layer: no sampling at all."""
+        return torch.arange(self.atoms).expand(layers, 1, self.atoms).contiguous()
+
+    def costate(self, points: Points) -> Points:
+        """p(1) = d_mu loss: x - y, for any number of networks one after another."""
+        targets = self.targets()
+        return (points.unflatten(0, (-1, len(targets))) - targets).flatten(0, 1)
+
+    def loss(self, points: Points) -> Float[Tensor, " networks"]:
+        """The training loss of each network."""
+        gaps = (points.unflatten(0, (-1, self.sequences)) - self.targets())[:, : self.trained]
+        return 0.5 * gaps.square().sum(-1).mean((-1, -2))

@@ -1,0 +1,76 @@
+"""Verdicts: what a measurement says about a claim, with the reason."""
+
+import dataclasses
+import enum
+from typing import final
+
+from continua.core.intervals import Interval
+
+
+class Word(enum.Enum):
+    """What a claim is after it was measured."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    INCONCLUSIVE = "inconclusive"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """A verdict and its reason, the numbers included; `made_of` are the judgements that it joins."""
+
+    word: Word
+    reason: str
+    made_of: tuple["Judgement", ...] = ()
+
+    @property
+    def parts(self) -> tuple["Judgement", ...]:
+        """The judgements that it joins, or itself."""
+        return self.made_of or (self,)
+
+
+def at_most(name: str, value: float, limit: float) -> Judgement:
+    """A number without statistical error against its limit; what is not a number fails."""
+    word = Word.HOLDS if value <= limit else Word.FAILS
+    return Judgement(word, f"{name} = {value:.3g} {'<=' if word is Word.HOLDS else 'exceeds'} {limit:.3g}")
+
+
+def at_least(name: str, value: float, limit: float) -> Judgement:
+    """As `at_most`, from below."""
+    word = Word.HOLDS if value >= limit else Word.FAILS
+    return Judgement(word, f"{name} = {value:.3g} {'>=' if word is Word.HOLDS else 'stays below'} {limit:.3g}")
+
+
+def no_slower(name: str, slope: Interval, limit: float, margin: float) -> Judgement:
+    """A decay at least as fast as a bound allows: slope <= limit, up to a margin that is said.
+
+    It holds when the whole interval is below limit + margin, fails when the whole interval is above it, and otherwise
+    more seeds or larger sizes are needed.
+    """
+    shown = f"{name} {slope} against at most {limit:.3f} (margin {margin:g})"
+    if slope.high <= limit + margin:
+        return Judgement(Word.HOLDS, shown)
+    if slope.low > limit + margin:
+        return Judgement(Word.FAILS, f"{shown}: slower than claimed")
+    return Judgement(Word.INCONCLUSIVE, f"{shown}: the interval is too wide")
+
+
+def equals(name: str, slope: Interval, value: float, margin: float) -> Judgement:
+    """A slope that is claimed to have one value: |slope - value| <= margin, with the interval to say how sure."""
+    shown = f"{name} {slope} against {value:.3f} (margin {margin:g})"
+    if value - margin <= slope.low and slope.high <= value + margin:
+        return Judgement(Word.HOLDS, shown)
+    if slope.high < value - margin or slope.low > value + margin:
+        return Judgement(Word.FAILS, shown)
+    return Judgement(Word.INCONCLUSIVE, f"{shown}: the interval is too wide")
+
+
+def all_of(*judgements: Judgement) -> Judgement:
+    """Fails where one fails, holds where all hold; every reason is told."""
+    words = {judgement.word for judgement in judgements}
+    reason = "; ".join(judgement.reason for judgement in judgements)
+    for word in (Word.FAILS, Word.INCONCLUSIVE):
+        if word in words:
+            return Judgement(word, reason, judgements)
+    return Judgement(Word.HOLDS, reason, judgements)

@@ -1,0 +1,70 @@
+"""`continua lab`: list, run, report; single questions; refusals."""
+
+import json
+
+import pytest
+
+from continua.cli.lab import EXPERIMENTS
+from continua.cli.main import main
+
+
+def test_the_list_names_every_experiment(capsys):
+    assert main(["lab", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in EXPERIMENTS)
+
+
+def test_a_question_is_one_line_of_json(capsys):
+    assert main(["lab", "run", "clusters", "--tokens", "8", "--beta", "4", "--time", "2", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    record = json.loads(line)
+    assert list(record) == ["experiment", "claim", "source", "measured", "bound", "verdict", "seconds"]
+    assert record["measured"]["overlap"] == pytest.approx(0.09365213, abs=6e-9)
+    assert record["measured"]["exact"] == pytest.approx(0.09365213, abs=6e-9)
+    assert record["verdict"] == "holds"
+
+
+def test_the_circle_answers_from_the_particles(capsys):
+    assert main(["lab", "run", "clusters", "--circle", "--beta", "9", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)["measured"]
+    assert measured["mode"] == 4 and measured["rate"] == pytest.approx(0.704497, abs=6e-7)
+
+
+def test_results_are_kept_and_reported(capsys, tmp_path):
+    folder = str(tmp_path / "lab")
+    assert main(["lab", "run", "lions-derivative", "--quick", "--json", "--folder", folder]) == 0
+    first = json.loads(capsys.readouterr().out)
+    cells = sorted((tmp_path / "lab" / "cells").iterdir())
+    assert len(cells) == len(EXPERIMENTS["lions-derivative"].quick().cells())
+    assert main(["lab", "run", "lions-derivative", "--quick", "--folder", folder]) == 0
+    again = capsys.readouterr().out
+    assert "holds" in again and "N times" in again.replace("\n", " ")
+    assert sorted((tmp_path / "lab" / "cells").iterdir()) == cells
+    assert main(["lab", "report", "--folder", folder]) == 0
+    page = (tmp_path / "lab" / "report.html").read_text()
+    assert "criteria are met" in page and "continua lab run lions-derivative --quick" in page
+    assert first["verdict"] == "holds"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "nothing"], "there is no such experiment"),
+        (["dance"], "list, run and report"),
+        (["run", "clusters", "--circle", "--beta", "-1"], "beta = -1.0"),
+        (["run", "clusters", "--circle", "--beta", "0"], "beta = 0.0"),
+        (["run", "clusters", "--tokens", "8", "--beta", "4"], "an overlap needs both"),
+        (["run", "clusters", "--tokens", "8", "--time", "4"], "inverse temperature"),
+        (["run", "clusters", "--circle", "--beta", "4", "--time", "2"], "without time"),
+        (["run", "mean-field", "--beta", "4"], "only clusters"),
+        (["run", "clusters", "--engine", "cloud"], "there is no such engine"),
+        (["run", "clusters", "--processes", "0"], "processes = 0"),
+        (["report", "--folder", "nowhere"], "manifest.json"),
+    ],
+)
+def test_mistakes_are_one_line(words, said, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["lab", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and len(error.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []

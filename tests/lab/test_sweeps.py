@@ -1,0 +1,101 @@
+"""Sweeps: rows kept one by one, a killed sweep that goes on, processes, and a missing cluster."""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from continua.core.extras import MissingExtraError
+from continua.lab import AbstractCell, Local, Ray, Shelf
+from continua.lab.clusters.equiangular import Equiangular
+from continua.lab.sweep import swept
+
+
+@dataclasses.dataclass(frozen=True)
+class Counted(AbstractCell):
+    """Leaves a mark each time it is measured."""
+
+    place: int
+    marks: str
+
+    def measure(self):
+        with open(self.marks, "a") as file:
+            file.write(f"{self.place}\n")
+        return {"square": self.place**2}
+
+
+def test_a_sweep_measures_only_what_is_missing(tmp_path):
+    marks, shelf = tmp_path / "marks", Shelf(tmp_path / "cells")
+    cells = [Counted(i, str(marks)) for i in range(6)]
+    for cell in cells[:4]:
+        shelf.write(cell, cell.measure())
+    damaged = tmp_path / "cells" / f"{cells[1].key()}.json"
+    damaged.write_text('{"squ')
+    seen = []
+    rows = swept("squares", cells, Local(1), shelf, lambda name, done, total: seen.append((name, done, total)))
+    assert [row["square"] for row in rows] == [0, 1, 4, 9, 16, 25]
+    assert marks.read_text().split() == ["0", "1", "2", "3", "1", "4", "5"]
+    assert seen == [("squares", done, 6) for done in (3, 4, 5, 6)]
+    assert json.loads(damaged.read_text()) == {"square": 1}
+
+
+SWEEP = """
+import dataclasses, sys, time
+from pathlib import Path
+from continua.lab import AbstractCell, Local, Shelf
+from continua.lab.sweep import silent, swept
+
+@dataclasses.dataclass(frozen=True)
+class Slow(AbstractCell):
+    place: int
+    def measure(self):
+        time.sleep(0.0 if self.place < 3 or sys.argv[2] == "go" else 60.0)
+        return {"place": self.place}
+
+class Told:
+    def __call__(self, name, done, total):
+        print(done, flush=True)
+
+rows = swept("slow", [Slow(i) for i in range(5)], Local(1), Shelf(Path(sys.argv[1])), Told())
+print([row["place"] for row in rows])
+"""
+
+
+def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path):
+    command = [sys.executable, "-c", SWEEP, str(tmp_path / "cells")]
+    killed = subprocess.Popen([*command, "wait"], stdout=subprocess.PIPE, text=True)
+    assert killed.stdout is not None
+    for wanted in ("0", "1", "2", "3"):
+        assert killed.stdout.readline().strip() == wanted
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    killed.stdout.close()
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 3
+    resumed = subprocess.run([*command, "go"], capture_output=True, text=True, check=True)
+    assert resumed.stdout.split("\n")[:4] == ["3", "4", "5", "[0, 1, 2, 3, 4]"]
+
+
+def test_processes_give_the_rows_of_one():
+    cells = [Equiangular(n, 1.0, 0.5) for n in (2, 3, 4)]
+    alone, apart = (dict(engine.rows(cells)) for engine in (Local(1), Local(2)))
+    assert alone == apart and sorted(alone) == [0, 1, 2]
+
+
+def test_a_key_changes_with_every_field():
+    keys = {Equiangular(n, beta, t).key() for n in (2, 3) for beta in (1.0, 2.0) for t in (0.5, 1.0)}
+    assert len(keys) == 8
+    assert Equiangular(2, 1.0, 0.5).key() == Equiangular(2, 1.0, 0.5).key()
+
+
+def test_without_ray_the_error_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"continua\[scale\]"):
+        list(Ray().rows([Equiangular(2, 1.0, 0.5)]))
+
+
+def test_a_sweep_needs_a_process():
+    with pytest.raises(ValueError, match="processes = 0"):
+        Local(0)

@@ -1,0 +1,102 @@
+"""Finite networks and their limit: against autograd, torch's optimiser, the project's solver and each other."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from continua.core.slopes import fitted_slope
+from continua.lab.flows import attention_flow
+from continua.lab.training.cells import AgainstLimit, ClosedForm
+from continua.lab.training.limit import Limit, limit_courses
+from continua.lab.training.network import Network, trained
+from continua.lab.training.problem import Problem, Training
+from continua.solve import Adaptive, Direct, DormandPrince, integrate
+from continua.spaces import Cloud
+
+SMALL = Problem(tokens=4, width=4, key=3, atoms=3, sequences=2, trained=1)
+
+
+def test_adjoint_and_gradient_map_are_those_of_autograd():
+    row = ClosedForm(5, 4, 3, Problem()).measure()
+    assert row["adjoint"] < 1e-12 and row["gradient"] < 1e-12
+
+
+def test_the_limit_is_the_flow_that_the_solver_finds():
+    limit = Limit(SMALL, 25)
+    with torch.no_grad():
+        course = limit.both()
+        flow = attention_flow(SMALL.operator(SMALL.atoms), SMALL.law())
+        bound = flow.bind(Cloud(SMALL.start()))
+        asked = limit.depths.tolist()
+        control = Adaptive(rtol=1e-11, atol=1e-12)
+        path = integrate(bound, bound.initial(), (0.0, 1.0), DormandPrince(), control, Direct(), asked)
+    assert path.trajectory is not None
+    assert float((course.states[-1] - path.points).abs().max()) < 1e-11
+    assert float((course.states - path.trajectory.points).abs().max()) < 1e-8  # dense output is of fourth order
+
+
+@pytest.mark.parametrize(("blockwise", "gap"), [(True, 1e-12), (False, 1e-6)])
+def test_the_limit_does_not_depend_on_its_nodes(blockwise, gap):
+    # AdamW's update g/(|g| + eps) bends where an entry of g crosses zero along depth: polynomials feel it.
+    training = Training(blockwise=blockwise)
+    coarse, fine = (limit_courses(SMALL, training, (0, 3), nodes)[3].course for nodes in (33, 49))
+    assert float((coarse.states[-1] - fine.states[-1]).abs().max()) < gap
+    assert float((coarse.adjoints[0] - fine.adjoints[0]).abs().max()) < gap
+
+
+@pytest.mark.parametrize("blockwise", [False, True])
+def test_without_sampling_everything_converges_like_one_over_the_layers(blockwise):
+    layers = (16, 32, 64, 128)
+    training = Training(blockwise=blockwise, rate=0.2 if blockwise else 0.05)
+    rows = [AgainstLimit(L, 1, 1, (0, 3), SMALL, training, sampled=False).measure() for L in layers]
+    for kind, places in (("states", (0, 1)), ("adjoints", (0, 1)), ("parameters", (1,))):
+        for place in places:
+            errors = [row[kind][place][0] ** 0.5 for row in rows]
+            assert fitted_slope(layers, errors) == pytest.approx(-1.0, abs=0.1), (kind, place)
+
+
+def test_updates_are_those_of_torch():
+    network = Network(SMALL, SMALL.drawn(3, 2, 4, 0))
+    mine = [w.clone() for w in network.parameters]
+    other = torch.optim.AdamW(mine, lr=0.05, betas=(0.9, 0.99), eps=0.05, weight_decay=0.1)
+
+    def follow(update, passed):
+        if update < 3:
+            for w, own in zip(mine, network.parameters, strict=True):
+                w.grad = own.grad.clone()
+            other.step()
+
+    trained(network, Training(), 3, follow)
+    for w, own in zip(mine, network.parameters, strict=True):
+        torch.testing.assert_close(own, w, rtol=1e-12, atol=1e-13)
+
+
+def test_seeds_do_not_see_each_other():
+    together = Network(SMALL, SMALL.drawn(6, 3, 4, 0))
+    alone = Network(SMALL, SMALL.drawn(6, 3, 4, 0)[:, 1:2].contiguous())
+    ends = {}
+    trained(together, Training(), 2, lambda update, passed: ends.update(many=passed.states[-1, 1]))
+    trained(alone, Training(), 2, lambda update, passed: ends.update(one=passed.states[-1, 0]))
+    torch.testing.assert_close(ends["many"], ends["one"], rtol=1e-12, atol=1e-13)
+
+
+def test_sampled_heads_come_closer_with_more_of_them():
+    few, many = (AgainstLimit(32, H, 24, (2,), SMALL, Training()).measure()["states"][0] for H in (1, 16))
+    assert 2.0 < (sum(few) / sum(many)) ** 0.5 < 8.0  # sixteen times the heads: a quarter of the error
+
+
+def test_a_problem_in_a_subspace_is_the_same_problem_for_blockwise_updates():
+    training = Training(blockwise=True, rate=0.2)
+    rows = [
+        AgainstLimit(8, 2, 3, (3,), dataclasses.replace(SMALL, inner=3, width=d), training).measure() for d in (3, 24)
+    ]
+    for kind in ("states", "adjoints", "parameters"):
+        assert rows[0][kind][0] == pytest.approx(rows[1][kind][0], rel=1e-6)
+
+
+def test_problems_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="trained = 3"):
+        Problem(sequences=2, trained=3)
+    with pytest.raises(ValueError, match="inner = 9"):
+        Problem(width=8, inner=9)
