@@ -65,7 +65,7 @@ def test_eval_reads_a_run(text_run, capsys):
     results = json.loads(capsys.readouterr().out)["results"]
     assert set(results) == {"continuous", "standard"}
     by_steps = results["continuous"]["depth"]
-    assert by_steps["4"]["loss"] == pytest.approx(results["continuous"]["samplings"]["as trained"]["loss"], abs=1e-5)
+    assert by_steps["2"]["loss"] == pytest.approx(results["continuous"]["samplings"]["as trained"]["loss"], abs=1e-5)
     assert main(["eval", str(text_run)]) == 0
     assert "tight adaptive solve" in capsys.readouterr().out
 
