@@ -1,12 +1,16 @@
 """The entropy penalty keeps heads alive; with the opposite sign, as one finds it written, it kills them."""
 
+import math
+
 import pytest
 import torch
 
 from continua.control import Batch, HeadNegentropy, MeanSquaredError, Objective
+from continua.control.setting import Setting
 from continua.fields import Constant, ContinuousHeads
 from continua.model import ContinuousTransformer, Embedded, Flow, Normalised, Part
 from continua.operators import Attention, Damping, Unnormalised
+from continua.optim import MirrorAdam
 from continua.solve import Direct, Euler, Fixed, Solver
 from continua.spaces import BSpline, Cloud
 
@@ -60,3 +64,24 @@ def test_the_opposite_sign_makes_it_collapse(unchecked):
 def test_a_negative_weight_is_refused(unchecked):
     with pytest.raises(ValueError, match=r"weights = -1.0.*rewards what the cost is there to prevent"):
         Objective(MeanSquaredError(), (HeadNegentropy(),), (-1.0,))
+
+
+def test_a_dead_head_has_no_slope_and_spoils_no_other(unchecked):
+    """The derivative is log(p_k/om_k) + 1 where p_k > 0; a mirror step keeps a mass of zero, whatever its slope."""
+    attention = Attention(4, 2, measured=True)
+    field = Constant(attention.spec(WIDTH)).double()
+    flow = Flow([Part(attention, field)])
+    p = field.values["p"]
+    with torch.no_grad():
+        p.copy_(torch.tensor([0.75, 0.25, 0.0, 0.0]))
+    points = torch.zeros(1, 1, WIDTH, dtype=torch.float64)
+    rate = HeadNegentropy().bind(Setting(flow, Cloud(points), None, seed=0, random=False), 0)
+    cost = rate(0.0, points, points)
+    exact = torch.tensor([0.75 * math.log(3.0)], dtype=torch.float64)
+    torch.testing.assert_close(cost.detach(), exact)
+    (g,) = torch.autograd.grad(cost.sum(), p)
+    torch.testing.assert_close(g, torch.tensor([math.log(3.0) + 1.0, 1.0, 0.0, 0.0], dtype=torch.float64))
+    p.grad = g
+    MirrorAdam([p], lr=0.1).step()
+    after = p.tolist()
+    assert after[2:] == [0.0, 0.0] and 0.5 < after[0] < 0.75 and sum(after) == pytest.approx(1.0)

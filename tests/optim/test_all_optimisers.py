@@ -150,3 +150,19 @@ def test_every_optimiser_is_here():
         if inspect.isclass(c) and issubclass(c, optim.AbstractOptimiser) and not inspect.isabstract(c)
     }
     assert kinds == offered
+
+
+@each_case
+def test_a_refused_group_does_not_stay(case):
+    """Numbers of a group are checked as those of the constructor are."""
+    optimiser = case.make([nn.Parameter(case.point(0))])
+    for name, value in {"lr": -1.0, "betas": (1.5, 0.9), "eps": -1.0, "weight_decay": -0.1, "forget": 1.5}.items():
+        if name in optimiser.defaults:
+            with pytest.raises(ValueError, match=name):
+                optimiser.add_param_group({"params": [nn.Parameter(case.point(1))], name: value})
+    if case.space.axes > 0:
+        with pytest.raises(ValueError, match="axes"):
+            optimiser.add_param_group({"params": [nn.Parameter(torch.tensor(1.0))]})
+    assert len(optimiser.param_groups) == 1
+    optimiser.add_param_group({"params": [nn.Parameter(case.point(1))], "lr": 0.5})
+    assert optimiser.param_groups[1]["lr"] == 0.5

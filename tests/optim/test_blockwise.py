@@ -112,6 +112,7 @@ def test_riemannian_adam_on_euclidean_space_is_blockwise_adam(dtype):
         ({"betas": (1.0, 0.9)}, "betas\\[0\\] = 1.0"),
         ({"lr": -1.0}, "lr = -1.0"),
         ({"weight_decay": -0.1}, "weight_decay = -0.1"),
+        ({"eps": -1.0}, "eps = -1.0"),
     ],
 )
 def test_wrong_numbers_are_named(wrong, words):
@@ -131,3 +132,30 @@ def test_sparse_gradients_are_refused():
     table(torch.tensor([1, 2])).sum().backward()
     with pytest.raises(ValueError, match="sparse"):
         BlockwiseAdamW(table.parameters()).step()
+
+
+def test_without_a_space_the_last_axes_of_each_parameter_are_its_block():
+    """Matrices, their stacks, vectors and numbers, each as with the space said; not AdamW at another rate."""
+    told, untold = parameters(), parameters()
+    descend(BlockwiseAdamW(untold, block=Frobenius()), untold, 20)
+    groups = [BlockwiseAdamW([p], block=Frobenius(), space=FlatSpace(min(2, p.ndim))) for p in told]
+    descend(_Each(groups), told, 20)
+    for a, b in zip(untold, told, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    layer = nn.Linear(3, 4)
+    optimiser = BlockwiseAdamW(layer.parameters(), block=Frobenius())
+    layer(torch.randn(5, 3)).square().sum().backward()
+    optimiser.step()
+    assert [tuple(optimiser.state[p]["v"].shape) for p in (layer.weight, layer.bias)] == [(1, 1), (1,)]
+    assert copy.deepcopy(optimiser).blocks == optimiser.blocks == FlatSpace(2)
+
+
+class _Each:
+    """One update of each."""
+
+    def __init__(self, optimisers):
+        self.optimisers = optimisers
+
+    def step(self):
+        for optimiser in self.optimisers:
+            optimiser.step()

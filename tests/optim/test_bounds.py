@@ -102,3 +102,15 @@ def test_with_b1_above_b2_the_bound_fails():
 def test_without_decay_there_is_no_parameter_bound():
     with pytest.raises(ValueError, match="weight_decay = 0"):
         parameter_bound((0.9, 0.999), 0.0, 1.0)
+
+
+@pytest.mark.parametrize(("betas", "k", "words"), [((0.9, 0.999), 0, "k = 0"), ((0.9, 0.999), -1, "k = -1")])
+def test_updates_are_counted_from_one(betas, k, words):
+    assert update_bound(betas, 1) == pytest.approx(1.0)
+    with pytest.raises(ValueError, match=words):
+        update_bound(betas, k)
+
+
+def test_bounds_of_betas_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match=r"betas\[1\] = 1.0"):
+        update_bound((0.9, 1.0))

@@ -12,8 +12,8 @@ from continua.model.flow import Flow, Part
 from continua.operators import Attention, FeedForward
 from continua.optim import KFAC, AbstractLikelihood, Categorical, Gaussian, Recipe, use
 from continua.optim.watch import Watch
-from continua.solve import Direct, Euler, Fixed, integrate
-from continua.spaces import Cloud, Cosine
+from continua.solve import Backsolve, Checkpointed, Direct, Euler, Fixed, integrate
+from continua.spaces import Cloud, Cosine, FlatSpace
 
 DTYPE = torch.float64
 
@@ -191,3 +191,40 @@ def test_an_update_without_curvature_is_refused():
         KFAC([layer.weight]).step()
     with pytest.raises(ValueError, match="damping = 0"):
         KFAC([layer.weight], damping=0.0)
+
+
+def test_inputs_by_keyword_and_single_inputs_are_met():
+    """As the same rows in one batch, by position."""
+    x, w = inputs(4), nn.Parameter(inputs(2, 3))
+    factors = []
+    for outputs in (
+        lambda: F.linear(x, w),
+        lambda: F.linear(input=x, weight=w),
+        lambda: F.linear(x, weight=w, bias=None),
+        lambda: torch.stack([F.linear(row, w) for row in x]),
+    ):
+        optimiser = KFAC([w])
+        optimiser.observe(outputs, Gaussian(), generator=torch.Generator().manual_seed(0))
+        factors.append((optimiser.state[w]["A"], optimiser.state[w]["B"]))
+    for a, b in factors[1:]:
+        torch.testing.assert_close(a, factors[0][0], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(b, factors[0][1], rtol=1e-12, atol=1e-12)
+
+
+def test_a_vector_as_the_weight_of_a_map_is_refused():
+    w = nn.Parameter(inputs(1, 3)[0])
+    with pytest.raises(ValueError, match="no linear map"):
+        KFAC([w], space=FlatSpace(1)).observe(lambda: F.linear(inputs(4), w), Gaussian())
+
+
+@pytest.mark.parametrize("gradient", [Checkpointed(), Backsolve()], ids=lambda g: type(g).__name__)
+def test_gradients_that_keep_no_graph_are_named_with_their_cure(gradient, unchecked):
+    operator = FeedForward(5)
+    flow = Flow([Part(operator, Constant(operator.spec(3)))]).double()
+    bound = flow.bind(Cloud(inputs(4).view(2, 2, 3)))
+
+    def outputs():
+        return integrate(bound, bound.initial(), (0.0, 1e-3), Euler(), Fixed(2), gradient).points
+
+    with pytest.raises(ValueError, match=r"Checkpointed.*gradient=Direct\(\)"):
+        KFAC([p for p in flow.parameters() if p.ndim == 2]).observe(outputs, Gaussian())

@@ -56,3 +56,9 @@ def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setattr(importlib, "import_module", absent)
     with pytest.raises(ValueError, match=r"pip install 'continua\[optim\]'"):
         SOAP([nn.Parameter(torch.zeros(SHAPE))])
+
+
+@pytest.mark.parametrize("kind", [SOAP, Shampoo])
+def test_wrong_numbers_are_named_as_everywhere(kind):
+    with pytest.raises(ValueError, match=r"lr = -1\.0: a rate is not negative. Pass lr >= 0"):
+        kind([nn.Parameter(torch.zeros(2, 2))], lr=-1.0, space=FlatSpace(2))

@@ -145,3 +145,12 @@ def test_an_entropy_term_keeps_a_density_of_heads_from_collapsing(sign, holds):
     heads = field.effective_heads(0.4)
     collapsed = 6.0 * math.exp(0.75) / 4.0  # rho = 4 (1 - h)^3, all that a density of degree 3 can do
     assert heads > 5.5 if holds else heads < 1.05 * collapsed
+
+
+def test_a_mass_that_rounding_left_below_zero_is_zero():
+    p = nn.Parameter(torch.tensor([0.5, 0.5 + 1e-7, -1e-7], dtype=torch.float64))
+    optimiser = MirrorAdam([p], lr=0.1)
+    p.grad = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    optimiser.step()
+    first, second, third = p.tolist()
+    assert third == 0.0 and first < second and first + second == pytest.approx(1.0, abs=1e-15)

@@ -272,3 +272,53 @@ def test_a_density_trained_by_the_mirror_runs_at_other_nodes():
         p = field.at_nodes(heads).masses(0.3).detach()
         assert float(p.sum()) == pytest.approx(1.0, abs=1e-6) and float(p.min()) >= 0.0
     assert field.effective_heads(0.3) < 3.5
+
+
+def test_schedules_of_torch_that_ask_for_betas_are_served():
+    model = model_of_all_spaces()
+    optimiser = Recipe().build(model)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=1e-2, total_steps=10)
+    firsts = {group["betas"][0] for group in optimiser.param_groups}
+    assert firsts == {0.95} and all(group["lr"] == pytest.approx(4e-4) for group in optimiser.param_groups)
+    train(model, optimiser, 1)
+    schedule.step()
+    assert "betas" not in Recipe(simplex=use(DualAveraging)).build(model).defaults
+
+
+def test_a_group_that_the_composite_refuses_stays_nowhere():
+    p, q = (nn.Parameter(torch.zeros(2)) for _ in range(2))
+    composite = Composite({"a": BlockwiseAdamW([p]), "b": BlockwiseAdamW([q])})
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        composite.add_param_group({"params": [p], "member": "b"})
+    assert len(composite.members["b"].param_groups) == 1 and len(composite.param_groups) == 2
+
+
+def test_a_compiled_module_is_its_module():
+    model = model_of_all_spaces()
+    compiled = torch.compile(model, backend="eager")
+    names = [[n for g in Recipe().build(m).param_groups for n in g["param_names"]] for m in (model, compiled)]
+    assert names[0] == names[1] and Recipe().whole(compiled) == Recipe().whole(model)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: use(torch.optim.AdamW), "kind = .*AdamW.*BlockwiseAdamW"),
+        (lambda: use("AdamW"), "kind = 'AdamW'"),
+        (lambda: use(BlockwiseAdamW, block={}), "block = {}"),
+        (lambda: Recipe(flat=BlockwiseAdamW), r"flat = .*use\("),
+        (lambda: Recipe(named=(("a", BlockwiseAdamW),)), r"named = .*use\("),
+        (lambda: Recipe(named=("a", use(BlockwiseAdamW))), r"named = .*use\("),
+    ],
+)
+def test_what_is_no_use_is_refused(make, words, unchecked):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_lists_among_the_options_become_tuples():
+    chosen = use(BlockwiseAdamW, betas=[0.9, 0.99])
+    assert chosen == use(BlockwiseAdamW, betas=(0.9, 0.99))
+    assert {g["betas"] for g in Recipe(flat=chosen, vectors=chosen).build(nn.Linear(2, 2)).param_groups} == {
+        (0.9, 0.99)
+    }

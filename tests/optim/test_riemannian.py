@@ -150,3 +150,17 @@ def test_a_start_off_the_manifold_is_refused():
         RiemannianAdam([nn.Parameter(torch.randn(3, 3))])
     with pytest.raises(ValueError, match="a point of StiefelSpace"):
         RiemannianAdam([nn.Parameter(torch.ones(3))])
+
+
+def test_betas_that_change_on_the_way_do_not_leave_the_manifold(unchecked):
+    """As a schedule of both numbers may have it: momentum of the old betas exceeds the bound of the new ones."""
+    space, generator = StiefelSpace(), torch.Generator().manual_seed(2)
+    start, *grads = torch.randn(41, 4, 4, generator=generator, dtype=torch.float64)
+    p = nn.Parameter(space.project(start))
+    optimiser = RiemannianAdam([p], lr=1e-3, betas=(0.0, 0.999))
+    for k, g in enumerate(grads):
+        if k == 20:
+            optimiser.param_groups[0].update(lr=0.5, betas=(0.95, 0.999))
+        p.grad = g if k == 19 else 1e-6 * g
+        optimiser.step()
+        assert float(space.defect(p.detach())) < 1e-13, k

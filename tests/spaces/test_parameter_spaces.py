@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from continua.spaces import FlatSpace, SimplexSpace, StiefelSpace
+from continua.spaces.parameter_spaces import AbstractFlatSpace
 from registries import all_parameter_spaces
 
 DTYPE = torch.float64
@@ -84,3 +85,15 @@ def test_values_off_the_space_are_refused():
         SimplexSpace(0)
     with pytest.raises(ValueError, match="axes = 3"):
         FlatSpace(3)
+
+
+@each_space
+def test_points_of_single_precision_are_points_in_double_precision(space, shape):
+    """Values that were rounded to float32 keep that rounding, whatever dtype holds them later."""
+    x = space.project(drawn(shape, 8)).float()
+    space.check("x", x)
+    space.check("x", x.double())
+    off = 1.01 * x.double()
+    if not isinstance(space, AbstractFlatSpace):
+        with pytest.raises(ValueError, match="x = "):
+            space.check("x", off)

@@ -67,8 +67,8 @@ class Entrywise(AbstractBlock):
 class Frobenius(AbstractBlock):
     """b(g) = the Frobenius norm of each matrix, spread over it: one second moment a matrix.
 
-    A matrix is what the space says, its last axes; a vector is a matrix of one row. Updates of a matrix have norm O(1)
-    in all, so each entry moves less than AdamW's by sqrt(numel): hence a larger rate.
+    A matrix is what the space says, its last axes; what has fewer, as a vector, is one block. Updates of a matrix have
+    norm O(1) in all, so each entry moves less than AdamW's by sqrt(numel): hence a larger rate.
     """
 
     @property
@@ -80,7 +80,7 @@ class Frobenius(AbstractBlock):
         return 3e-2
 
     def size(self, g: Tensor, space: AbstractParameterSpace) -> Tensor:
-        axes = tuple(range(-space.axes, 0))
+        axes = tuple(range(-min(space.axes, g.ndim), 0))
         return torch.linalg.vector_norm(g, dim=axes, keepdim=True) if axes else g.abs()
 
     def moment(self, p: Tensor, space: AbstractParameterSpace) -> Tensor:

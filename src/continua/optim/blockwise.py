@@ -5,12 +5,11 @@ from typing import Any, final
 
 import torch
 
-from continua.core.errors import reject
 from continua.core.shapes import Tensor
 from continua.optim import foreach
 from continua.optim.blocks import AbstractBlock, Entrywise
 from continua.optim.bounds import update_bound
-from continua.optim.optimiser import AbstractOptimiser, Group, Held, check_betas, counted, gathered
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, counted, gathered
 from continua.spaces.parameter_spaces import AbstractFlatSpace, AbstractParameterSpace, FlatSpace
 
 
@@ -23,6 +22,8 @@ class BlockwiseAdamW(AbstractOptimiser):
 
     With `Entrywise` blocks it equals `torch.optim.AdamW`. For b1 <= b2 an update obeys
     |b(mhat/sqrt(vhat))| <= `update_bound(k)`, and with decay |b(theta)| <= max(|b(theta_0)|, C/lam).
+
+    Without a `space` parameters may have any number of axes: matrices, vectors and numbers, each by its last two axes.
     """
 
     def __init__(
@@ -33,14 +34,14 @@ class BlockwiseAdamW(AbstractOptimiser):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         block: AbstractBlock = Entrywise(),
-        space: AbstractParameterSpace = FlatSpace(0),
+        space: AbstractParameterSpace | None = None,
     ) -> None:
-        check_betas(betas)
-        if not weight_decay >= 0:
-            reject("weight_decay", weight_decay, "decay pulls towards zero", "Pass weight_decay >= 0.")
         self.block = block
+        self.blocks = FlatSpace(2) if space is None else space
         rate = block.rate if lr is None else lr
-        super().__init__(params, {"lr": rate, "betas": betas, "eps": eps, "weight_decay": weight_decay}, space)
+        super().__init__(
+            params, {"lr": rate, "betas": betas, "eps": eps, "weight_decay": weight_decay}, space or FlatSpace(0)
+        )
 
     @property
     def serves(self) -> tuple[type, ...]:
@@ -66,7 +67,7 @@ class BlockwiseAdamW(AbstractOptimiser):
         if decay != 0.0:
             foreach.mul_(params, 1.0 - lr * decay)
         foreach.lerp_(m, grads, 1.0 - b1)
-        self.block.average(v, grads, b2, self.space)
+        self.block.average(v, grads, b2, self.blocks)
         # mhat/(sqrt(vhat) + eps) = (s/c) m/(sqrt(v) + s eps) with s^2 = 1 - b2^k, c = 1 - b1^k: one pass less
         roots = [math.sqrt(1.0 - b2**k) for k in steps]
         sizes = foreach.sqrt(v)
@@ -75,7 +76,7 @@ class BlockwiseAdamW(AbstractOptimiser):
 
     def _fresh(self, p: Tensor) -> dict[str, Any]:
         m = torch.zeros_like(p, memory_format=torch.preserve_format)
-        return {"m": m, "v": self.block.moment(p, self.space)}
+        return {"m": m, "v": self.block.moment(p, self.blocks)}
 
 
 def _real(tensors: list[Tensor]) -> list[Tensor]:

@@ -3,6 +3,7 @@
 import math
 
 from continua.core.errors import reject
+from continua.optim.numbers import check_betas
 
 
 def update_bound(betas: tuple[float, float], k: int | None = None) -> float:
@@ -13,6 +14,8 @@ def update_bound(betas: tuple[float, float], k: int | None = None) -> float:
     By Cauchy and Schwarz with weights b1^i <= b2^i: it needs b1 <= b2.
     """
     b1, b2 = _ordered(betas)
+    if k is not None and k < 1:
+        reject("k", k, "updates are counted from one", "Pass k >= 1, or None for all updates.")
     if k is None:
         return math.sqrt((1.0 - b1) / (1.0 - b2))
     return math.sqrt((1.0 - b1) * (1.0 - b2**k) / ((1.0 - b2) * (1.0 - b1**k)))
@@ -35,6 +38,7 @@ def parameter_bound(betas: tuple[float, float], weight_decay: float, start: floa
 
 
 def _ordered(betas: tuple[float, float]) -> tuple[float, float]:
+    check_betas(betas)
     if betas[0] > betas[1]:
         why = "for b1 > b2 an update forgets gradients later than their size, and no such bound holds"
         reject("betas", betas, why, "Pass b1 <= b2.")

@@ -13,7 +13,8 @@ from continua.optim.optimiser import AbstractOptimiser, Group, Held, stepped
 class Composite(Optimizer):
     """One torch optimiser whose groups are those of its members, each updated by the member it belongs to.
 
-    Schedulers see all groups, `state_dict` has torch's own form, and a parameter belongs to one member.
+    Schedulers see all groups, `state_dict` has torch's own form, and a parameter belongs to one member. What every
+    member has, such as `betas`, is among the `defaults`, where some schedulers look, with the value of the first.
     """
 
     def __init__(self, members: Mapping[str, AbstractOptimiser]) -> None:
@@ -23,7 +24,9 @@ class Composite(Optimizer):
         for name, member in self.members.items():
             for group in member.param_groups:
                 group["member"] = name
-        super().__init__([group for member in self.members.values() for group in member.param_groups], {})
+        first, *others = (member.defaults for member in self.members.values())
+        common = {name: value for name, value in first.items() if all(name in other for other in others)}
+        super().__init__([group for member in self.members.values() for group in member.param_groups], common)
         self._share()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -36,9 +39,15 @@ class Composite(Optimizer):
         if member is None:
             cure = f'Add "member", one of {sorted(self.members)}.'
             reject("param_group", sorted(param_group), "it does not say which member updates it", cure)
-        if not any(group is param_group for group in member.param_groups):
+        new = not any(group is param_group for group in member.param_groups)
+        if new:
             member.add_param_group(param_group)
-        super().add_param_group(param_group)
+        try:
+            super().add_param_group(param_group)
+        except ValueError:
+            if new:
+                member.param_groups.pop()
+            raise
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, for a state of the same members and, where both know their names, the same parameters."""

@@ -1,7 +1,7 @@
 """K-FAC: the Gauss-Newton matrix of a dense kernel as a Kronecker product."""
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import torch
 
@@ -24,7 +24,8 @@ class KFAC(AbstractOptimiser):
     alpha, with the exact Gauss-Newton matrix G of all parameters of the group together, is what keeps a step from
     diverging: the Kronecker product is an approximation. `observe` must have been called since the start; `forget` is
     how much of the factors is kept. The weights must be parameters themselves, those of dense kernels in `Constant` or
-    `PiecewiseConstant` fields and of `torch.nn.Linear`. Source: J. Martens and R. Grosse, arXiv 1503.05671.
+    `PiecewiseConstant` fields and of `torch.nn.Linear`, and flows are solved with `gradient=Direct()`.
+    Source: J. Martens and R. Grosse, arXiv 1503.05671.
     """
 
     outputs: Callable[[], Tensor] | None = None
@@ -40,8 +41,6 @@ class KFAC(AbstractOptimiser):
         weight_decay: float = 0.0,
         space: AbstractParameterSpace = FlatSpace(2),
     ) -> None:
-        if not damping > 0:
-            reject("damping", damping, "without it a factor may have no inverse", "Pass damping > 0.")
         numbers = {"lr": lr, "damping": damping, "forget": forget, "weight_decay": weight_decay}
         super().__init__(params, numbers, space)
 
@@ -76,12 +75,8 @@ class KFAC(AbstractOptimiser):
             for group in self.param_groups:
                 for place, p in enumerate(group["params"]):
                     if p not in watch.seen or watch.seen[p].rows == 0:
-                        name = (group.get("param_names") or [f"parameter {i}" for i in range(len(group["params"]))])[
-                            place
-                        ]
-                        why = "it was met in no linear map: weights made from parameters, and tables, are not served"
-                        cure = "Leave it to another optimiser, such as BlockwiseAdamW."
-                        reject(name, tuple(p.shape), why, cure)
+                        names = group.get("param_names")
+                        _unmet(names[place] if names else f"parameter {place}", p)
                     seen, held = watch.seen[p], self.state[p]
                     fresh = {"A": seen.xx / seen.rows, "B": seen.yy / draws}
                     for key, factor in fresh.items():
@@ -106,6 +101,15 @@ class KFAC(AbstractOptimiser):
         alpha = slope / (bend + group["damping"] * square) if square > 0 else 0.0
         foreach.mul_(params, 1.0 - group["lr"] * group["weight_decay"])
         foreach.add_(params, directions, alpha=-float(group["lr"]) * alpha)
+
+
+def _unmet(name: str, p: Tensor) -> NoReturn:
+    why = (
+        "it was met in no linear map that the graph of the outputs holds: weights made from parameters, tables, and "
+        "solves by Checkpointed or Backsolve, which keep no graph, are not served"
+    )
+    cure = "Evaluate the outputs with gradient=Direct(), or leave it to another optimiser, such as BlockwiseAdamW."
+    reject(name, tuple(p.shape), why, cure)
 
 
 def _unseen(p: Tensor) -> dict[str, Any]:

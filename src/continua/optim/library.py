@@ -7,6 +7,7 @@ from typing import Any, final
 import torch
 
 from continua.core.errors import reject
+from continua.optim.numbers import check_numbers
 from continua.optim.optimiser import AbstractOptimiser, Group, Held
 from continua.spaces.parameter_spaces import AbstractFlatSpace, AbstractParameterSpace, SpectralSpace
 
@@ -15,6 +16,7 @@ class AbstractLibraryOptimiser(AbstractOptimiser):
     """An optimiser of pytorch-optimizer that works on the groups and the state of this one."""
 
     def __init__(self, params: Any, name: str, options: dict[str, Any], space: AbstractParameterSpace) -> None:
+        check_numbers(options)
         self.library = (name, options)
         super().__init__(params, dict(self._inner().defaults), space)
 
@@ -104,5 +106,5 @@ def _library(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "pytorch_optimizer":
             raise
-        cure = "Install it with pip install 'continua[optim]', or choose another: Recipe(spectral=Use(BlockwiseAdamW))."
+        cure = "Install it with pip install 'continua[optim]', or choose another: Recipe(spectral=use(BlockwiseAdamW))."
         reject("optimiser", name, "it comes from pytorch-optimizer, which is not installed", cure)

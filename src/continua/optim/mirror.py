@@ -4,9 +4,8 @@ from typing import Any, final
 
 import torch
 
-from continua.core.errors import reject
 from continua.core.shapes import Tensor
-from continua.optim.optimiser import AbstractOptimiser, Group, Held, check_betas, counted, gathered
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, counted, gathered
 from continua.spaces.parameter_spaces import AbstractParameterSpace, SimplexSpace
 
 
@@ -31,7 +30,6 @@ class MirrorAdam(AbstractOptimiser):
         adaptive: bool = True,
         space: AbstractParameterSpace = SimplexSpace(),
     ) -> None:
-        check_betas(betas)
         self.adaptive = adaptive
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps}, space)
 
@@ -74,8 +72,6 @@ class DualAveraging(AbstractOptimiser):
     def __init__(
         self, params: Any, lr: float = 0.1, power: float = 0.5, space: AbstractParameterSpace = SimplexSpace()
     ) -> None:
-        if not 0.0 <= power < 1.0:
-            reject("power", power, "rates fall, but their sum must not converge", "Pass 0 <= power < 1.")
         super().__init__(params, {"lr": lr, "power": power}, space)
 
     @property
@@ -100,6 +96,9 @@ def _start(p: Tensor) -> dict[str, Any]:
 
 
 def tilted(p: Tensor, step: Tensor, axis: int) -> Tensor:
-    """p exp(step), normalised along `axis`; zero where p is, and elsewhere never less than the smallest number."""
-    moved = torch.softmax(torch.log(p) + step, axis).clamp_min(torch.finfo(p.dtype).tiny)
+    """p exp(step), normalised along `axis`; zero where p is, and elsewhere never less than the smallest number.
+
+    Masses below zero, which rounding may leave, are zero.
+    """
+    moved = torch.softmax(torch.log(p.clamp_min(0.0)) + step, axis).clamp_min(torch.finfo(p.dtype).tiny)
     return torch.where(p > 0, moved, torch.zeros_like(p))

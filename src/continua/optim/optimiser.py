@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
 from continua.optim import foreach
+from continua.optim.numbers import check_numbers
 from continua.spaces.parameter_spaces import AbstractFlatSpace, AbstractParameterSpace
 
 Group: TypeAlias = dict[str, Any]
@@ -29,8 +30,7 @@ class AbstractOptimiser(Optimizer, abc.ABC):
 
     def __init__(self, params: Any, defaults: dict[str, Any], space: AbstractParameterSpace) -> None:
         expect_space(type(self).__name__, space, self.serves)
-        if defaults.get("lr") is not None and not defaults["lr"] >= 0:
-            reject("lr", defaults["lr"], "a rate is not negative", "Pass lr >= 0.")
+        check_numbers(defaults)
         self.space = space
         super().__init__(params, defaults)
 
@@ -59,9 +59,17 @@ class AbstractOptimiser(Optimizer, abc.ABC):
 
     @final
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's, with parameters checked against their space and against sharding."""
+        """As torch's, with numbers checked, and parameters against their space and against sharding."""
+        check_numbers(param_group)
         super().add_param_group(param_group)
-        group = self.param_groups[-1]
+        try:
+            self._check_points(self.param_groups[-1])
+        except ValueError:
+            self.param_groups.pop()
+            raise
+
+    @final
+    def _check_points(self, group: Group) -> None:
         names = group.get("param_names") or [f"parameter {i}" for i in range(len(group["params"]))]
         for name, parameter in zip(names, group["params"], strict=True):
             if self.whole:
@@ -128,10 +136,3 @@ def counted(states: Sequence[dict[str, Any]]) -> list[int]:
     steps = [s["step"] for s in states]
     foreach.add_(steps, 1.0)
     return [int(s.item()) for s in steps]
-
-
-def check_betas(betas: tuple[float, float]) -> None:
-    """Refuses rates of forgetting outside [0, 1)."""
-    for name, value in zip(("betas[0]", "betas[1]"), betas, strict=True):
-        if not 0.0 <= value < 1.0:
-            reject(name, value, "a rate of forgetting lies in [0, 1)", "Pass betas=(0.9, 0.999).")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import fnmatch
+from collections.abc import Hashable
 from typing import Any, final
 
 from torch import nn
@@ -32,6 +33,16 @@ class Use:
 
     kind: type[AbstractOptimiser]
     options: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.kind, type) and issubclass(self.kind, AbstractOptimiser)):
+            cure = "Pass one of continua.optim: use(BlockwiseAdamW, lr=3e-4) is torch's AdamW."
+            reject("kind", self.kind, "a recipe builds optimisers that know the space of their parameters", cure)
+        settled = tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in self.options)
+        for name, value in settled:
+            if not isinstance(value, Hashable):
+                reject(name, value, "options are compared, and this cannot be", "Pass numbers, tuples, frozen objects.")
+        object.__setattr__(self, "options", settled)
 
     def build(self, params: Any, space: AbstractParameterSpace) -> AbstractOptimiser:
         """The optimiser for parameters of one space."""
@@ -64,8 +75,17 @@ class Recipe:
     simplex: Use = use(MirrorAdam)
     named: tuple[tuple[str, Use], ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("flat", "vectors", "spectral", "generated", "stiefel", "simplex"):
+            expect(name, getattr(self, name), Use, f"Pass {name}=use(BlockwiseAdamW).")
+        for pair in self.named:
+            if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], Use)):
+                cure = 'Pass named=(("readout.*", use(BlockwiseAdamW)),), with the last comma.'
+                reject("named", pair, "this is no pair of a pattern and a use", cure)
+
     def build(self, module: nn.Module) -> Composite:
         """One optimiser for all parameters of `module`, each assigned by the space it lives in."""
+        module = _uncompiled(module)
         parameters = dict(module.named_parameters())
         members: dict[str, AbstractOptimiser] = {}
         for (chosen, space, _), names in self._assigned(module).items():
@@ -89,7 +109,6 @@ class Recipe:
 
     def _assigned(self, module: nn.Module) -> dict[tuple[Use, AbstractParameterSpace, bool], list[str]]:
         """Names of parameters that are updated together; shards and whole parameters are kept apart."""
-        expect("module", module, nn.Module, "Pass the model whose parameters are trained.")
         spaces = _spaces(module)
         for pattern, _ in self.named:
             if not any(fnmatch.fnmatchcase(name, pattern) for name in spaces):
@@ -117,6 +136,12 @@ class Recipe:
             cure = 'Assign it by name: Recipe(named=(("its.name", use(...)),)).'
             reject(name, space, "the recipe has no optimiser for this space", cure)
         return by_space[type(space)]
+
+
+def _uncompiled(module: nn.Module) -> nn.Module:
+    """The module itself where `torch.compile` wraps it, so that names are those that it was saved with."""
+    expect("module", module, nn.Module, "Pass the model whose parameters are trained.")
+    return getattr(module, "_orig_mod", module)
 
 
 def _spaces(module: nn.Module) -> dict[str, AbstractParameterSpace]:

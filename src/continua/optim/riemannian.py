@@ -8,7 +8,7 @@ import torch
 from continua.core.shapes import Tensor
 from continua.optim import foreach
 from continua.optim.bounds import update_bound
-from continua.optim.optimiser import AbstractOptimiser, Group, Held, check_betas, counted, gathered
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, counted, gathered
 from continua.optim.retractions import AbstractRetraction, Polar
 from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace
 from continua.spaces.stiefel import StiefelSpace
@@ -35,7 +35,6 @@ class RiemannianAdam(AbstractOptimiser):
         retraction: AbstractRetraction = Polar(),
         space: AbstractParameterSpace = StiefelSpace(),
     ) -> None:
-        check_betas(betas)
         self.retraction = retraction
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps}, space)
 
@@ -69,8 +68,9 @@ class RiemannianAdam(AbstractOptimiser):
         step = m * (-lr / (1.0 - b1**k) / (torch.sqrt(v / (1.0 - b2**k)) + group["eps"]))
         if not isinstance(self.space, StiefelSpace):
             return x + step, m, v
-        # |mhat| <= C_k sqrt(vhat) here as in BlockwiseAdamW, since transport by projection shrinks
-        reach = lr * update_bound((b1, b2), k) if b1 <= b2 else math.inf
+        # |mhat| <= C_k sqrt(vhat) here as in BlockwiseAdamW, since transport by projection shrinks; but not where betas
+        # have changed since the first update, so the step is measured too (nan is no more, and is handed on)
+        reach = max(lr * update_bound((b1, b2), k), float(self._square(step).max().sqrt())) if b1 <= b2 else math.inf
         u = self.retraction.move(self.space.matrices(x), self.space.matrices(step), reach)
         return self.space.packed(u, x), m, v
 

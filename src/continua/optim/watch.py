@@ -29,12 +29,12 @@ class Seen:
 
     def meet(self, x: Tensor, y: Tensor) -> None:
         """Adds a forward pass, and later its cotangents."""
-        x = x.detach().flatten(0, -2)
+        x = x.detach().reshape(-1, x.shape[-1])
         y.register_hook(self._pulled(x))
 
     def _pulled(self, x: Tensor) -> Any:
         def hook(cotangent: Tensor) -> None:
-            rows = cotangent.detach().flatten(0, -2)
+            rows = cotangent.detach().reshape(-1, cotangent.shape[-1])
             self.rows += rows.shape[0]
             self.xx.addmm_(x.mT, x)
             self.yy.addmm_(rows.mT, rows)
@@ -54,10 +54,11 @@ class Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func is F.linear and result.requires_grad:
-            x, matrix = args[0], args[1]
+            given = dict(zip(("input", "weight"), args, strict=False)) | (kwargs or {})
+            x, matrix = given["input"], given["weight"]
             key = (matrix.untyped_storage().data_ptr(), matrix.storage_offset(), matrix.numel())
             parameter = self.parameters.get(key)
-            if parameter is not None:
+            if parameter is not None and matrix.ndim == 2:
                 with torch._C.DisableTorchFunction():
                     seen = self.seen.setdefault(parameter, Seen(parameter, matrix.detach()))
                     seen.meet(x, result)

@@ -41,11 +41,11 @@ class AbstractParameterSpace(abc.ABC):
 
     @final
     def check(self, name: str, x: Tensor) -> None:
-        """Refuses a value that is not in the space up to the rounding of its dtype."""
-        slack = math.sqrt(torch.finfo(x.dtype).eps)
+        """Refuses a value that is not in the space up to rounding: that of float32 at least, where it may come from."""
+        slack = math.sqrt(max(torch.finfo(dtype).eps for dtype in (x.dtype, torch.float32)))
         defect = float(self.defect(x.detach()))
         if not defect <= slack:
-            cure = "Start from a point of the space: parameter.data.copy_(space.project(parameter.data))."
+            cure = f"Take the nearest point of the space: x.data.copy_({self}.project(x.data))."
             reject(name, x.detach(), f"{self.law} is violated by {defect:.1e}", cure)
 
 

@@ -23,7 +23,8 @@ class HeadNegentropy(AbstractRunningCost):
 
     Zero for the even density and growing as heads die out, so that paying for it keeps heads alive; with the opposite
     sign it would reward collapse. exp(-r) H is the number of effective heads. The weights om_k are those of the rule of
-    `ContinuousHeads`, and 1/H for other fields.
+    `ContinuousHeads`, and 1/H for other fields. A head of mass zero adds nothing, and its slope is taken as zero: a
+    mirror step cannot bring it back.
     """
 
     def bind(self, setting: Setting, place: int) -> Rate:
@@ -38,7 +39,8 @@ class HeadNegentropy(AbstractRunningCost):
             total = points.new_zeros(points.shape[0])
             for field in measured:
                 for p, om in _head_masses(field, z):
-                    total = total + torch.special.xlogy(p, p / om).sum(-1)
+                    alive = torch.where(p > 0, p, om)  # 0 log 0 = 0 = om log(om/om), and the slope is not -infinity
+                    total = total + (alive * torch.log(alive / om)).sum(-1)
             return total
 
         return rate
