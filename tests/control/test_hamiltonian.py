@@ -13,19 +13,42 @@ from continua.control import (
     FieldSize,
     JacobianFrobenius,
     KineticEnergy,
+    MeanSquaredError,
     Objective,
+    SuccessiveApproximations,
     extremal,
     pontryagin,
     terminal_adjoint,
 )
 from continua.control.hamiltonian import held
 from continua.fields import Constant, Expansion
-from continua.model import ContinuousTransformer, Flow, MeanReadout, Part, VectorEmbedding
-from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Unnormalised
+from continua.model import (
+    ContinuousTransformer,
+    Embedded,
+    Flow,
+    Layers,
+    MeanReadout,
+    Normalised,
+    Part,
+    VectorEmbedding,
+    encoder_decoder,
+)
+from continua.operators import Attention, Dense, FeedForward, LayerNorm, PreNorm, Unnormalised
 from continua.operators.parameters import leaves
-from continua.solve import Adaptive, Backsolve, Checkpointed, Direct, Fixed, PerSequence, Projected, Solver, Tsitouras
+from continua.solve import (
+    Adaptive,
+    Backsolve,
+    Checkpointed,
+    Direct,
+    Fixed,
+    PerSequence,
+    Projected,
+    Solver,
+    Strang,
+    Tsitouras,
+)
 from continua.solve.state import State
-from continua.spaces import Legendre, Sphere
+from continua.spaces import BSpline, Cloud, Legendre, Sphere
 from objectives import CLASSES, WIDTH, batch_of, model_of
 
 LOSS = CrossEntropy()
@@ -179,7 +202,103 @@ def test_refusals(unchecked):
         extremal(model.at(solver=Solver(Tsitouras(), PerSequence())), batch, PRICED)
     with pytest.raises(ValueError, match="tangent spaces"):
         pontryagin(model.at(solver=Solver(Projected(Tsitouras(), Sphere()), Fixed(2))), batch, PRICED)
-    with pytest.raises(ValueError, match=r"at = \(2.0,\)"):
-        extremal(model, batch, PRICED, at=(2.0,))
+    splitting = Solver(Strang(Projected(Tsitouras(), Sphere())), Fixed(2))
+    with pytest.raises(ValueError, match="tangent spaces"):
+        pontryagin(model.at(solver=splitting), batch, PRICED)
+    for at in (2.0, math.nan):
+        with pytest.raises(ValueError, match=rf"at = \({at},\)"):
+            extremal(model, batch, PRICED, at=(at,))
     with pytest.raises(ValueError, match="no ContinuousTransformer"):
         extremal(torch.nn.Linear(1, 1), Batch((1,), None), PRICED)
+
+
+@pytest.mark.parametrize("ask", [extremal, pontryagin, SuccessiveApproximations()], ids=["extremal", "report", "msa"])
+def test_what_is_no_problem_of_control_is_named(ask, unchecked):
+    model, batch = plain_model(Constant), batch_of(LOSS)
+    both, _, _ = translator()
+    for arguments, named in (
+        ((both, batch, PRICED), "model = 'EncoderDecoder'.*its decoder with memory="),
+        ((model, (batch.inputs, batch.targets), PRICED), "batch = 'tuple': this is no Batch"),
+        ((model, batch, LOSS), "objective = 'CrossEntropy': this is no Objective"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            ask(*arguments)
+
+
+def test_a_depth_that_is_asked_twice_is_there_once(unchecked):
+    path = extremal(plain_model(Constant, rtol=1e-2), batch_of(LOSS), PRICED, at=(0.3, 0.3, 0.3 + 1e-15, 0.0))
+    assert sum(abs(z - 0.3) < 1e-9 for z in path.depths) == 1 and path.depths[0] == 0.0
+
+
+def translator():
+    """An encoder-decoder in float64, a source and a target."""
+    torch.manual_seed(0)
+    both = (Layers(1, 4, 2, 8), Layers(1, 4, 2, 8))
+    model = encoder_decoder(both, (Embedded(4), Embedded(4)), Normalised(4)).double().eval()
+    source, target = (Cloud(torch.randn(2, tokens, 4, dtype=torch.float64)) for tokens in (3, 2))
+    return model, source, target
+
+
+def test_a_decoder_is_reported_on_its_memory(unchecked):
+    model, source, target = translator()
+    targets, objective = torch.zeros(2, 2, 4, dtype=torch.float64), Objective(MeanSquaredError())
+    memory = model.remember(source)
+    whole = objective(model, Batch(((source,), (target,)), targets))
+    whole.total.backward()
+    path = extremal(model.decoder, Batch((target,), targets), objective, memory=memory)
+    assert float(path.terms.total) == pytest.approx(whole.total.item(), rel=1e-12)
+    for name, p in model.decoder.flow.named_parameters():
+        torch.testing.assert_close(path.gradients[name], p.grad, rtol=1e-9, atol=1e-12)
+    report = pontryagin(model.decoder, Batch((target,), targets), objective, memory=memory)
+    assert report.objective == pytest.approx(whole.total.item(), rel=1e-12) and report.terminal_mismatch < 1e-12
+    rule = SuccessiveApproximations(iterations=2, inner=3)
+    found = rule(model.decoder, Batch((target,), targets), objective, memory=memory)
+    assert found.values[0] == pytest.approx(whole.total.item(), rel=1e-12)
+    assert objective(model, Batch(((source,), (target,)), targets)).total.item() == pytest.approx(min(found.values))
+    assert min(found.values) < found.values[0]
+
+
+def within_spaces(flow: Flow) -> ContinuousTransformer:
+    """A model whose parameters are in their spaces to double precision."""
+    model = ContinuousTransformer(VectorEmbedding(2, WIDTH), flow, MeanReadout(WIDTH, CLASSES)).double()
+    spaces = flow.parameter_spaces()
+    with torch.no_grad():
+        for name, p in flow.named_parameters():
+            p.copy_(spaces[name].project(p + 0.1 * torch.rand_like(p)))
+    return model.at(steps=2)
+
+
+@pytest.mark.parametrize("field", [Constant, lambda spec: Expansion(spec, BSpline(3, 1))], ids=["constant", "splines"])
+def test_gradients_by_masses_are_those_along_the_simplex(field, unchecked):
+    """A constant added to the gradient of masses moves nothing: in the mean under p it is zero."""
+    torch.manual_seed(0)
+    operator = Attention(3, 2, measured=True)
+    flow = Flow([Part(operator, field(operator.spec(WIDTH)))])
+    path = extremal(within_spaces(flow), batch_of(LOSS), Objective(LOSS))
+    ((name, p),) = [(n, p.detach()) for n, p in flow.named_parameters() if n.split(".")[-1] == "p"]
+    g = path.gradients[name]
+    assert float(g.abs().max()) > 1e-6 and float((p * g).sum(-1).abs().max()) < 1e-15
+
+
+def orthonormal_model() -> ContinuousTransformer:
+    torch.manual_seed(0)
+    operator = FeedForward(WIDTH, kernel=Dense(orthonormal=True))
+    flow = Flow([Part(operator, Constant(operator.spec(WIDTH)))])
+    return within_spaces(flow)
+
+
+def test_gradients_by_orthonormal_kernels_are_tangent(unchecked):
+    model = orthonormal_model()
+    path = extremal(model, batch_of(LOSS), Objective(LOSS))
+    at_start = path.evaluator()(0, path.side(0)).by_parameters
+    for name in ("w1", "w2"):
+        U = model.flow.parts[0].field.values[name].detach()
+        for g in (path.gradients[f"parts.0.field.values.{name}"], at_start[f"parts.0.field.{name}"]):
+            turned = U.mT @ g
+            assert float(g.norm()) > 1e-6 and float((turned + turned.mT).abs().max()) < 1e-14
+
+
+@pytest.mark.parametrize(("make", "named"), [(orthonormal_model, "w1"), (lambda: model_of(LOSS), "inner_p")])
+def test_successive_approximations_refuse_parameters_on_a_manifold_by_name(make, named, unchecked):
+    with pytest.raises(ValueError, match=rf"model\.flow\.parts\.0\.field\.\w+\.{named} = .*L-BFGS would leave"):
+        SuccessiveApproximations()(make(), batch_of(LOSS), Objective(LOSS))

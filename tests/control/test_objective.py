@@ -7,8 +7,11 @@ import torch
 
 from continua.control import (
     L2,
+    AbstractRunningCost,
+    AtRandomDepth,
     Batch,
     CrossEntropy,
+    DebiasedObjective,
     FieldSize,
     HeadNegentropy,
     JacobianFrobenius,
@@ -24,7 +27,7 @@ from continua.fields import Constant
 from continua.model import ContinuousTransformer, Embedded, Flow, Layers, Normalised, Part, encoder_decoder
 from continua.operators import Damping, LayerNorm, Unnormalised
 from continua.operators.operator import Context
-from continua.solve import DormandPrince, Fixed, LieTrotter, Solver
+from continua.solve import Adaptive, DormandPrince, Fixed, LieTrotter, PerSequence, Solver
 from continua.solve.state import State
 from continua.spaces import Axis, Cloud, Trapezoid
 from objectives import all_losses, batch_of, model_of
@@ -145,10 +148,22 @@ def test_padding_changes_no_norm():
         torch.testing.assert_close(norm.squared(noisy, padded.measure), alone)
 
 
+def test_a_short_sequence_has_no_differences_of_its_length_and_above():
+    t = torch.tensor([[0.0, 0.4]], dtype=torch.float64)
+    x = torch.tensor([[[1.0], [3.0]]], dtype=torch.float64)
+    for time in (1, 2, 5):
+        found = Sobolev(time).squared(x, Cloud(x, torch.ones_like(t), t).measure).item()
+        assert found == pytest.approx(10.0 + 0.4 * 5.0**2)
+
+
+def translator():
+    both = (Layers(1, 4, 2, 8), Layers(1, 4, 2, 8))
+    return encoder_decoder(both, (Embedded(4), Embedded(4)), Normalised(4)).double().eval()
+
+
 def test_two_solves_pay_together():
     torch.manual_seed(0)
-    both = (Layers(1, 4, 2, 8), Layers(1, 4, 2, 8))
-    model = encoder_decoder(both, (Embedded(4), Embedded(4)), Normalised(4)).double().eval()
+    model = translator()
     source, target = clouded_of(4, 3), clouded_of(4, 2)
     objective = Objective(MeanSquaredError(), (KineticEnergy(),), (0.5,))
     terms = objective(model, Batch(((source,), (target,)), torch.zeros(2, 2, 4, dtype=torch.float64)))
@@ -167,6 +182,42 @@ def clouded_of(width: int, tokens: int) -> Cloud:
 
 def _setting(model, cloud) -> Setting:
     return Setting(model.decoder.flow, cloud, None, 0, False)
+
+
+@pytest.mark.parametrize("model", [damped(steps=2), damped(LieTrotter(), steps=4)], ids=["stages", "steps"])
+def test_a_random_stretch_of_depth_is_unbiased_for_all_of_it(model, unchecked):
+    """To the solver's own quadrature of the whole cost, at a fraction of its evaluations."""
+    batch, seen = Batch((clouded(),), torch.zeros(2, 4, 3, dtype=torch.float64)), []
+
+    class Counted(AbstractRunningCost):
+        def bind(self, setting, place):
+            inner = KineticEnergy().bind(setting, place)
+            return lambda z, points, velocity: seen.append(z) or inner(z, points, velocity)
+
+    def drawn(cost, seed):
+        with torch.no_grad():
+            terms = Objective(MeanSquaredError(), (cost,), (1.0,))(model, batch, torch.Generator().manual_seed(seed))
+        return terms.running[cost.name].item()
+
+    exact, (whole, _) = drawn(Counted(), 0), (len(seen), seen.clear())
+    values = torch.tensor([drawn(AtRandomDepth(Counted(), 0.25), seed) for seed in range(225)])
+    assert abs(values.mean().item() - exact) < 3 * values.std().item() / 15 and values.std() > 0.1 * exact
+    assert 0.2 < len(seen) / (225 * whole) < 0.3
+    assert drawn(AtRandomDepth(KineticEnergy(), 1.0), 0) == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize("control", [Adaptive(1e-2, 1e-2), PerSequence(1e-2, 1e-2)], ids=["batch", "sequence"])
+def test_a_dear_cost_at_a_random_stretch_is_differentiated(control, unchecked):
+    loss = all_losses[0]
+    model, batch = model_of(loss).at(solver=Solver(DormandPrince(), control)), batch_of(loss)
+    cost, found = AtRandomDepth(JacobianSpectral(1), 0.1), []
+    for seed in range(4):
+        model.zero_grad()
+        terms = Objective(loss, (cost,), (1.0,))(model, batch, torch.Generator().manual_seed(seed))
+        terms.total.backward()
+        assert all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in model.parameters())
+        found.append(terms.running["at_random_depth"].item())
+    assert max(found) > 0.0 and len(set(found)) > 1
 
 
 def test_names_and_terms():
@@ -200,7 +251,22 @@ def test_an_l2_term_meets_no_weight_decay(unchecked):
         (lambda: Objective(CrossEntropy(), (KineticEnergy(),), (math.nan,)), "paid, not earned"),
         (lambda: JacobianSpectral(0), "iterations = 0"),
         (lambda: Sobolev(-1), "orders of a Sobolev norm"),
-        (lambda: Sobolev(0, 1.0), "axis = None"),
+        (lambda: Sobolev(0.5), "orders of a Sobolev norm"),
+        (lambda: KineticEnergy(L2), "no StateNorm"),
+        (lambda: Length(L2), "no StateNorm"),
+        (
+            lambda: Objective(CrossEntropy(), KineticEnergy(), 0.1),
+            r"costs = 'KineticEnergy'.*costs=\(KineticEnergy\(\),\)",
+        ),
+        (lambda: Objective(CrossEntropy(), (KineticEnergy(),), 0.1), "weights = 'float'"),
+        (lambda: Objective(CrossEntropy())(lambda x: x, Batch((1,), None)), "model = 'function'"),
+        (lambda: Objective(CrossEntropy())(translator(), Batch((clouded_of(4, 3),), None)), "batch.inputs = .*source"),
+        (lambda: DebiasedObjective(Objective(CrossEntropy()), m=2.5), "m = 2.5"),
+        (lambda: DebiasedObjective(Objective(CrossEntropy()), 2, levels=1.5), "levels = 1.5"),
+        (lambda: AtRandomDepth(KineticEnergy), "no RunningCost"),
+        (lambda: AtRandomDepth(FieldSize()), "cheap at every depth"),
+        (lambda: AtRandomDepth(KineticEnergy(), 0.0), "share = 0.0"),
+        (lambda: running(KineticEnergy(Sobolev(0, 1.0)), damped(), clouded()), "axis = None"),
         (lambda: running(KineticEnergy(L2(Axis(2, 2))), damped(), clouded()), "its width is 4"),
         (
             lambda: running(KineticEnergy(Sobolev()), damped(), clouded(positions=torch.zeros(2, 4).double())),

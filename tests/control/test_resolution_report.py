@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from scipy.integrate import solve_ivp
 
-from continua.control import LeftOut, Resolutions, resolution_report
+from continua.control import CrossEntropy, LeftOut, Resolutions, resolution_report
 from continua.control.resampling import Signals, interpolated, thinned
 from continua.fields import ContinuousHeads, Expansion
 from continua.model import (
@@ -27,7 +27,7 @@ from continua.model import (
     VectorEmbedding,
 )
 from continua.operators import Attention, Dropout, FeedForward, LayerNorm, PreNorm, Spectral
-from continua.solve import Direct, DormandPrince, Fixed, Solver, State
+from continua.solve import Adaptive, Direct, DormandPrince, Fixed, Solver, State
 from continua.spaces import Axis, BSpline, GaussLegendre, Legendre, Trapezoid
 from registries import VOCABULARY, all_presets
 
@@ -261,8 +261,32 @@ def test_a_sphere_is_compared_with_the_flow_on_the_sphere():
     assert again.solver_invariance < 0.02 * found.solver_invariance and math.isfinite(float(fine.detach().norm()))
 
 
+def test_steps_are_counted_as_they_were_taken():
+    """No step crosses a jump: four layers are solved with four steps at least, and the row of four is there once."""
+    layers, tokens = Layers(4, width=8, heads=2, hidden=8), torch.arange(6).unsqueeze(0)
+    model = all_presets["gpt"](layers).double().eval()
+    found = resolution_report(model, (tokens,), resolutions=Resolutions(steps=(1, 2, 4, 8)))
+    steps = [r.resolution for r in found.rows if r.unit == "steps"]
+    with torch.no_grad():
+        taken = [len(model.at(steps=n).solve(model.embedding(tokens)).stats.grid) - 1 for n in (1, 2, 4, 8)]
+    assert taken == [4, 4, 4, 8] and steps == [4, 8] and row("steps", 4, found).change == 0.0
+
+
+def test_a_reference_that_cannot_be_solved_is_left_out_with_its_reason():
+    values, times, _ = signals(2)
+    hopeless = Solver(DormandPrince(), Adaptive(1e-10, 1e-10, max_steps=1))
+    found = resolution_report(build(), (values, times), resolutions=ONE, reference=hopeless)
+    assert found.solver_invariance is None and len(found.rows) == 3
+    assert "the reference solve" in found.left_out[-1].reason and "not measured" in str(found)
+    assert json.loads(json.dumps(found.plain()))["solver_invariance"] is None
+
+
 def test_bad_arguments_are_named():
     values, times, _ = signals(2)
+    with pytest.raises(ValueError, match=r"loss = CrossEntropy\(.*Pass a function of output and targets"):
+        resolution_report(build(), (values, times), torch.zeros(2, dtype=torch.long), CrossEntropy())
+    with pytest.raises(ValueError, match=r"reference = 'DormandPrince': this is no Solver"):
+        resolution_report(build(), (values, times), reference=DormandPrince())
     with pytest.raises(ValueError, match=r"inputs = \(2, 17, 2\): .*as a tuple.*Pass \(values,\)"):
         resolution_report(build(), values)
     with pytest.raises(ValueError, match=r"model = 'Linear': this is no ContinuousTransformer"):

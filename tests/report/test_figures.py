@@ -107,8 +107,9 @@ def test_a_resolution_report_is_drawn_with_a_panel_for_each_unit(report, tmp_pat
         {"rows": [{**row, "change": 0.0, "loss_change": 0.0} for row in resolution_rows("rtol", [1e-3])]},
         {"own": {}},
         {"solver_invariance": 0.0},
+        {"solver_invariance": None},
     ],
-    ids=["no loss", "no change", "one without change", "no own", "no distance"],
+    ids=["no loss", "no change", "one without change", "no own", "no distance", "no reference"],
 )
 def test_sparse_reports_are_drawn_without_a_warning(report, changes, tmp_path):
     for path in resolution_figure({**report, **changes}, tmp_path / "resolution"):

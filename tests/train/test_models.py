@@ -61,11 +61,11 @@ def test_energy_is_a_running_cost_of_the_objective():
     task, preset = Digits(), Preset(8, 2, 16)
     model = continuous(task.form, preset)
     batch = task.training_batch(4, 0, 0)
-    plain, paid = objective_of(task.form)(model, batch), objective_of(task.form, 0.5)(model, batch)
+    plain, paid = objective_of(task.form)(model, batch), objective_of(task.form, energy=0.5)(model, batch)
     (energy,) = paid.running.values()
     assert plain.running == {} and torch.equal(plain.terminal, paid.terminal) and energy > 0
     torch.testing.assert_close(paid.total, paid.terminal + 0.5 * energy)
-    asking = objective_of(Spirals(samples=40).form, 0.5)
+    asking = objective_of(Spirals(samples=40).form, energy=0.5)
     assert isinstance(asking, AskingObjective) and isinstance(asking.objective, Objective)
     assert asking.objective.weights == (0.5,) and isinstance(asking.objective.costs[0], KineticEnergy)
 

@@ -145,3 +145,7 @@ def test_a_resolution_report_becomes_a_table():
     )
     assert section.figures[0].caption.startswith("The model as it is: 40 tokens, 4 steps.")
     assert "states are vectors" in section.prose[1] and "1.0e-03" in section.verdict.text
+    assert (
+        "DormandPrince at 1e-6 could not be solved"
+        in resolution_section({**plain, "solver_invariance": None}).verdict.text
+    )

@@ -10,11 +10,17 @@ import pytest
 import torch
 from rich.console import Console
 
+from continua.control import KineticEnergy, MeanSquaredError, Objective
 from continua.core.batch import Batch
 from continua.data import Digits, Mnist1d, Preset, Spirals, Split, Stepping
+from continua.fields import ContinuousHeads
+from continua.model import ContinuousTransformer, Flow, Part
+from continua.operators import Attention
 from continua.runs import Run
+from continua.spaces import Legendre
 from continua.train import (
     AbstractReporter,
+    AskingObjective,
     Bar,
     Interrupted,
     JsonLines,
@@ -45,7 +51,7 @@ def learners(task, names=("continuous",), preset=SMALL):
     models = {"continuous": model}
     if "standard" in names:
         models["standard"] = standard(task.form, preset, parameters_of(model))
-    return [Learner(n, m, objective_of(task.form), decayed(m, preset.lr, 0.01)) for n, m in models.items()]
+    return [Learner(n, m, objective_of(task.form, m), decayed(m, preset.lr, 0.01)) for n, m in models.items()]
 
 
 def training(folder, plan, names=("continuous",), task=TASK, reporter=None):
@@ -255,3 +261,28 @@ def test_a_batch_counts_the_tokens_it_asks_for():
     from continua.train.learner import _tokens
 
     assert _tokens(Batch((torch.zeros(2, 5, 1),), None, positions=torch.zeros(2, 3))) == 16
+
+
+def test_objectives_pay_for_what_training_the_model_needs():
+    """The negentropy wherever a density of heads is trained; the Jacobian where the flow is said to be stiff."""
+    model = continuous(TASK.form, SMALL)
+    form = dataclasses.replace(TASK.form, asks=False)
+    assert objective_of(form, model).costs == () and objective_of(form).costs == ()
+    stiff = objective_of(form, model, stiff=True)
+    assert stiff.names == ("at_random_depth",) and stiff.weights == (1e-2,)
+    attention = Attention(2, 4, measured=True)
+    heads = ContinuousHeads(attention.spec(8), over_h=Legendre(1))
+    measured = ContinuousTransformer(model.embedding, Flow([Part(attention, heads)]), model.readout)
+    found = objective_of(TASK.form, measured).objective
+    assert found.names == ("head_negentropy",) and found.weights == (1e-3,)
+    heads.requires_grad_(False)
+    assert objective_of(form, measured).costs == ()
+
+
+def test_asking_pays_the_same_running_costs():
+    torch.manual_seed(0)
+    model, batch = continuous(TASK.form, SMALL).eval(), next(iter(TASK.batches(Split.TEST, 4)))
+    terms = AskingObjective(Objective(MeanSquaredError(), (KineticEnergy(),), (0.5,)))(model, batch)
+    assert float(terms.running["kinetic_energy"].detach()) > 0.0
+    torch.testing.assert_close(terms.total, terms.terminal + 0.5 * terms.running["kinetic_energy"])
+    assert torch.equal(terms.output, model.ask(batch.positions, *batch.inputs))

@@ -167,7 +167,7 @@ class Train:
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.seed)
         model = continuous(task.form, preset)
-        trained = {"continuous": (model, objective_of(task.form, preset.energy))}
+        trained = {"continuous": (model, objective_of(task.form, model, preset.energy))}
         if self.compare:
             trained["standard"] = (standard(task.form, preset, parameters_of(model)), objective_of(task.form))
         return [Learner(name, m, j, decayed(m, preset.lr, preset.decay)) for name, (m, j) in trained.items()]

@@ -2,6 +2,7 @@
 
 from continua.control.costs import (
     AbstractRunningCost,
+    AtRandomDepth,
     FieldSize,
     HeadNegentropy,
     JacobianFrobenius,
@@ -28,6 +29,7 @@ __all__ = [
     "AbstractRunningCost",
     "AbstractStateNorm",
     "Approximations",
+    "AtRandomDepth",
     "Batch",
     "Criterion",
     "CrossEntropy",

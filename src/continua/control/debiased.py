@@ -46,8 +46,8 @@ class DebiasedObjective:
 
     def __post_init__(self) -> None:
         for name, size in (("m", self.m), ("levels", self.levels)):
-            if size < 1:
-                reject(name, size, "the telescope needs at least one", f"Pass {name} >= 1.")
+            if not isinstance(size, int) or size < 1:
+                reject(name, size, "the telescope needs at least one, in whole numbers", f"Pass {name} >= 1.")
 
     def __call__(self, model: nn.Module, batch: Any, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
         """One unbiased sample of J; its gradient is one of the gradient."""

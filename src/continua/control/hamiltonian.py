@@ -8,27 +8,26 @@ for J = mean_b [...], in the convention of minimisation (docs/mathematics.md, se
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
 
-from continua.control.norms import masses, node_weights
+from continua.control.norms import cells
 from continua.control.objective import Objective, Terms
 from continua.control.setting import Setting
 from continua.core.batch import Batch
 from continua.core.errors import expect, reject
 from continua.core.shapes import Float, Points, Tensor
-from continua.fields.field import AbstractField, key
-from continua.fields.heads import ContinuousHeads
+from continua.fields.field import AbstractField
 from continua.model.flow import Flow
-from continua.model.functions import Synthesised
 from continua.model.transformer import ContinuousTransformer
-from continua.operators.parameters import Role, leaves, rebuilt
+from continua.operators.parameters import leaves, rebuilt
 from continua.solve.record import Observer, Solution
 from continua.solve.state import State
 from continua.spaces.axis import Axis
 from continua.spaces.cloud import Cloud
+from continua.spaces.parameter_spaces import AbstractParameterSpace, SimplexSpace
 
 
 class Local(NamedTuple):
@@ -59,7 +58,6 @@ class Extremal:
     points: Float[Tensor, "depths batch tokens width"]
     cotangents: Float[Tensor, "depths batch tokens width"]
     gradients: dict[str, Tensor]
-    axis: Axis | None = None
 
     @property
     def costates(self) -> Float[Tensor, "depths batch tokens width"]:
@@ -68,7 +66,7 @@ class Extremal:
         J is a mean over the batch, so a sequence's own cotangent is the batch size times that of J. Tokens without mass
         have no density in L2 and are left out: their entries are zero.
         """
-        return torch.stack([l2_costate(a, self.setting.cloud, self.axis) for a in self.cotangents])
+        return torch.stack([l2_costate(a, self.setting.cloud, self.setting.axis) for a in self.cotangents])
 
     @property
     def hamiltonian(self) -> Float[Tensor, "depths batch"]:
@@ -103,7 +101,7 @@ class Extremal:
                 names, values = list(thetas), list(thetas.values())
                 by_x, *by_theta = _derivatives(H.mean(), [x, *values])
             gradients = dict(zip(names, by_theta, strict=True))
-            return Local(H.detach(), slope.points.detach(), by_x, _along_simplex(flow, thetas, gradients))
+            return Local(H.detach(), slope.points.detach(), by_x, _tangent(_homes(flow), thetas, gradients))
 
         return evaluate
 
@@ -114,19 +112,32 @@ def extremal(
     objective: Objective,
     at: Sequence[float] = (),
     generator: torch.Generator | None = None,
+    memory: Cloud | None = None,
 ) -> Extremal:
     """Solves forwards and backwards on the accepted grid, together with the asked depths `at`.
 
     The grid is the one that the model's own control accepts, frozen; asked depths join it, so that costates there are
-    those of the discrete solve and not interpolated. Differentiates as the model's gradient has it.
+    those of the discrete solve and not interpolated. Differentiates as the model's gradient has it. `memory` is the
+    cloud that cross-attention reads: of an encoder-decoder, the decoder with `memory=both.remember(*source)`.
     """
-    expect("model", model, ContinuousTransformer, "Pass a ContinuousTransformer; of an encoder-decoder, its decoder.")
-    setting = objective.setting(model, model.embedding(*batch.inputs), objective.seed(model, generator))
+    check_problem(model, batch, objective)
+    depth, seed = model.flow.depth, objective.seed(model, generator)
+    if any(not 0.0 <= z <= depth for z in at):
+        reject("at", tuple(at), f"depth goes from 0 to {depth}", "Ask for depths within.")
+    setting = objective.setting(model, model.embedding(*batch.inputs), seed, memory)
     grid = accepted_grid(model, objective, setting)
-    inner = [z for z in at if all(abs(z - known) > 1e-12 * model.flow.depth for known in grid)]
-    if any(not 0.0 <= z <= model.flow.depth for z in inner):
-        reject("at", tuple(at), f"depth goes from 0 to {model.flow.depth}", "Ask for depths within.")
-    return traced(model.at(grid=sorted([*grid, *inner])), batch, objective, setting)
+    for z in at:
+        if all(abs(z - known) > 1e-12 * depth for known in grid):
+            grid = [*grid, float(z)]
+    return traced(model.at(grid=sorted(grid)), batch, objective, setting)
+
+
+def check_problem(model: object, batch: object, objective: object) -> None:
+    """Rejects what is no problem of control: a model, a batch of its inputs, an objective."""
+    cure = "Pass a ContinuousTransformer; of an encoder-decoder, its decoder with memory=both.remember(*source)."
+    expect("model", model, ContinuousTransformer, cure)
+    expect("batch", batch, Batch, "Pass Batch(inputs, targets).")
+    expect("objective", objective, Objective, "Pass Objective(loss), such as Objective(CrossEntropy()).")
 
 
 def accepted_grid(model: ContinuousTransformer, objective: Objective, setting: Setting) -> list[float]:
@@ -150,7 +161,7 @@ def traced(model: ContinuousTransformer, batch: Batch, objective: Objective, set
         terms = objective.read(model, batch, setting, objective.solved(model, setting, (watch,)))
         _, *found = _derivatives(terms.total, [start, *names.values()])
     seen.reverse()
-    gradients = _along_columns(model.flow, dict(zip(names, found, strict=True)))
+    gradients = _tangent(model.flow.parameter_spaces(), names, dict(zip(names, found, strict=True)))
     return Extremal(
         objective,
         dataclasses.replace(setting, cloud=setting.cloud.at(start.detach())),
@@ -159,13 +170,12 @@ def traced(model: ContinuousTransformer, batch: Batch, objective: Objective, set
         torch.stack([points for _, points, _ in seen]),
         torch.stack([a for _, _, a in seen]),
         gradients,
-        model.embedding.axis if isinstance(model.embedding, Synthesised) else None,
     )
 
 
 def terminal_adjoint(model: ContinuousTransformer, batch: Batch, path: Extremal) -> Points:
     """dloss/dX(Z) of the terminal loss alone, as an L2 costate: what a(Z) must be."""
-    return l2_costate(terminal_cotangent(model, batch, path), path.setting.cloud, path.axis)
+    return l2_costate(terminal_cotangent(model, batch, path), path.setting.cloud, path.setting.axis)
 
 
 def terminal_cotangent(model: ContinuousTransformer, batch: Batch, path: Extremal) -> Points:
@@ -179,9 +189,7 @@ def terminal_cotangent(model: ContinuousTransformer, batch: Batch, path: Extrema
 
 def l2_costate(cotangent: Points, cloud: Cloud, axis: Axis | None = None) -> Points:
     """The cotangent of mean_b J_b as the costate of each sequence in L2: B dJ/dx_ia / (w_i v_a), zero where w_i = 0."""
-    w = masses(cloud.measure, cotangent).detach().unsqueeze(-1)
-    v = node_weights(axis, cotangent)
-    w = w if v is None else w * v
+    w = cells(cloud.measure, axis, cotangent).detach()
     return torch.where(w > 0, cotangent.shape[0] * cotangent / torch.where(w > 0, w, 1.0), 0.0)
 
 
@@ -230,23 +238,17 @@ def _derivatives(scalar: Tensor, inputs: list[Tensor]) -> list[Tensor]:
     return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
 
 
-def _along_simplex(flow: Flow, thetas: dict[str, Tensor], gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Gradients by masses of heads, which sum to one, are defined up to a constant: g - <p, g>."""
-    found = dict(gradients)
-    for name, field in _fields(flow):
-        for leaf, spec in leaves(field.spec):
-            full = f"{name}.{leaf}"
-            if spec.role is Role.HEAD_MASS and full in found:
-                found[full] = found[full] - (thetas[full].detach() * found[full]).sum(-1, keepdim=True)
-    return found
+def _homes(flow: Flow) -> dict[str, AbstractParameterSpace]:
+    """Where the parameters theta(z) of every field live at one depth, by the names of `held`."""
+    return {f"{name}.{leaf}": spec.home for name, field in _fields(flow) for leaf, spec in leaves(field.spec)}
 
 
-def _along_columns(flow: Flow, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same for the coefficients of a density, each column of which is on the simplex."""
-    found, values = dict(gradients), dict(flow.named_parameters())
-    for name, field in _fields(flow):
-        for leaf, spec in leaves(field.spec):
-            full = f"{name}.coefficients.{key(leaf)}"
-            if isinstance(field, ContinuousHeads) and spec.role is Role.HEAD_MASS and full in found:
-                found[full] = found[full] - (values[full].detach() * found[full]).sum(0, keepdim=True)
-    return found
+def _tangent(
+    spaces: Mapping[str, AbstractParameterSpace], values: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The part of each gradient that its space lets act: g - <p, g> for masses p that sum to one, else the tangent."""
+
+    def part(space: AbstractParameterSpace, p: Tensor, g: Tensor) -> Tensor:
+        return g - (p * g).sum(space.axis, keepdim=True) if isinstance(space, SimplexSpace) else space.tangent(p, g)
+
+    return {name: part(spaces[name], values[name].detach(), g) for name, g in gradients.items()}

@@ -18,6 +18,10 @@ class AbstractStateNorm(abc.ABC):
     """|x|^2 of one sequence's tokens on their measure, as velocities and states have it."""
 
     @abc.abstractmethod
+    def along(self, axis: Axis | None) -> "AbstractStateNorm":
+        """The same norm for states that are functions along `axis`; one that was given its own axis keeps it."""
+
+    @abc.abstractmethod
     def check(self, measure: Measure, points: Points) -> None:
         """Rejects a measure on which the norm is not defined; asked once for each solve."""
 
@@ -31,12 +35,15 @@ class AbstractStateNorm(abc.ABC):
 class L2(AbstractStateNorm):
     """|x|^2 = sum_i w_i sum_a v_a x_ia^2 with the masses w_i and the weights v_a of the embedding axis.
 
-    On the counting measure (w = 1) without an axis (v = 1) the plain sum of squares. `mean` divides by sum_i w_i, so
-    that long and short sequences weigh alike.
+    The axis is that of the model, unless another is given. On the counting measure (w = 1) without an axis (v = 1) the
+    plain sum of squares. `mean` divides by sum_i w_i, so that long and short sequences weigh alike.
     """
 
     axis: Axis | None = None
     mean: bool = False
+
+    def along(self, axis: Axis | None) -> "L2":
+        return self if self.axis is not None else dataclasses.replace(self, axis=axis)
 
     def check(self, measure: Measure, points: Points) -> None:
         check_axis(self.axis, points)
@@ -52,9 +59,11 @@ class Sobolev(AbstractStateNorm):
     """|x|^2 = sum_i w_i |x_i|_{H^s(d)}^2 + sum_{k=1}^{time} int |d^k x/dt^k|^2 dt: H^time along t, H^s along d.
 
     Along token time the derivatives are divided differences on the positions as they are, D^k x(tau) = k! [t_i, ...,
-    t_{i+k}] x with the weight (t_{i+k} - t_i)/k, exact on polynomials of degree k. Along an embedding axis s =
-    `embedding` may be any number: |u|_{H^s}^2 = sum_k (1 + (pi k)^2)^s c_k^2 in the cosine basis, whose functions are
-    the eigenfunctions of -d^2/dd^2; it needs even nodes (the default rule of `Axis`). `mean` divides by sum_i w_i.
+    t_{i+k}] x with the weight (t_{i+k} - t_i)/k, exact on polynomials of degree k. A sequence of n tokens has no
+    differences of order n and above: for it these terms are empty sums, padded or not. Along an embedding axis, the
+    model's unless another is given, s = `embedding` may be any number: |u|_{H^s}^2 = sum_k (1 + (pi k)^2)^s c_k^2 in
+    the cosine basis, whose functions are the eigenfunctions of -d^2/dd^2; it needs even nodes (the default rule of
+    `Axis`). `mean` divides by sum_i w_i.
     """
 
     time: int = 1
@@ -63,17 +72,20 @@ class Sobolev(AbstractStateNorm):
     mean: bool = False
 
     def __post_init__(self) -> None:
-        if self.time < 0 or not 0.0 <= self.embedding < math.inf:
+        if not isinstance(self.time, int) or self.time < 0 or not 0.0 <= self.embedding < math.inf:
             cure = "Pass a whole number time >= 0 and a finite embedding >= 0."
-            reject("time", (self.time, self.embedding), "orders of a Sobolev norm are not negative", cure)
-        if self.embedding > 0.0 and self.axis is None:
-            cure = "Pass Sobolev(..., axis=Axis(nodes, channels)) of the model's kernels."
-            reject("axis", None, "states without an axis have no derivative along it", cure)
+            reject("time", (self.time, self.embedding), "these are no orders of a Sobolev norm along t and d", cure)
         if self.embedding > 0.0 and self.axis is not None:
             self.axis.synthesis(Cosine(self.axis.nodes))  # refuses nodes that do not resolve it
 
+    def along(self, axis: Axis | None) -> "Sobolev":
+        return self if self.axis is not None else dataclasses.replace(self, axis=axis)
+
     def check(self, measure: Measure, points: Points) -> None:
         check_axis(self.axis, points)
+        if self.embedding > 0.0 and self.axis is None:
+            cure = "Use a model whose states are functions (Synthesised), or Sobolev(time=...) alone."
+            reject("axis", None, "states without an axis have no derivative along it", cure)
         if self.time == 0:
             return
         if not measure.suffix:
@@ -124,6 +136,17 @@ def masses(measure: Measure, like: Points) -> Float[Tensor, "batch tokens"]:
     if measure.log_mass is not None:
         return measure.log_mass.exp()
     return torch.ones_like(like[..., 0]) if measure.mass is None else measure.mass.detach()
+
+
+def cells(measure: Measure, axis: Axis | None, like: Points) -> Float[Tensor, "batch tokens #width"]:
+    """w_i v_a, the weight of each number of a state in L2; one column where states are plain vectors."""
+    w, v = masses(measure, like).unsqueeze(-1), node_weights(axis, like)
+    return w if v is None else w * v
+
+
+def relative(gap: Tensor, whole: Tensor) -> float:
+    """|gap| / |whole|, and |gap| itself where the whole is zero."""
+    return float(gap.norm()) / (float(whole.norm()) or 1.0)
 
 
 def times(measure: Measure, like: Points) -> Float[Tensor, "batch tokens"]:

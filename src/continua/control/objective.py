@@ -16,6 +16,7 @@ from continua.core.seeds import fresh_seed
 from continua.core.shapes import Float, Tensor
 from continua.model.encoder_decoder import EncoderDecoder
 from continua.model.flow import Rate
+from continua.model.functions import axis_of
 from continua.model.transformer import ContinuousTransformer
 from continua.solve.record import Observer, Solution, Stats
 from continua.spaces.cloud import Cloud
@@ -50,6 +51,8 @@ class Objective:
 
     def __post_init__(self) -> None:
         expect("loss", self.loss, AbstractLoss, "Pass an object such as CrossEntropy().")
+        for name in ("costs", "weights"):
+            expect(name, getattr(self, name), (tuple, list), "Pass costs=(KineticEnergy(),), weights=(0.01,).")
         object.__setattr__(self, "costs", tuple(self.costs))
         object.__setattr__(self, "weights", tuple(float(w) for w in self.weights))
         for cost in self.costs:
@@ -72,10 +75,11 @@ class Objective:
     def __call__(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> Terms:
         """J of the model on the batch, differentiably."""
         expect("batch", batch, Batch, "Pass Batch(inputs, targets).")
+        cure = "Pass a ContinuousTransformer or an EncoderDecoder."
+        expect("model", model, (ContinuousTransformer, EncoderDecoder), cure)
         seed = self.seed(model, generator)
         if isinstance(model, EncoderDecoder):
             return self._two(model, batch, seed)
-        expect("model", model, ContinuousTransformer, "Pass a ContinuousTransformer or an EncoderDecoder.")
         assert isinstance(model, ContinuousTransformer)
         setting = self.setting(model, model.embedding(*batch.inputs), seed)
         return self.read(model, batch, setting, self.solved(model, setting))
@@ -100,7 +104,7 @@ class Objective:
 
     def setting(self, model: ContinuousTransformer, cloud: Cloud, seed: int, memory: Cloud | None = None) -> Setting:
         """What the costs are bound to for one solve of `model` from `cloud`."""
-        return Setting(model.flow, cloud, memory, seed, model.training)
+        return Setting(model.flow, cloud, memory, seed, model.training, axis_of(model.embedding))
 
     def rates(self, setting: Setting) -> list[Rate]:
         """The rates of all costs, bound."""
@@ -112,15 +116,22 @@ class Objective:
         return model.solve(setting.cloud, observers=observers, rates=self.rates(setting), **arguments)
 
     def read(self, model: ContinuousTransformer, batch: Batch, setting: Setting, solution: Solution) -> Terms:
-        """The terms of a solve."""
+        """The terms of a solve, as the model reads it out."""
         cloud = setting.cloud.at(solution.points)
-        output = model.readout(cloud)
-        terminal = self.loss(output, heard(batch, cloud) if model.readout.per_token else batch)
-        running = {name: cost.mean() for name, cost in zip(self.names, solution.state.costs, strict=True)}
-        return self._summed(terminal, running, solution.stats, output)
+        return self.terms(model.readout(cloud), heard(batch, cloud) if model.readout.per_token else batch, solution)
+
+    def terms(self, output: Tensor, batch: Batch, solution: Solution) -> Terms:
+        """The terms of a solve that was read out as `output`."""
+        return self._summed(self.loss(output, batch), self._running(solution), solution.stats, output)
 
     def _two(self, model: EncoderDecoder, batch: Batch, seed: int) -> Terms:
         """Encoder and decoder, each with its running costs; the terminal loss is the decoder's."""
+        if len(batch.inputs) != 2 or not all(isinstance(x, tuple | list) for x in batch.inputs):
+            cure = "Pass Batch(((source, ...), (target, ...)), targets)."
+            kinds = tuple(type(x).__name__ for x in batch.inputs)
+            reject(
+                "batch.inputs", kinds, "an encoder-decoder takes a tuple for the source and one for the target", cure
+            )
         source, target = batch.inputs
         encoder, decoder = model.encoder, model.decoder
         first = self.setting(encoder, encoder.embedding(*source), seed)
@@ -128,9 +139,12 @@ class Objective:
         memory = first.cloud.at(encoder.readout(first.cloud.at(solution.points)))
         second = self.setting(decoder, decoder.embedding(*target), seed + 1, memory)
         terms = self.read(decoder, batch, second, self.solved(decoder, second))
-        own = {name: cost.mean() for name, cost in zip(self.names, solution.state.costs, strict=True)}
+        own = self._running(solution)
         running = {name: terms.running[name] + own[name] for name in self.names}
         return self._summed(terms.terminal, running, terms.stats, terms.output)
+
+    def _running(self, solution: Solution) -> dict[str, Tensor]:
+        return {name: cost.mean() for name, cost in zip(self.names, solution.state.costs, strict=True)}
 
     def _summed(self, terminal: Tensor, running: dict[str, Tensor], stats: Stats, output: Tensor) -> Terms:
         total = terminal

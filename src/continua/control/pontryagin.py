@@ -6,7 +6,8 @@ from typing import final
 import numpy as np
 import torch
 
-from continua.control.hamiltonian import Extremal, extremal, terminal_cotangent
+from continua.control.hamiltonian import Extremal, check_problem, extremal, terminal_cotangent
+from continua.control.norms import relative
 from continua.control.objective import Objective
 from continua.core.batch import Batch
 from continua.core.errors import reject
@@ -14,8 +15,9 @@ from continua.core.shapes import Float, Tensor
 from continua.model.flow import Part
 from continua.model.transformer import ContinuousTransformer
 from continua.operators.parameters import leaves
-from continua.solve.methods.projected import Projected
+from continua.solve.methods.projected import manifold_of
 from continua.solve.solver import Solver
+from continua.spaces.cloud import Cloud
 
 
 @final
@@ -32,7 +34,8 @@ class PontryaginReport:
     - `hamiltonian`: H_b(z) for each sequence. `drift` is max |H_b(z) - H_b(0)|, zero to solver accuracy where the
       parameters do not depend on depth; elsewhere H may change, dH/dz being its partial derivative.
 
-    Along the simplex of head densities gradients are taken up to their constant.
+    Gradients are those within the space of a parameter: along the simplex of head masses up to their constant, on the
+    Stiefel manifold of orthonormal kernels the tangent part.
     """
 
     objective: float
@@ -84,20 +87,28 @@ class PontryaginReport:
 
 
 def pontryagin(
-    model: ContinuousTransformer, batch: Batch, objective: Objective, generator: torch.Generator | None = None
+    model: ContinuousTransformer,
+    batch: Batch,
+    objective: Objective,
+    generator: torch.Generator | None = None,
+    memory: Cloud | None = None,
 ) -> PontryaginReport:
-    """The report for a model, on the grid that its own control accepts and by its own gradient."""
-    if isinstance(model.solver, Solver) and isinstance(model.solver.method, Projected):
+    """The report for a model, on the grid that its own control accepts and by its own gradient.
+
+    `memory` is the cloud that cross-attention reads, as for `extremal`.
+    """
+    check_problem(model, batch, objective)
+    if isinstance(model.solver, Solver) and manifold_of(model.solver.method) is not None:
         cure = "Report on the model without projection: model.at(solver=Solver(DormandPrince()))."
         reject("model.solver", model.solver.method, "a projected flow has its costates in tangent spaces", cure)
-    path = extremal(model, batch, objective, generator=generator)
+    path = extremal(model, batch, objective, generator=generator, memory=memory)
     terminal = terminal_cotangent(model, batch, path)
     hamiltonian, gradients, defects = _along(path)
     costates = (path.cotangents * path.costates).sum((-1, -2)).clamp_min(0.0).mean(-1).sqrt()
     breaks = path.setting.bound().breaks
     return PontryaginReport(
         objective=float(path.terms.total),
-        terminal_mismatch=_relative(path.cotangents[-1] - terminal, terminal),
+        terminal_mismatch=relative(path.cotangents[-1] - terminal, terminal),
         projected=_size(path.gradients),
         depths=np.array(path.depths),
         hamiltonian=hamiltonian,
@@ -146,10 +157,6 @@ def _theta(part: torch.nn.Module, z: float) -> list[Tensor]:
 
 def _size(gradients: dict[str, Tensor]) -> float:
     return float(sum(float(g.square().sum()) for g in gradients.values())) ** 0.5
-
-
-def _relative(gap: Tensor, whole: Tensor) -> float:
-    return float(gap.norm()) / (float(whole.norm()) or 1.0)
 
 
 def _array(x: Tensor) -> np.ndarray:

@@ -1,11 +1,13 @@
 """The resolution report: what a trained model's output and loss owe to how finely its axes are read."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
 
+from continua.control.losses.loss import AbstractLoss
+from continua.control.norms import relative
 from continua.control.resampling import Resampled, Signals, interpolated, thinned
 from continua.control.resolution_table import UNITS, LeftOut, ResolutionReport, ResolutionRow
 from continua.core.errors import SolveError, expect, reject
@@ -16,9 +18,8 @@ from continua.model.flow import Part
 from continua.model.functions import Synthesised
 from continua.model.lifted import AbstractLifted
 from continua.model.transformer import ContinuousTransformer
-from continua.solve import AbstractMethod, AbstractSolver, Adaptive, DormandPrince, PerSequence, Projected, Solver
-from continua.solve.methods.splitting import AbstractSplitting
-from continua.spaces.manifolds import AbstractManifold
+from continua.solve import AbstractSolver, Adaptive, DormandPrince, PerSequence, Projected, Solver
+from continua.solve.methods.projected import manifold_of
 
 Loss = Callable[[Tensor, Any], Tensor]
 """(output, targets) -> a scalar; of a readout that gives one output a token, the present tokens in one row."""
@@ -54,23 +55,30 @@ def resolution_report(
     """How `model` answers the same `inputs`, the arguments of its call, when its axes are read more or less finely.
 
     Token time is re-sampled (signals only), the embedding axis by `at_resolution`, heads by `with_heads`, depth by
-    `at(steps=...)` and `at(rtol=...)`; one axis is changed at a time, and nothing is drawn at random. An axis that the
-    model does not have, and a resolution that it refuses, is left out with the reason. `reference` is the solver that
+    `at(steps=...)` and `at(rtol=...)`; one axis is changed at a time, and nothing is drawn at random. Steps are counted
+    as they were taken: no step crosses a jump of the parameters. An axis that the model does not have, and a
+    resolution that it refuses, is left out with the reason. `reference` is the solver that
     the training one is compared with: by default Dormand-Prince, or the model's own stepper where it estimates its
     error, at a tolerance of 1e-6 (1e-10 in float64).
     """
     expect("model", model, ContinuousTransformer, "Ask for encoder and decoder apart.")
     if isinstance(inputs, Tensor):
         reject("inputs", tuple(inputs.shape), "the arguments of the model's call come as a tuple", "Pass (values,).")
+    if isinstance(loss, AbstractLoss):
+        cure = "Pass a function of output and targets, such as torch.nn.functional.cross_entropy."
+        reject("loss", loss, "it reads a whole batch, and here tokens are compared in one row", cure)
+    if reference is not None:
+        expect("reference", reference, AbstractSolver, "Pass Solver(method, control), such as Solver(DormandPrince()).")
     study = _Study(model, tuple(inputs), targets, loss)
     axes = (_over_time, _over_embedding, _over_heads, _over_steps, _over_tolerances)
     answers = [study.answer(asked) for axis in axes for asked in axis(study, resolutions)]
     solver = _reference(study.model) if reference is None else reference
-    exact = study.output(study.model.at(solver=solver))
+    invariance = study.invariance(solver)
+    answers += [invariance] if isinstance(invariance, LeftOut) else []
     return ResolutionReport(
-        rows=tuple(a for a in answers if isinstance(a, ResolutionRow)),
+        rows=tuple(_once(a for a in answers if isinstance(a, ResolutionRow))),
         own={unit: study.own[unit] for unit in UNITS if unit in study.own},
-        solver_invariance=_relative(study.base - exact, exact),
+        solver_invariance=None if isinstance(invariance, LeftOut) else invariance,
         reference=_named(solver),
         loss=study.loss_of(study.base, study.targets),
         left_out=tuple(a for a in answers if isinstance(a, LeftOut)),
@@ -109,19 +117,33 @@ class _Study:
         if isinstance(asked, LeftOut):
             return asked
         try:
+            resolution = asked.resolution
             if asked.resampled is not None:
                 y, base, targets = self._resampled(asked.resampled())
             else:
                 assert asked.model is not None
-                y, base, targets = self.output(asked.model()), self.base, self.targets
+                y, taken = self._solved(asked.model())
+                base, targets = self.base, self.targets
+                resolution = taken if asked.unit == "steps" else resolution
         except (ValueError, SolveError) as error:  # as it is, the model answered: the resolution is to blame
             return LeftOut(asked.unit, asked.resolution, str(error))
         loss, own = self.loss_of(y, targets), self.loss_of(base, targets)
         change = None if loss is None or own is None else loss - own
-        return ResolutionRow(asked.unit, asked.resolution, _relative(y - base, base), loss, change)
+        return ResolutionRow(asked.unit, resolution, relative(y - base, base), loss, change)
 
-    def output(self, model: ContinuousTransformer) -> Tensor:
-        return self._row(model(*self.inputs))
+    def invariance(self, solver: AbstractSolver) -> float | LeftOut:
+        """The distance of the model as it is to the same model under another solver, or why it cannot be solved."""
+        try:
+            exact, _ = self._solved(self.model.at(solver=solver))
+        except (ValueError, SolveError) as error:
+            return LeftOut("rtol", None, f"the reference solve, {_named(solver)}: {error}")
+        return relative(self.base - exact, exact)
+
+    def _solved(self, model: ContinuousTransformer) -> tuple[Tensor, int]:
+        """The output, and how many steps led to it."""
+        cloud = model.embedding(*self.inputs)
+        solution = model.solve(cloud)
+        return self._row(model.readout(cloud.at(solution.points))), len(solution.stats.grid) - 1
 
     def loss_of(self, output: Tensor, targets: Any) -> float | None:
         return None if self.loss is None else float(self.loss(output, targets))
@@ -217,7 +239,7 @@ def _reference(model: ContinuousTransformer) -> Solver:
     """A stepper that estimates its error, of the same ODE as the model's own, at a tight tolerance."""
     method = model.solver.method if isinstance(model.solver, Solver) else DormandPrince()
     if method.error_order is None:
-        manifold = _manifold(method)
+        manifold = manifold_of(method)
         method = DormandPrince() if manifold is None else Projected(DormandPrince(), manifold, tangent=True)
     double = next(model.parameters()).dtype == torch.float64
     return Solver(method, Adaptive(*((1e-10, 1e-10) if double else (1e-6, 1e-6))))
@@ -229,19 +251,16 @@ def _named(solver: AbstractSolver) -> str:
     return str(solver)
 
 
-def _manifold(method: AbstractMethod) -> AbstractManifold | None:
-    """The manifold that a stepper returns to."""
-    if isinstance(method, Projected):
-        return method.manifold
-    return _manifold(method.inner) if isinstance(method, AbstractSplitting) else None
+def _once(rows: Iterable[ResolutionRow]) -> Iterator[ResolutionRow]:
+    """Numbers of steps once each: where no step crosses a jump, several that were asked for become the same."""
+    steps: set[int | float] = set()
+    for row in rows:
+        if row.unit != "steps" or row.resolution not in steps:
+            yield row
+        steps |= {row.resolution} if row.unit == "steps" else set()
 
 
 def _chosen(x: Tensor, index: Tensor, mask: Tensor) -> Tensor:
     """x at one index a row along its second axis, where the mask is true, in one row."""
     rows = torch.arange(len(index), device=index.device).unsqueeze(-1)
     return x[rows, index][mask]
-
-
-def _relative(difference: Tensor, of: Tensor) -> float:
-    size = float(of.norm())
-    return float(difference.norm()) / (size if size > 0.0 else 1.0)

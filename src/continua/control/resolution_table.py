@@ -50,12 +50,12 @@ class ResolutionReport:
     """Axis x resolution -> change of output and loss, and how far the training solver is from a tight one.
 
     - `own`: the model's own resolutions, by unit; `loss`: its loss as it is;
-    - `solver_invariance`: |y0 - y| / |y|, y the output under the `reference` solver.
+    - `solver_invariance`: |y0 - y| / |y|, y the output under the `reference` solver; `None` where that solve failed.
     """
 
     rows: tuple[ResolutionRow, ...]
     own: dict[str, int | float]
-    solver_invariance: float
+    solver_invariance: float | None
     reference: str
     loss: float | None = None
     left_out: tuple[LeftOut, ...] = ()
@@ -74,7 +74,8 @@ class ResolutionReport:
         own = ", ".join(_count(unit, value) for unit, value in self.own.items())
         loss = "" if self.loss is None else f"; loss {self.loss:.6g}"
         absent = [f"left out, {x.axis}{_place(x)}: {x.reason}" for x in self.left_out]
-        invariance = f"solver invariance {self.solver_invariance:.1e}, against {self.reference}"
+        gap = "not measured" if self.solver_invariance is None else f"{self.solver_invariance:.1e}"
+        invariance = f"solver invariance {gap}, against {self.reference}"
         return "\n".join([f"the model as it is: {own}{loss}", *table, invariance, *absent])
 
 

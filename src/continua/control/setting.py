@@ -9,6 +9,7 @@ import torch
 from continua.core.seeds import branched, generator_of
 from continua.core.shapes import Points
 from continua.model.flow import BoundFlow, Flow, Rate
+from continua.spaces.axis import Axis
 from continua.spaces.cloud import Cloud
 
 
@@ -25,6 +26,8 @@ class Setting:
     memory: Cloud | None
     seed: int
     random: bool
+    axis: Axis | None = None
+    """The axis along which states are functions: its v_a weigh in every norm."""
 
     def generator(self) -> torch.Generator:
         """The generator of the flow's own randomness, always at the same start."""

@@ -6,19 +6,20 @@ from typing import final
 
 import torch
 
-from continua.control.costs.parameters import fields_of, has_head_masses
-from continua.control.hamiltonian import Extremal, accepted_grid, traced
-from continua.control.norms import masses, node_weights
+from continua.control.hamiltonian import Extremal, accepted_grid, check_problem, traced
+from continua.control.norms import cells
 from continua.control.objective import Objective
 from continua.control.setting import Setting
 from continua.core.batch import Batch
-from continua.core.errors import SolveError, expect, reject
+from continua.core.errors import SolveError, reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.model.flow import BoundFlow
 from continua.model.transformer import ContinuousTransformer
 from continua.solve.methods.method import AbstractMethod
 from continua.solve.solver import Solver
 from continua.solve.state import State
+from continua.spaces.cloud import Cloud
+from continua.spaces.parameter_spaces import AbstractFlatSpace
 
 
 @final
@@ -51,8 +52,9 @@ class SuccessiveApproximations:
     depth), an update that does not lower J is taken back and rho is raised, and relaxed again after a good one.
 
     An alternative to gradient training on small problems. It moves the parameters of the flow; embedding and readout
-    stay as they are. The grid is the one that the first solve accepts. Head densities, which live on a simplex, are
-    refused: the minimisation, by L-BFGS with at most `inner` iterations, is without constraints.
+    stay as they are. The grid is the one that the first solve accepts. Parameters on a manifold (head densities on a
+    simplex, orthonormal kernels) are refused: the minimisation, by L-BFGS with at most `inner` iterations, is without
+    constraints.
 
     Q. Li, L. Chen, C. Tai, W. E, Maximum principle based algorithms for deep learning, JMLR 18 (2018).
     """
@@ -80,17 +82,25 @@ class SuccessiveApproximations:
         batch: Batch,
         objective: Objective,
         generator: torch.Generator | None = None,
+        memory: Cloud | None = None,
     ) -> Approximations:
-        """Trains the flow of `model` in place and leaves it at the best parameters that were found."""
-        expect("model", model, ContinuousTransformer, "Pass a ContinuousTransformer.")
+        """Trains the flow of `model` in place and leaves it at the best parameters that were found.
+
+        `memory` is the cloud that cross-attention reads, as for `extremal`; it stays as it is.
+        """
+        check_problem(model, batch, objective)
         solver = model.solver
         if not isinstance(solver, Solver):
             reject("model.solver", solver, "its steps are not ours to repeat", "Use Solver(method, control).")
-        if any(has_head_masses(field) for field in fields_of(model.flow)):
-            cure = "Train head densities with a mirror step, or use attention without measured=True."
-            reject("model.flow", "measured heads", "a density lives on a simplex, which L-BFGS would leave", cure)
+        values = dict(model.flow.named_parameters())
+        for name, space in model.flow.parameter_spaces().items():
+            if values[name].requires_grad and not isinstance(space, AbstractFlatSpace):
+                cure = "Train with a Recipe, whose optimisers keep the space, or freeze it with requires_grad_(False)."
+                reject(f"model.flow.{name}", space, f"it lives where {space.law}, which L-BFGS would leave", cure)
         cloud = model.embedding(*batch.inputs)
-        setting = objective.setting(model, cloud.at(cloud.points.detach()), objective.seed(model, generator))
+        cloud = cloud.at(cloud.points.detach())
+        memory = None if memory is None else memory.at(memory.points.detach())
+        setting = objective.setting(model, cloud, objective.seed(model, generator), memory)
         frozen = model.at(grid=accepted_grid(model, objective, setting))
         return _Run(self, frozen, batch, objective, setting, solver.method).outcome()
 
@@ -229,9 +239,7 @@ class _Weights:
 
     @classmethod
     def of(cls, path: Extremal) -> "_Weights":
-        w = masses(path.setting.cloud.measure, path.points[0]).detach().unsqueeze(-1)
-        v = node_weights(path.axis, w)
-        return cls(w if v is None else w * v)
+        return cls(cells(path.setting.cloud.measure, path.setting.axis, path.points[0]).detach())
 
     def state(self, x: Points) -> Float[Tensor, ""]:
         return (self.w * x.square()).sum() / x.shape[0]

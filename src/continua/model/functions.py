@@ -81,6 +81,14 @@ class Analysed(AbstractReadout):
         return {"inner": self.inner, "axis": self.axis, "basis": self.basis}
 
 
+def axis_of(embedding: AbstractEmbedding) -> Axis | None:
+    """The axis along which the states of an embedding are functions; `None` where they are plain vectors."""
+    if isinstance(embedding, Synthesised):
+        return embedding.axis
+    axis = axis_of(embedding.inner) if isinstance(embedding, AbstractLifted) else None
+    return axis if axis is not None and axis.width == embedding.width else None
+
+
 def _check_modes(name: str, width: int, axis: Axis, basis: AbstractBasis) -> None:
     if width != basis.size * axis.channels:
         cure = f"Build it with width = modes * channels = {basis.size * axis.channels}."

@@ -30,7 +30,7 @@ def resolution_figure(report: Mapping[str, Any], path: Path) -> list[Path]:
 
     One panel for each axis that was measured: the relative change of the output and the change of the loss against the
     resolution, finer to the right, the model's own resolution marked. In the panels of depth, the distance of the
-    model's solver from the reference.
+    model's solver from the reference, if that could be solved.
     """
     missing = [name for name in _NEEDED if name not in report]
     if missing or not report["rows"]:
@@ -63,7 +63,7 @@ def _draw(axes: Axes, unit: str, rows: Sequence[Mapping[str, Any]], report: Mapp
     if own is not None:
         axes.axvline(own, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
         _mark(axes, "own", (own, 1.0), ("data", "axes fraction"), FAINT)
-    if unit in ("steps", "rtol") and report["solver_invariance"] > 0.0:
+    if unit in ("steps", "rtol") and report["solver_invariance"]:
         axes.axhline(report["solver_invariance"], color=ACCENT, linewidth=0.9, zorder=1)
         _mark(axes, "own solver to reference", (0.98, report["solver_invariance"]), ("axes fraction", "data"), ACCENT)
     _series(axes, at, [row["change"] for row in rows], own, INK, "output, relative")
@@ -101,7 +101,7 @@ def _spread(ticks: Sequence[Number]) -> list[Number]:
 def _limit(axes: Axes, report: Mapping[str, Any]) -> None:
     """Whole decades around what is shown, none of them below rounding."""
     values = [abs(row[name]) for row in report["rows"] for name in ("change", "loss_change") if row[name]]
-    values += [report["solver_invariance"]] if report["solver_invariance"] > 0.0 else []
+    values += [report["solver_invariance"]] if report["solver_invariance"] else []
     floor, top = (max(min(values), 1e-16), max(values)) if values else (1e-3, 1e-1)
     ends = (10.0 ** np.floor(np.log10(floor) - 0.1), 10.0 ** np.ceil(np.log10(top) + 0.3))
     axes.set(yscale="log", ylim=ends)

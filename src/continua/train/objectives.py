@@ -6,8 +6,22 @@ from typing import Any, Protocol, final, runtime_checkable
 import torch
 from torch import nn
 
-from continua.control import L2, CrossEntropy, KineticEnergy, MeanSquaredError, NextToken, Objective, RelativeL2, Terms
-from continua.control.losses import AbstractLoss
+from continua.control import (
+    L2,
+    AbstractLoss,
+    AbstractRunningCost,
+    AtRandomDepth,
+    CrossEntropy,
+    HeadNegentropy,
+    JacobianSpectral,
+    KineticEnergy,
+    MeanSquaredError,
+    NextToken,
+    Objective,
+    RelativeL2,
+    Terms,
+)
+from continua.control.costs.parameters import trains_heads
 from continua.core.batch import Batch
 from continua.core.errors import expect
 from continua.data import Form, Question
@@ -43,20 +57,32 @@ class AskingObjective:
         setting = objective.setting(model, cloud, objective.seed(model, generator))
         solution = objective.solved(model, setting)
         output = model.readout(cloud.at(solution.points)).take_along_dim(where.unsqueeze(-1), 1)
-        terminal = objective.loss(output, batch)
-        named = zip(objective.names, objective.weights, solution.state.costs, strict=True)
-        running, total = {}, terminal
-        for name, weight, cost in named:
-            running[name] = cost.mean()
-            total = total + weight * running[name]
-        return Terms(total, terminal, running, solution.stats, output)
+        return objective.terms(output, batch, solution)
 
 
-def objective_of(form: Form, energy: float = 0.0) -> Criterion:
-    """The objective that a task's question asks for, with `energy` times the tokens' mean kinetic energy added."""
-    moved = energy != 0.0
-    costs, weights = ((KineticEnergy(L2(mean=True)),), (energy,)) if moved else ((), ())
-    objective = Objective(_LOSSES[form.question], costs, weights)
+HEADS = 1e-3
+"""The weight of `HeadNegentropy` wherever a density of heads is trained."""
+STIFF = 1e-2
+"""The weight of `JacobianSpectral`, at one random stretch of depth an update, where a flow is said to be stiff."""
+
+
+def objective_of(
+    form: Form, model: ContinuousTransformer | None = None, energy: float = 0.0, stiff: bool = False
+) -> Criterion:
+    """The objective that a task's question asks for: its loss, and the running costs that training `model` needs.
+
+    `energy` is the price of the tokens' mean kinetic energy. A trained density of heads pays its negentropy with the
+    weight `HEADS`. With `stiff` the spectral norm of the Jacobian is paid with the weight `STIFF`; it needs second
+    derivatives, so attention forms its kernel there. An evaluation reads the loss alone: `objective_of(form)`.
+    """
+    priced: list[tuple[AbstractRunningCost, float]] = []
+    if energy != 0.0:
+        priced.append((KineticEnergy(L2(mean=True)), energy))
+    if model is not None and trains_heads(model.flow):
+        priced.append((HeadNegentropy(), HEADS))
+    if stiff:
+        priced.append((AtRandomDepth(JacobianSpectral()), STIFF))
+    objective = Objective(_LOSSES[form.question], tuple(c for c, _ in priced), tuple(w for _, w in priced))
     return AskingObjective(objective) if form.asks else objective
 
 

@@ -1,8 +1,9 @@
 """Costs of the Jacobian df/dX: its Frobenius norm by Hutchinson's estimate, its spectral norm by power iterations.
 
 On a measure the Jacobian is that of a map between weighted L2 spaces, J~ = W^1/2 (df/dX) W^-1/2 with W = diag(w_i v_a);
-tokens without mass are left out. Both costs differentiate the velocity once more, so the flow is bound a second time,
-with the same randomness, on the path that can be differentiated twice (attention forms its kernel there).
+tokens without mass are left out, and v_a are the weights of the model's axis unless another is given. Both costs
+differentiate the velocity once more, so the flow is bound a second time, with the same randomness, on the path that can
+be differentiated twice (attention forms its kernel there).
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import torch
 
 from continua.control.costs.cost import AbstractRunningCost
 from continua.control.costs.motion import root
-from continua.control.norms import check_axis, masses, node_weights
+from continua.control.norms import cells, check_axis
 from continua.control.setting import Setting
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Points, Tensor
@@ -108,6 +109,7 @@ class _Jacobian:
 
     @classmethod
     def of(cls, setting: Setting, axis: Axis | None) -> "_Jacobian":
+        axis = setting.axis if axis is None else axis
         check_axis(axis, setting.cloud.points)
         return cls(setting.bound(twice=True), axis)
 
@@ -118,9 +120,7 @@ class _Jacobian:
         building = torch.is_grad_enabled()
         with torch.enable_grad():
             x = points if building and points.requires_grad else points.detach().requires_grad_(True)
-            w = masses(self.bound.context.cloud.measure, x).unsqueeze(-1)
-            v = node_weights(self.axis, x)
-            w = w if v is None else w * v
+            w = cells(self.bound.context.cloud.measure, self.axis, x)
             heavy = w > 0
             safe = torch.where(heavy, w, 1.0).sqrt()
             f = self.bound(z, State(x)).points

@@ -1,6 +1,7 @@
 """Costs of motion: the kinetic energy and the length of the tokens' path."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from continua.control.costs.cost import AbstractRunningCost
 from continua.control.norms import L2, AbstractStateNorm
 from continua.control.setting import Setting
+from continua.core.errors import expect
 from continua.core.shapes import Depth, Float, Points, Tensor
 from continua.model.flow import Rate
 
@@ -23,12 +25,14 @@ class KineticEnergy(AbstractRunningCost):
 
     norm: AbstractStateNorm = L2()
 
+    def __post_init__(self) -> None:
+        expect("norm", self.norm, AbstractStateNorm, _CURE)
+
     def bind(self, setting: Setting, place: int) -> Rate:
-        measure = setting.cloud.measure
-        self.norm.check(measure, setting.cloud.points)
+        squared = _squared(self.norm, setting)
 
         def rate(z: Depth, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
-            return self.norm.squared(velocity, measure)
+            return squared(velocity)
 
         return rate
 
@@ -40,14 +44,26 @@ class Length(AbstractRunningCost):
 
     norm: AbstractStateNorm = L2()
 
+    def __post_init__(self) -> None:
+        expect("norm", self.norm, AbstractStateNorm, _CURE)
+
     def bind(self, setting: Setting, place: int) -> Rate:
-        measure = setting.cloud.measure
-        self.norm.check(measure, setting.cloud.points)
+        squared = _squared(self.norm, setting)
 
         def rate(z: Depth, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
-            return root(self.norm.squared(velocity, measure))
+            return root(squared(velocity))
 
         return rate
+
+
+def _squared(norm: AbstractStateNorm, setting: Setting) -> Callable[[Points], Float[Tensor, " batch"]]:
+    """|v|^2 on the measure of a solve and along the axis of its model."""
+    measure, norm = setting.cloud.measure, norm.along(setting.axis)
+    norm.check(measure, setting.cloud.points)
+    return lambda velocity: norm.squared(velocity, measure)
+
+
+_CURE = "Pass an object such as L2() or Sobolev(time=1)."
 
 
 def root(squared: Tensor) -> Tensor:

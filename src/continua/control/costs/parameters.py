@@ -14,6 +14,7 @@ from continua.fields.field import AbstractField
 from continua.fields.heads import ContinuousHeads
 from continua.model.flow import Flow, Part, Rate
 from continua.operators.parameters import Role, leaves
+from continua.spaces.parameter_spaces import SimplexSpace
 
 
 @final
@@ -22,15 +23,13 @@ class HeadNegentropy(AbstractRunningCost):
     """r = sum_k p_k log(p_k / om_k), summed over all parts whose heads are a measure.
 
     Zero for the even density and growing as heads die out, so that paying for it keeps heads alive; with the opposite
-    sign it would reward collapse. exp(-r) H is the number of effective heads. The weights om_k are those of the rule of
-    `ContinuousHeads`, and 1/H for other fields. A head of mass zero adds nothing, and its slope is taken as zero: a
-    mirror step cannot bring it back.
+    sign it would reward collapse. The weights om_k are those of the rule of `ContinuousHeads`, and 1/H for other
+    fields; of a flow with one such part and om_k = 1/H, exp(-r) H is the number of effective heads. A head of mass
+    zero adds nothing, and its slope is taken as zero: a mirror step cannot bring it back.
     """
 
     def bind(self, setting: Setting, place: int) -> Rate:
-        measured = [
-            f for f in fields_of(setting.flow) if any(leaf.role is Role.HEAD_MASS for _, leaf in leaves(f.spec))
-        ]
+        measured = [field for field in fields_of(setting.flow) if has_head_masses(field)]
         if not measured:
             cure = "Build the flow with Attention(..., measured=True) and a field such as ContinuousHeads."
             reject("flow", [type(f).__name__ for f in fields_of(setting.flow)], "no head of this flow has a mass", cure)
@@ -80,6 +79,12 @@ def fields_of(flow: Flow) -> list[AbstractField]:
 def has_head_masses(field: AbstractField) -> bool:
     """Whether the heads of its operator are a measure."""
     return any(leaf.role is Role.HEAD_MASS for _, leaf in leaves(field.spec))
+
+
+def trains_heads(flow: Flow) -> bool:
+    """Whether a measure of heads of the flow has parameters that are trained."""
+    spaces, values = flow.parameter_spaces(), dict(flow.named_parameters())
+    return any(isinstance(space, SimplexSpace) and values[name].requires_grad for name, space in spaces.items())
 
 
 def _head_masses(field: AbstractField, z: Depth) -> Iterator[tuple[Tensor, Tensor]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Points, Tensor
 from continua.solve.methods.method import AbstractMethod, Stepped
+from continua.solve.methods.splitting import AbstractSplitting
 from continua.solve.state import AbstractBound, State, displaced, within
 from continua.spaces.manifolds import AbstractManifold
 
@@ -65,6 +66,13 @@ class Projected(AbstractMethod):
     ) -> list[Points]:
         seen = _Tangential(bound, self.manifold) if self.tangent else bound
         return [self.manifold.project(x) for x in self.sub.dense(seen, z, dz, before, stepped, fractions)]
+
+
+def manifold_of(method: AbstractMethod) -> AbstractManifold | None:
+    """The manifold that a stepper, or the sub-method of a splitting, returns to; `None` where there is none."""
+    if isinstance(method, Projected):
+        return method.manifold
+    return manifold_of(method.inner) if isinstance(method, AbstractSplitting) else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,12 +7,13 @@ from continua.control.pontryagin import PontryaginReport, pontryagin
 from continua.core.batch import Batch
 from continua.model import ContinuousTransformer
 from continua.runs.figures import Lines, Note, Scale, Section, Series, Table, Verdict
-from continua.solve import Projected, Solver
+from continua.solve import Solver
+from continua.solve.methods.projected import manifold_of
 
 
 def costate_section(model: ContinuousTransformer, batch: Batch, objective: Objective, measured: str) -> Section | None:
     """H(z), |a(z)| and |dH/dtheta(z)|, and the conditions of optimality as numbers; nothing for projected flows."""
-    if isinstance(model.solver, Solver) and isinstance(model.solver.method, Projected):
+    if isinstance(model.solver, Solver) and manifold_of(model.solver.method) is not None:
         return None
     report = pontryagin(model, batch, objective)
     gap = report.terminal_mismatch

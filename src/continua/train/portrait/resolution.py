@@ -24,7 +24,11 @@ def resolution_section(report: Mapping[str, Any], measured: str = "") -> Section
     )
     absent = tuple(f"Left out, {_AXES[x['axis']]}: {x['reason']}" for x in report.get("left_out", ()))
     gap, reference = report["solver_invariance"], report["reference"]
-    text = f"Solver invariance: the output is {gap:.1e} away, relatively, from {reference}."
+    text = (
+        f"Solver invariance was not measured: {reference} could not be solved."
+        if gap is None
+        else f"Solver invariance: the output is {gap:.1e} away, relatively, from {reference}."
+    )
     prose = ("A model of functions should say the same however finely its axes are sampled.", *absent)
     return Section("Resolution", prose, figures=(table,), verdict=Verdict(text))
 
