@@ -103,6 +103,37 @@ def test_json_lines_and_the_next_free_folder(capsys):
     assert free_folder("burgers").name == "burgers-003"
 
 
+def test_the_plane_at_another_resolution(tmp_path):
+    words = ["train", "darcy", "--points", "8", *SMALL, "--steps", "1", "--depth", "0.5", "--quiet", "--folder", "run"]
+    assert main(words) == 0
+    tests = next(iter(Run.open(tmp_path / "run").records("test")))["samplings"]
+    assert set(tests) == {"as trained", "16 x 16 points"} and "relative L2 error" in tests["16 x 16 points"]
+
+
+def test_series_of_ones_own(tmp_path):
+    rows = [f"{i},{i % 7},{i % 5},{i % 3}" for i in range(120)]
+    (tmp_path / "own.csv").write_text("\n".join(["hour,x,y,z", *rows]))
+    words = ["train", "csv", "--series", "own.csv", "--context", "16", "--columns", "x,y", *SMALL, "--steps", "1"]
+    assert main([*words, "--depth", "0.5", "--quiet", "--folder", "run"]) == 0
+    run = Run.open(tmp_path / "run")
+    facts = run.manifest["facts"]["task"]
+    assert facts["columns"] == ["x", "y"] and set(facts["scale"]) == {"x", "y"}
+    assert "half of the rows unseen" in next(iter(run.records("test")))["samplings"]
+
+
+def test_mistakes_about_series_are_named(tmp_path, capsys):
+    (tmp_path / "own.csv").write_text("t,x\n0,1\n2,2\n1,3\n")
+    for words, told in (
+        (["csv"], "Pass --series FILE.csv"),
+        (["uea"], "Pass --series NAME_TRAIN.ts"),
+        (["spirals", "--id", "who"], "Use `continua train csv`"),
+        (["csv", "--series", "own.csv"], "row 4: the time 1 comes after 2"),
+        (["csv", "--series", "own.csv", "--time", "hour"], "no column 'hour'"),
+    ):
+        assert main(["train", *words, *SMALL]) == 2
+        assert told in " ".join(capsys.readouterr().err.split())
+
+
 def test_an_interrupted_run_leaves_with_75_and_goes_on(tmp_path, capsys, monkeypatch):
     from continua.train import learner
 

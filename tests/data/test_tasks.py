@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from continua.data import Burgers, Digits, Form, Mnist1d, Question, Spirals, Split, Text
+from continua.data import Burgers, Csv, Darcy, Digits, Form, Mnist1d, Question, Spirals, Split, Text
 from continua.data.sampling import interpolated, shifted, thinned
 
 
@@ -15,14 +15,24 @@ def text_file(tmp_path_factory):
     return file
 
 
-@pytest.fixture(params=["mnist1d", "digits", "spirals", "burgers", "text"])
-def task(request, text_file):
+@pytest.fixture(scope="module")
+def csv_file(tmp_path_factory):
+    file = tmp_path_factory.mktemp("csv") / "waves.csv"
+    rows = [f"{i + 0.3 * np.sin(i)},{np.sin(0.3 * i)},{np.cos(0.2 * i)}" for i in range(200)]
+    file.write_text("\n".join(["t,x,y", *rows]))
+    return file
+
+
+@pytest.fixture(params=["mnist1d", "digits", "spirals", "burgers", "darcy", "text", "csv"])
+def task(request, text_file, csv_file):
     tasks = {
         "mnist1d": lambda: Mnist1d(dropped=0.5),
         "digits": lambda: Digits(dropped=0.5),
         "spirals": lambda: Spirals(samples=40),
         "burgers": lambda: Burgers(points=16, samples=40),
+        "darcy": lambda: Darcy(points=8, samples=40),
         "text": lambda: Text(text_file, context=16),
+        "csv": lambda: Csv(csv_file, window=16),
     }
     return tasks[request.param]()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from continua.core.errors import reject
-from continua.data import AbstractTask, Burgers, Digits, Mnist1d, Preset, Spirals, Stepping, Text, Uea
+from continua.data import AbstractTask, Burgers, Csv, Darcy, Digits, Mnist1d, Preset, Spirals, Stepping, Text, Uea
 
 if TYPE_CHECKING:
     from continua.cli.train import Train
@@ -16,8 +16,12 @@ TASKS: Mapping[str, Callable[["Train"], AbstractTask]] = {
     "text": lambda options: Text(options.text, options.context),
     "digits": lambda options: Digits(dropped=options.dropped),
     "spirals": lambda options: Spirals(),
-    "burgers": lambda options: Burgers(points=options.points),
-    "uea": lambda options: Uea(_needed(options.series)),
+    "burgers": lambda options: Burgers(**_given(points=options.points)),
+    "darcy": lambda options: Darcy(**_given(points=options.points)),
+    "uea": lambda options: Uea(_needed(options, "NAME_TRAIN.ts, with NAME_TEST.ts beside it")),
+    "csv": lambda options: Csv(
+        _needed(options, "FILE.csv"), options.context, options.time, options.id, _names(options.columns)
+    ),
 }
 
 
@@ -27,15 +31,25 @@ def task_of(options: "Train") -> AbstractTask:
         reject("task", options.task, "there is no such task", f"Choose from {', '.join(TASKS)}.")
     if options.text is not None and options.task != "text":
         reject("--text", str(options.text), f"the task {options.task} reads no text", "Use `continua train text`.")
+    for name in ("time", "id", "columns"):
+        if getattr(options, name) is not None and options.task != "csv":
+            why = f"the task {options.task} reads no CSV file"
+            reject(f"--{name}", getattr(options, name), why, "Use `continua train csv`.")
     return TASKS[options.task](options)
 
 
-def _needed(file: Path | None) -> Path:
-    if file is None:
-        reject(
-            "--series", None, "the task uea reads files", "Pass --series NAME_TRAIN.ts, with NAME_TEST.ts beside it."
-        )
-    return file
+def _needed(options: "Train", what: str) -> Path:
+    if options.series is None:
+        reject("--series", None, f"the task {options.task} reads files", f"Pass --series {what}.")
+    return options.series
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _names(words: str | None) -> tuple[str, ...] | None:
+    return None if words is None else tuple(word.strip() for word in words.split(","))
 
 
 def preset_of(options: "Train", task: AbstractTask) -> Preset:

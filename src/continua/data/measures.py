@@ -36,3 +36,15 @@ def relative_errors(
     """|output - target|_2 / |target|_2, the relative L2 error on an equispaced grid."""
     gap = torch.linalg.vector_norm(output - target, dim=(1, 2))
     return gap / torch.linalg.vector_norm(target, dim=(1, 2)).clamp_min(1e-12)
+
+
+def asked_errors(
+    output: Float[Tensor, "size tokens outputs"], target: Float[Tensor, "size tokens outputs"]
+) -> dict[str, Float[Tensor, " size"]]:
+    """Squared errors where the first half of the asked times lies between observations and the second beyond them."""
+    half = target.shape[1] // 2
+    return {
+        "mean squared error": squared_errors(output, target),
+        "interpolation": squared_errors(output[:, :half], target[:, :half]),
+        "extrapolation": squared_errors(output[:, half:], target[:, half:]),
+    }

@@ -12,7 +12,7 @@ from continua.core.batch import Batch
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
-from continua.data.measures import squared_errors
+from continua.data.measures import asked_errors
 from continua.data.task import AbstractTask, Form, Preset, Question, Split
 
 _SEEN = 2.0 / 3.0
@@ -73,12 +73,7 @@ class Spirals(AbstractTask):
         return batch
 
     def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
-        half = self.asked
-        return {
-            "mean squared error": squared_errors(output, targets),
-            "interpolation": squared_errors(output[:, :half], targets[:, :half]),
-            "extrapolation": squared_errors(output[:, half:], targets[:, half:]),
-        }
+        return asked_errors(output, targets)
 
     @property
     def better(self) -> int:

@@ -1,12 +1,13 @@
 """Files of the UEA archive: multivariate time series of different lengths with a class for each."""
 
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
+from continua.data.rows import refuse_row
 
 
 class LabelledSeries(NamedTuple):
@@ -41,22 +42,22 @@ def read_ts(file: Path, classes: tuple[str, ...] | None = None) -> LabelledSerie
         elif word.lower() == "@classlabel" and rest and rest[0].lower() == "true":
             known = known or tuple(rest[1:]) or None
         elif word.lower() == "@timestamps" and rest and rest[0].lower() == "true":
-            _refuse(file, number, "series with time stamps of their own", "Save the values on a regular grid.")
+            refuse_row(file, number, "series with time stamps of their own", "Save the values on a regular grid.")
         elif not word.startswith("@"):
-            _refuse(file, number, "a row of data before @data", "Write the header first, then a line @data.")
+            refuse_row(file, number, "a row of data before @data", "Write the header first, then a line @data.")
     if not rows:
-        _refuse(file, 1, "no series: the file is empty or has no @data", "Pass a file with rows after @data.")
+        refuse_row(file, 1, "no series: the file is empty or has no @data", "Pass a file with rows after @data.")
     return _labelled(file, rows, known or tuple(sorted({label for *_, label in rows})))
 
 
 def _row(file: Path, number: int, text: str) -> tuple[list[list[float]], str]:
     *dimensions, label = text.split(":")
     if not dimensions:
-        _refuse(file, number, "no class behind a colon", "Write value,value,...:class.")
+        refuse_row(file, number, "no class behind a colon", "Write value,value,...:class.")
     values = [[_value(file, number, word) for word in dimension.split(",")] for dimension in dimensions]
     if len({len(dimension) for dimension in values}) > 1:
         lengths = sorted({len(dimension) for dimension in values})
-        _refuse(file, number, f"dimensions of different lengths {lengths}", "Give every dimension all samples.")
+        refuse_row(file, number, f"dimensions of different lengths {lengths}", "Give every dimension all samples.")
     return values, label.strip()
 
 
@@ -66,7 +67,7 @@ def _value(file: Path, number: int, word: str) -> float:
     except ValueError:
         value = float("nan")
     if value - value != 0.0:  # nan or inf
-        _refuse(file, number, f"a value {word.strip()!r}", "Remove the series, or fill the gap.")
+        refuse_row(file, number, f"a value {word.strip()!r}", "Remove the series, or fill the gap.")
     return value
 
 
@@ -75,13 +76,9 @@ def _labelled(file: Path, rows: list[tuple[int, list[list[float]], str]], known:
     features = len(rows[0][1])
     for number, values, label in rows:
         if len(values) != features:
-            _refuse(file, number, f"{len(values)} dimensions, where the first row has {features}", "Mend the row.")
+            refuse_row(file, number, f"{len(values)} dimensions, where the first row has {features}", "Mend the row.")
         if label not in known:
-            _refuse(file, number, f"a class {label!r}, not one of {list(known)}", "Mend the row or the header.")
+            refuse_row(file, number, f"a class {label!r}, not one of {list(known)}", "Mend the row or the header.")
         series.append(torch.tensor(values, dtype=torch.float32).T.contiguous())
         labels.append(known.index(label))
     return LabelledSeries(series, labels, known)
-
-
-def _refuse(file: Path, number: int, what: str, cure: str) -> NoReturn:
-    reject("file", str(file), f"row {number}: {what}", cure)

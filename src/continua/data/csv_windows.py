@@ -1,0 +1,147 @@
+"""Windows of neighbouring rows of the series in a CSV file, in three parts that share no row."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import torch
+
+from continua.core.shapes import Bool, Int, Tensor
+from continua.data.csv_file import CsvSeries, CsvTable
+from continua.data.rows import refuse_row
+from continua.data.task import Split
+
+_TRAINED, _VALIDATED = 0.6, 0.2
+"""Shares of the rows, or of the series, for training and validation; the rest is the test."""
+
+_ENOUGH = 3
+"""From so many series on, each goes to one part as it is."""
+
+Parts = Mapping[Split, list[CsvSeries]]
+
+
+class Windows(NamedTuple):
+    """The parts of a file in units of `scale` about `mean`, and the windows in each: a series and its first row.
+
+    `duration` is the time that the longest window takes, `short` how many series are shorter than one, `split_by` what
+    the parts differ in.
+    """
+
+    size: int
+    columns: tuple[str, ...]
+    parts: Parts
+    starts: Mapping[Split, list[tuple[int, int]]]
+    mean: Tensor
+    scale: Tensor
+    duration: float
+    short: int
+    split_by: str
+
+    def window(self, split: Split, number: int) -> tuple[Tensor, Tensor]:
+        """Times of [0, 1] and values, nan where missing, of all rows of a window."""
+        place, start = self.starts[split][number]
+        series, rows = self.parts[split][place], slice(start, start + self.size)
+        times = (series.times[rows] - series.times[start]) / self.duration
+        return times.float(), ((series.values[rows] - self.mean) / self.scale).float()
+
+
+def askable(complete: Bool[Tensor, " window"]) -> tuple[Int[Tensor, " between"], Int[Tensor, " beyond"]]:
+    """Rows of a window whose values can be asked for: between seen ones, and beyond them in the last quarter."""
+    rows = torch.arange(len(complete))
+    seen = seen_of(len(complete))
+    inside = (rows >= 1) & (rows < seen - 1)
+    return rows[complete & inside], rows[complete & (rows >= seen)]
+
+
+def seen_of(window: int) -> int:
+    """How many rows of a window come before its last quarter."""
+    return window - window // 4
+
+
+def windows_of(file: Path, table: CsvTable, size: int) -> Windows:
+    """All windows of `size` rows in training, and in validation and test one for every quarter of a window.
+
+    Three or more series that are as long as a window are split as they are, drawn at random, and shorter ones left
+    out; with fewer, every series is cut in time. A window needs complete rows to
+    ask for: an eighth of its size, and two more, between the seen rows, and an eighth beyond them.
+    """
+    long = [series for series in table.series if len(series.rows) >= size]
+    by_series = len(long) >= _ENOUGH
+    parts = _by_series(long) if by_series else _by_time(table.series)
+    mean, scale = _moments(file, parts[Split.TRAIN], table.columns)
+    strides = {Split.TRAIN: 1, Split.VALIDATION: size // 4, Split.TEST: size // 4}
+    starts = {
+        split: [(place, start) for place, series in enumerate(own) for start in _starts(series, size, strides[split])]
+        for split, own in parts.items()
+    }
+    for split, found in starts.items():
+        if not found:
+            _refuse_part(file, table.series, parts[split], split, size)
+    durations = [
+        float(parts[split][place].times[start + size - 1] - parts[split][place].times[start])
+        for split, found in starts.items()
+        for place, start in found
+    ]
+    short = len(table.series) - len(long)
+    split_by = "series" if by_series else "time"
+    return Windows(size, table.columns, parts, starts, mean, scale, max(durations), short, split_by)
+
+
+def _by_series(series: list[CsvSeries]) -> Parts:
+    order = torch.randperm(len(series), generator=torch.Generator().manual_seed(0)).tolist()
+    held = max(1, round(_VALIDATED * len(series)))
+    test, validation, train = order[:held], order[held : 2 * held], order[2 * held :]
+    chosen = {Split.TRAIN: train, Split.VALIDATION: validation, Split.TEST: test}
+    return {split: [series[i] for i in sorted(places)] for split, places in chosen.items()}
+
+
+def _by_time(series: list[CsvSeries]) -> Parts:
+    parts: dict[Split, list[CsvSeries]] = {split: [] for split in Split}
+    for each in series:
+        count = len(each.rows)
+        ends = [0, math.floor(_TRAINED * count), math.floor((_TRAINED + _VALIDATED) * count), count]
+        for split, first, last in zip(Split, ends[:-1], ends[1:], strict=True):
+            own = slice(first, last)
+            parts[split].append(CsvSeries(each.id, each.rows[own], each.times[own], each.values[own]))
+    return parts
+
+
+def _moments(file: Path, train: list[CsvSeries], columns: tuple[str, ...]) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column over the values of the training part."""
+    rows, every = [row for series in train for row in series.rows], torch.cat([series.values for series in train])
+    moments = list[tuple[Tensor, Tensor]]()
+    for name, column in zip(columns, every.T, strict=True):
+        values = column[~column.isnan()]
+        if len(values) < 2 or float(values.min()) == float(values.max()):
+            last = rows[-1] if rows else 1
+            what = "is constant" if len(values) > 1 else "has fewer than two values"
+            cure = f"Leave {name!r} out with --columns."
+            refuse_row(file, last, f"up to here, where training ends, the column {name!r} {what}", cure)
+        moments.append((values.mean(), values.std()))
+    mean, scale = zip(*moments, strict=True)
+    return torch.stack(mean), torch.stack(scale)
+
+
+def _starts(series: CsvSeries, size: int, stride: int) -> list[int]:
+    if len(series.rows) < size:
+        return []
+    complete = (~series.values.isnan().any(1)).unfold(0, size, stride)
+    seen, asked = seen_of(size), size // 8
+    enough = (complete[:, 1 : seen - 1].sum(1) >= asked + 2) & (complete[:, seen:].sum(1) >= asked)
+    return (stride * enough.nonzero()[:, 0]).tolist()
+
+
+def _refuse_part(file: Path, series: list[CsvSeries], part: list[CsvSeries], split: Split, size: int) -> NoReturn:
+    last = max(row for each in series for row in each.rows)
+    longest = max(len(each.rows) for each in part)
+    if longest >= size:
+        what = f"up to here no window of {size} rows for {split.value} has enough rows without a missing value"
+        refuse_row(file, last, what, "Choose fewer columns with --columns, or fill the gaps.")
+    lengths = sorted((len(each.rows) for each in series), reverse=True)
+    possible = math.floor((1.0 - _TRAINED - _VALIDATED) * lengths[0])
+    if len(lengths) >= _ENOUGH:
+        possible = max(possible, lengths[_ENOUGH - 1])
+    cure = f"Pass --context {possible} or less, or more rows." if possible >= 8 else "Pass a file with more rows."
+    what = f"the file ends, and {split.value} has {longest} rows at most, fewer than a window of {size}"
+    refuse_row(file, last, what, cure)

@@ -1,0 +1,11 @@
+"""How files with a bad row are refused: by file, by row as an editor counts, and with a cure."""
+
+from pathlib import Path
+from typing import NoReturn
+
+from continua.core.errors import reject
+
+
+def refuse_row(file: Path, number: int, what: str, cure: str) -> NoReturn:
+    """Raises a `ValueError` that names the file, the row, what stands there and the cure."""
+    reject("file", str(file), f"row {number}: {what}", cure)

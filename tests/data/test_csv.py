@@ -1,0 +1,168 @@
+"""CSV series: what is read, how it is split and asked, and what is refused with file, row and cure."""
+
+import csv
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from continua.data import Csv, Question, Split, read_csv
+
+
+def written(file, rows, header=("t", "x", "y")):
+    with file.open("w", newline="") as stream:
+        csv.writer(stream).writerows([header, *rows])
+    return file
+
+
+def waves(count, gap=0.5, start=10.0):
+    """Rows at irregular times: t, 5 + sin t, 100 cos t."""
+    times = start + gap * np.cumsum(1 + 0.5 * np.sin(np.arange(count)))
+    return [(float(t), 5 + math.sin(t), 100 * math.cos(t)) for t in times]
+
+
+@pytest.fixture
+def file(tmp_path):
+    return written(tmp_path / "waves.csv", waves(160))
+
+
+def test_cells_are_read_as_numpy_reads_them(file):
+    table = read_csv(file)
+    expected = np.genfromtxt(file, delimiter=",", skip_header=1)
+    assert table.columns == ("x", "y") and len(table.series) == 1
+    assert np.array_equal(table.series[0].times.numpy(), expected[:, 0])
+    assert np.array_equal(table.series[0].values.numpy(), expected[:, 1:])
+    assert table.series[0].rows[:2] == [2, 3]
+
+
+def test_columns_are_found_by_their_names(tmp_path):
+    path = tmp_path / "named.csv"
+    path.write_text(
+        "\ufeffplace,hour,x,note,y\nb,1,1,good,\n\na,0,2,,nan\nb, 2,3,bad, 4e1 \na,5,4,,7\n", encoding="utf-8"
+    )
+    table = read_csv(path, time="hour", id="place")
+    assert table.columns == ("x", "y") and [series.id for series in table.series] == ["b", "a"]
+    assert table.series[0].rows == [2, 5] and table.series[1].rows == [4, 6]  # the blank line counts
+    assert torch.equal(table.series[0].values[1], torch.tensor([3.0, 40.0], dtype=torch.float64))
+    assert table.series[0].values.isnan().tolist() == [[False, True], [False, False]]
+    assert table.series[1].values.isnan().tolist() == [[False, True], [False, False]]
+    assert read_csv(path, time="hour", id="place", columns=["y"]).columns == ("y",)
+
+
+def test_windows_hold_the_rows_of_the_file(file):
+    task = Csv(file, window=16)
+    assert (task.form.question, task.form.features, task.form.outputs, task.form.asks) == (Question.VALUE, 4, 2, True)
+    facts = task.facts()
+    mean, scale = (torch.tensor([facts[name][column] for column in "xy"]) for name in ("mean", "scale"))
+    batch = task.batch(Split.TEST, torch.arange(2))
+    values, times, present = batch.inputs
+    assert present.all() and present.shape == (2, 12 - 2) and batch.positions.shape == (2, 4)
+    for row in range(2):
+        start = 10.0 + 0.5 * np.cumsum(1 + 0.5 * np.sin(np.arange(160)))[128 + 4 * row]  # test is the last fifth
+        for at, shown in ((times[row], values[row, :, :2]), (batch.positions[row], batch.targets[row])):
+            t = start + facts["time of a window"] * at
+            plain = shown * scale + mean
+            assert torch.allclose(plain, torch.stack([5 + t.sin(), 100 * t.cos()], -1), atol=2e-3)  # times in float32
+    assert bool((values[..., 2:] == 1.0).all())
+
+
+def test_what_is_asked_is_not_seen(file):
+    task = Csv(file, window=16)
+    for split in Split:
+        batch = task.batch(split, torch.arange(task.count(split)))
+        _, times, present = batch.inputs
+        gaps = (times[:, :, None] - batch.positions[:, None, :]).abs().masked_fill(~present[:, :, None], 1.0)
+        assert float(gaps.min()) > 1e-4
+        last = times.masked_fill(~present, 0.0).amax(1, keepdim=True)
+        assert bool((batch.positions[:, :2] < last).all() and (batch.positions[:, 2:] > last).all())
+
+
+def test_parts_share_no_row_and_the_scale_is_that_of_training(file):
+    task, rows = Csv(file, window=16), waves(160)
+    assert [task.count(split) for split in Split] == [96 - 15, 5, 5] and task.facts()["split by"] == "time"
+    train = np.array(rows)[:96, 1:]
+    assert np.allclose(list(task.facts()["mean"].values()), train.mean(0))
+    assert np.allclose(list(task.facts()["scale"].values()), train.std(0, ddof=1))
+
+
+def test_series_are_split_as_they_are(tmp_path):
+    rows = [(name, *row) for name in "abcde" for row in waves(20 + ord(name) % 3, start=ord(name))]
+    task = Csv(written(tmp_path / "many.csv", [*rows, ("short", 1, 2, 3)], ("who", "t", "x", "y")), 16, id="who")
+    facts = task.facts()
+    assert facts["split by"] == "series" and facts["series shorter than a window"] == 1
+    parts = [{series.id for series in task._windows.parts[split]} for split in Split]
+    assert set.union(*parts) == set("abcde") and [len(part) for part in parts] == [3, 1, 1]
+    with pytest.raises(ValueError, match="--context 21 or less"):
+        _ = dataclasses.replace(task, window=30).form
+
+
+def test_missing_cells_are_marked_and_never_asked(tmp_path):
+    rows = [(t, "" if i % 5 == 0 else x, "NaN" if i % 7 == 0 else y) for i, (t, x, y) in enumerate(waves(200))]
+    task = Csv(written(tmp_path / "gaps.csv", rows), window=16)
+    batch = task.batch(Split.TRAIN, torch.arange(task.count(Split.TRAIN)))
+    values, _, present = batch.inputs
+    assert bool(batch.targets.isfinite().all() and values.isfinite().all())
+    marks = values[..., 2:][present]
+    assert set(marks.unique().tolist()) == {0.0, 1.0} and bool((values[..., :2][present][marks == 0] == 0).all())
+    assert bool((marks.sum(1) >= 1).all())  # row 0, 35, 70, ... has no value at all and is absent
+    assert int(present.sum(1).min()) < int(present.sum(1).max())
+
+
+def test_the_variant_sees_half_and_is_asked_the_same(file):
+    task = Csv(file, window=32)
+    variant = task.variants()["half of the rows unseen"]
+    whole, half = (each.batch(Split.TEST, torch.arange(1)) for each in (task, variant))
+    assert torch.equal(whole.targets, half.targets) and torch.equal(whole.positions, half.positions)
+    assert whole.inputs[1].shape == (1, 20) and half.inputs[1].shape == (1, 10)
+    assert set(half.inputs[1][0].tolist()) < set(whole.inputs[1][0].tolist())
+
+
+GOOD = "".join(f"{i},{i % 3},{i % 5}\n" for i in range(100))
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "told"),
+    [
+        ("", {}, "row 1: the file is empty"),
+        ("\n\n", {}, "row 1: the file is empty"),
+        ("t,x,y\n", {}, "row 1: a header without rows"),
+        (GOOD, {}, "row 1: numbers in the header"),
+        ("t;x\n1;2\n", {}, "row 1: cells parted by ';'"),
+        ("t,x,x\n0,1,2\n", {}, "row 1: two columns are called 'x'"),
+        ("t,x,y\n" + GOOD, {"time": "hour"}, "row 1: no column 'hour' among"),
+        ("t,x,y\n" + GOOD, {"id": "who"}, "row 1: no column 'who' among"),
+        ("t,x,y\n" + GOOD, {"columns": ("x", "z")}, "row 1: no column 'z' among"),
+        ("t,x,y\n" + GOOD, {"columns": ("t",)}, "row 1: a column is named twice"),
+        ("t,note\n0,a\n1,b\n", {}, "row 1: no column of numbers"),
+        ("t,x\n0,1\n1,2,3\n", {}, "row 3: 3 cells, where the header has 2"),
+        ("t,x\n0,1\n\n1,two\n", {}, "row 4: 'two' in the column 'x'"),
+        ("t,x\n0,1\n1,-inf\n", {}, "row 3: '-inf' in the column 'x'"),
+        ("t,x\n0,1\nnan,2\n", {}, "row 3: a time 'nan'"),
+        ("t,x\n0,1\ninf,2\n", {}, "row 3: a time 'inf'"),
+        ("t,x\n0,1\n,2\n", {}, "row 3: a time ''"),
+        ("day,x\n2024-01-01,1\n", {}, "row 2: a time '2024-01-01'"),
+        ("t,x\n0,1\n2,2\n1,3\n", {}, r"row 4: the time 1 comes after 2\. Sort the rows"),
+        ("t,x\n0,1\n1,2\n1,3\n", {}, "row 4: the time 1 for the second time"),
+        ("t,x,y\n" + "".join(f"{i},{i % 3},0.1\n" for i in range(100)), {}, "row 61: .* the column 'y' is constant"),
+        ("t,x,y\n" + GOOD, {"window": 32}, "row 101: the file ends.* --context 20 or less"),
+        ("t,x\n0,1\n1,2\n2,1\n3,4\n", {}, "row 5: the file ends.*more rows"),
+        ("t,x,y\n" + "".join(f"{2 * i},{i % 3},\n{2 * i + 1},,{i % 4}\n" for i in range(60)), {}, "row 121: .*missing"),
+    ],
+)  # fmt: skip
+def test_bad_files_are_refused_with_their_row(tmp_path, content, options, told):
+    path = tmp_path / "bad.csv"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=told) as raised:
+        _ = Csv(path, **{"window": 16, **options}).form
+    assert "bad.csv" in str(raised.value)
+
+
+def test_a_missing_file_and_wrong_sizes(tmp_path):
+    with pytest.raises(ValueError, match=r"absent\.csv.*no such file"):
+        _ = Csv(tmp_path / "absent.csv").form
+    with pytest.raises(ValueError, match="window = 4"):
+        Csv(tmp_path / "a.csv", window=4)
+    with pytest.raises(ValueError, match=r"dropped = 1\.0"):
+        Csv(tmp_path / "a.csv", dropped=1.0)
