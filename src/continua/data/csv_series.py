@@ -61,7 +61,7 @@ class Csv(AbstractTask):
 
     def presets(self) -> Mapping[str, Preset]:
         batch = min(32, self.count(Split.TRAIN))
-        demo = Preset(48, 4, 96, depth=2.0, steps=3, updates=1000, batch=batch)
+        demo = Preset(48, 4, 96, steps=3, updates=1000, batch=batch)
         return {"demo": demo, "full": dataclasses.replace(demo, updates=6000)}
 
     def count(self, split: Split) -> int:

@@ -63,7 +63,7 @@ class Darcy(AbstractTask):
         return "random flips and turns of the square"
 
     def presets(self) -> Mapping[str, Preset]:
-        demo = Preset(32, 4, 64, depth=2.0, steps=3, updates=600, batch=8, decay=0.0)
+        demo = Preset(32, 4, 64, steps=3, updates=600, batch=8, decay=0.0)
         return {"demo": demo, "full": dataclasses.replace(demo, updates=6000)}
 
     def count(self, split: Split) -> int:
