@@ -21,6 +21,9 @@ _FINE = 64
 """Intervals a side of the grid on which the equation is solved; the centres of up to 32 cells a side are among it."""
 _WAVES = 6
 """Waves of the conductivity along each side."""
+_SPACING = 1.0 / 16.0
+"""What counts as near in token time: the curve's stay in a sixteenth of the square. Finer places are told by (x, y), as
+the time of a place is known only to the size of a cell, which differs between resolutions."""
 _HIGHEST = 0.0736713
 """The highest pressure in the medium a = 1, which answers are measured in."""
 
@@ -56,7 +59,7 @@ class Darcy(AbstractTask):
 
     @property
     def form(self) -> Form:
-        return Form(outputs=1, question=Question.FUNCTION, features=3, span=1.0, spacing=1.0 / 256.0)
+        return Form(outputs=1, question=Question.FUNCTION, features=3, span=1.0, spacing=_SPACING)
 
     @property
     def augmentation(self) -> str:
