@@ -17,7 +17,7 @@ from continua.fields import Expansion
 from continua.model.flow import Flow, Part
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, RMSNorm
 from continua.solve import AbstractGradient, Adaptive, Backsolve, Checkpointed, Direct, integrate
-from continua.spaces import Chebyshev, Cloud
+from continua.spaces import Cloud, Legendre
 
 WIDTH = 4
 
@@ -29,7 +29,7 @@ class Model(nn.Module):
         super().__init__()
         operators = PreNorm(LayerNorm(), Attention(1, 3, causal=True)), PreNorm(RMSNorm(), FeedForward(6))
         self.embedding = nn.Linear(WIDTH, WIDTH)
-        self.flow = Flow([Part(f, Expansion(f.spec(WIDTH), Chebyshev(2))) for f in operators])
+        self.flow = Flow([Part(f, Expansion(f.spec(WIDTH), Legendre(2))) for f in operators])
         self.readout = nn.Linear(WIDTH, 1)
         self.gradient = gradient
         self.grid: list[float] = []

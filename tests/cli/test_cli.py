@@ -54,7 +54,7 @@ def test_version(capsys):
     ("words", "told"),
     [
         (["demos"], "Did you mean 'demo'?"),
-        (["feed-a-cat"], "Choose from train, eval, generate, report, demo, bench"),
+        (["feed-a-cat"], "Choose from train, eval, generate, report, lab, demo, bench"),
         (["bench", "sped"], "Choose from speed, overhead, memory, attention, "),
         (["demo", "--width", "7"], "--width = 7"),
         (["demo", "--tokens", "1"], "--tokens = 1"),
