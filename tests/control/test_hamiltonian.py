@@ -131,7 +131,7 @@ def test_the_terminal_adjoint_is_the_softmax_residual(unchecked):
 def quadrature_of_gradient(model, batch, objective, sign: float = 1.0, seen: bool = True) -> dict:
     """int (dtheta/dphi)^T d/dtheta ( <a, f> + sign sum_c lambda_c r_c ) dz by Simpson's rule on the grid.
 
-    With the seed's sign the costate, too, obeys the wrong equation: it is that of an objective that earns its costs.
+    With the opposite sign the costate, too, obeys the wrong equation: it is that of an objective that earns its costs.
     Without `seen` the cost's own derivative by theta is left out.
     """
     priced = objective if sign > 0 else signed(objective)
@@ -163,7 +163,7 @@ def signed(objective: Objective) -> Objective:
 
 
 @pytest.mark.slow
-def test_the_gradient_is_the_integral_of_its_derivative_and_the_seeds_sign_is_off(unchecked):
+def test_the_gradient_is_the_integral_of_its_derivative_and_the_opposite_sign_is_off(unchecked):
     """The error is that of Simpson's rule, of order four; that of the wrong signs stays."""
     objective, batch = Objective(LOSS, (KineticEnergy(),), (0.5,)), batch_of(LOSS)
 
