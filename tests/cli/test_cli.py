@@ -55,7 +55,7 @@ def test_version(capsys):
     [
         (["demos"], "Did you mean 'demo'?"),
         (["feed-a-cat"], "Choose from train, eval, generate, report, lab, demo, bench"),
-        (["bench", "sped"], "Choose from speed, overhead, memory, attention, "),
+        (["bench", "sped"], "Choose from speed, overhead, memory, attention, estimators, fields, recipe or all"),
         (["demo", "--width", "7"], "--width = 7"),
         (["demo", "--tokens", "1"], "--tokens = 1"),
         (["demo", "--rtol", "0"], "rtol = 0.0"),

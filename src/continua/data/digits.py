@@ -8,11 +8,11 @@ from typing import Any, final
 import torch
 
 from continua.core.batch import Batch
-from continua.core.errors import reject
+from continua.core.extras import extra
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.measures import label_hits
-from continua.data.sampling import thinned
+from continua.data.sampling import check_shares, thinned
 from continua.data.task import AbstractTask, Form, Preset, Question, Split
 
 _SIDE = 8
@@ -33,9 +33,7 @@ class Digits(AbstractTask):
     test_dropped: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, share in (("dropped", self.dropped), ("test_dropped", self.test_dropped)):
-            if not 0.0 <= share <= 0.9:
-                reject(name, share, "this share of the pixels cannot be dropped", "Pass a number from 0 to 0.9.")
+        check_shares("pixels", dropped=self.dropped, test_dropped=self.test_dropped)
 
     @property
     def name(self) -> str:
@@ -89,12 +87,7 @@ class Digits(AbstractTask):
 @functools.cache
 def _loaded() -> tuple[Tensor, Tensor]:
     """(samples, 64, 3) and labels, in an order drawn once for all."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        cure = "Install it: pip install scikit-learn, or pip install 'continua[data]'."
-        reject("task", "digits", "scikit-learn, which has the images, is not installed", cure)
-    images, labels = load_digits(return_X_y=True)
+    images, labels = extra("sklearn.datasets", "data").load_digits(return_X_y=True)
     bright = torch.tensor(images, dtype=torch.float32).unsqueeze(-1) / 16.0
     place = torch.arange(_SIDE, dtype=torch.float32) / (_SIDE - 1)
     where = torch.cartesian_prod(place, place).expand(len(bright), -1, -1)

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from continua.core.batch import Batch
-from continua.core.errors import reject
+from continua.core.extras import extra
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.measures import label_hits
-from continua.data.sampling import interpolated, shifted, thinned
+from continua.data.sampling import check_shares, interpolated, shifted, thinned
 from continua.data.task import AbstractTask, Form, Preset, Question, Split
 
 _VALIDATION = 500
@@ -43,9 +43,7 @@ class Mnist1d(AbstractTask):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, share in (("dropped", self.dropped), ("test_dropped", self.test_dropped)):
-            if not 0.0 <= share <= 0.9:
-                reject(name, share, "this share of the samples cannot be dropped", "Pass a number from 0 to 0.9.")
+        check_shares("samples", dropped=self.dropped, test_dropped=self.test_dropped)
 
     @property
     def name(self) -> str:
@@ -118,12 +116,8 @@ class Mnist1d(AbstractTask):
 
 @functools.cache
 def _generated() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Values (samples, 40, 1) and labels of both splits; the global random states are left as it was."""
-    try:
-        from mnist1d.data import make_dataset
-    except ImportError:
-        cure = "Install it: pip install mnist1d, or pip install 'continua[data]'."
-        reject("task", "mnist1d", "the package `mnist1d`, which generates the data, is not installed", cure)
+    """Values (samples, 40, 1) and labels of both splits; the global random states are left as they were."""
+    make_dataset = extra("mnist1d.data", "data").make_dataset
     states = random.getstate(), np.random.get_state()
     try:
         data = make_dataset()

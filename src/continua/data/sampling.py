@@ -49,3 +49,10 @@ def interpolated(
     lower = values.take_along_dim(left.unsqueeze(-1), 1)
     upper = values.take_along_dim(right.unsqueeze(-1), 1)
     return lower + part * (upper - lower), times
+
+
+def check_shares(what: str, **shares: float) -> None:
+    """Shares of the samples that may be dropped: some must remain."""
+    for name, share in shares.items():
+        if not 0.0 <= share <= 0.9:
+            reject(name, share, f"this share of the {what} cannot be dropped", "Pass a number from 0 to 0.9.")
