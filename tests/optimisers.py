@@ -17,10 +17,11 @@ from continua.optim import (
     Frobenius,
     Gaussian,
     MirrorAdam,
+    ModalAdamW,
     RiemannianAdam,
     Shampoo,
 )
-from continua.spaces import AbstractParameterSpace, FlatSpace, SimplexSpace, StiefelSpace
+from continua.spaces import AbstractParameterSpace, FlatSpace, SimplexSpace, SpectralSpace, StiefelSpace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +80,12 @@ all_optimisers: dict[str, OptimiserCase] = {
         lambda p: MirrorAdam(p, lr=2e-2, space=SimplexSpace(-2)), SimplexSpace(-2), (5, 2)
     ),
     "DualAveraging": OptimiserCase(lambda p: DualAveraging(p, lr=3.0, power=0.0), SimplexSpace(), (2, 5)),
+    "ModalAdamW": OptimiserCase(
+        lambda p: ModalAdamW(p, lr=3e-2, weight_decay=0.0, interval=4), SpectralSpace(), (3, 2, 2, 2)
+    ),
+    "ModalAdamW(second, points)": OptimiserCase(
+        lambda p: ModalAdamW(p, lr=3e-2, weight_decay=0.0, interval=4, axis=-3), SpectralSpace(), (2, 2, 3, 2, 2)
+    ),
     "SOAP": OptimiserCase(lambda p: SOAP(p, lr=3e-2, weight_decay=0.0, space=MATRIX), MATRIX, (4, 3)),
     "Shampoo": OptimiserCase(lambda p: Shampoo(p, lr=0.5, space=MATRIX), MATRIX, (4, 3)),
     "KFAC": OptimiserCase(lambda p: KFAC(p, lr=0.2, space=MATRIX), MATRIX, (4, 3)),

@@ -130,7 +130,7 @@ def test_state_dict_and_recipe_rebuild_the_field(make):
     if len(list(field.parameters())):
         assert not equal(field(1.3), other(1.3))
     other.load_state_dict(field.state_dict())
-    again = type(field)(**field.recipe()).double()
+    again = type(field)(**field.arguments()).double()
     again.load_state_dict(field.state_dict())
     for z in DEPTHS:
         assert equal(field(z), other(z)) and equal(field(z), again(z))

@@ -97,7 +97,7 @@ def test_other_nodes_share_the_parameters():
     other = heads.at_nodes(12)
     assert all(a is b for a, b in zip(heads.parameters(), other.parameters(), strict=True))
     assert heads.heads == 6 and heads(0.3).inner.q.shape[0] == 6 and other(0.3).inner.q.shape == (12, 4, 8)
-    again = ContinuousHeads(**other.recipe()).double()
+    again = ContinuousHeads(**other.arguments()).double()
     again.load_state_dict(heads.state_dict())
     assert torch.equal(again(0.3).inner.v, other(0.3).inner.v)
 
@@ -108,7 +108,7 @@ def test_a_density_off_the_simplex_is_refused(spoil):
     state = heads.state_dict()
     bad = {**state, "coefficients.inner_p": spoil(state["coefficients.inner_p"])}
     with pytest.raises(ValueError, match=r"coefficients\.inner_p = .*sum p = 1.*SimplexSpace\(axis=-2\)\.project"):
-        ContinuousHeads(**heads.recipe()).double().load_state_dict(bad)
+        ContinuousHeads(**heads.arguments()).double().load_state_dict(bad)
     heads.check()
     heads.coefficients["inner_p"].data.copy_(bad["coefficients.inner_p"])
     with pytest.raises(ValueError, match=r"inner\.p = .*sum p = 1"):
@@ -118,12 +118,12 @@ def test_a_density_off_the_simplex_is_refused(spoil):
 def test_rounding_is_no_reason_to_refuse():
     """Not even that of another dtype: thirds of float32 do not sum to one in float64."""
     heads = field().float()
-    ContinuousHeads(**heads.recipe()).load_state_dict(heads.state_dict())
+    ContinuousHeads(**heads.arguments()).load_state_dict(heads.state_dict())
     thirds = ContinuousHeads(SPEC, degree=2).double()
     off = (thirds.coefficients["inner_p"].detach().sum(0) - 1.0).abs().max()
     assert float(off) > torch.finfo(torch.float64).eps ** 0.5
     thirds.check()
-    ContinuousHeads(**thirds.recipe()).double().load_state_dict(thirds.state_dict())
+    ContinuousHeads(**thirds.arguments()).double().load_state_dict(thirds.state_dict())
     Recipe().build(thirds)
 
 

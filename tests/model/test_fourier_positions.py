@@ -38,7 +38,7 @@ def test_gradients_and_dtypes():
 def test_it_is_saved(tmp_path):
     code = FourierPositions(4, 3, 1.5)
     again = load(save(code, tmp_path))
-    assert torch.equal(again(TIMES.float()), code(TIMES.float())) and again.recipe() == code.recipe()
+    assert torch.equal(again(TIMES.float()), code(TIMES.float())) and again.arguments() == code.arguments()
     assert code.width == 4
 
 

@@ -41,7 +41,7 @@ def test_a_profile_of_one_changes_nothing():
     for profile in (LinearProfile(1.0, 1.0, 2.0), BasisProfile(Legendre(1), 2.0)):
         found, expected = damped(profile).at(steps=4)(Cloud(POINTS)), damped(None).at(steps=4)(Cloud(POINTS))
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-15)
-    assert Flow([Part(Damping(1.0), Constant(Damping(1.0).spec(4)))]).recipe()["profile"] is None
+    assert Flow([Part(Damping(1.0), Constant(Damping(1.0).spec(4)))]).arguments()["profile"] is None
 
 
 @pytest.mark.parametrize("solver", [LieTrotter(Euler()), Strang()], ids=repr)

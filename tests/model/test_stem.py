@@ -151,7 +151,7 @@ def test_a_stemmed_embedding_adds_the_neighbourhood_and_is_saved(tmp_path):
     torch.testing.assert_close(found.points, cloud.points + embedding.stem(cloud))
     again = load(save(embedding, tmp_path))
     assert torch.equal(again(values, times).points, found.points)
-    assert again.stem.recipe() == embedding.stem.recipe()
+    assert again.stem.arguments() == embedding.stem.arguments()
 
 
 def test_mistakes_are_named():

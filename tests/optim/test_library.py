@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from continua.core.extras import MissingExtraError
 from continua.optim import SOAP, Shampoo
 from continua.spaces import FlatSpace, SpectralSpace
 
@@ -54,7 +55,7 @@ def test_a_missing_library_is_named(monkeypatch):
         return found(name, *rest)
 
     monkeypatch.setattr(importlib, "import_module", absent)
-    with pytest.raises(ValueError, match=r"pip install 'continua\[optim\]'"):
+    with pytest.raises(MissingExtraError, match=r"pytorch_optimizer is not installed.*pip install 'continua\[optim\]'"):
         SOAP([nn.Parameter(torch.zeros(SHAPE))])
 
 

@@ -17,6 +17,7 @@ from continua.optim import (
     DualAveraging,
     Frobenius,
     MirrorAdam,
+    ModalAdamW,
     Recipe,
     RiemannianAdam,
     use,
@@ -86,7 +87,7 @@ def test_each_space_has_its_optimiser():
     kinds = {type(spaces[name]): type(found[name]) for name in found if spaces[name] != FlatSpace(1)}
     assert found.keys() == dict(model.named_parameters()).keys()
     assert kinds[SimplexSpace] is MirrorAdam and kinds[StiefelSpace] is RiemannianAdam
-    assert kinds[FlatSpace] is kinds[GeneratedSpace] is BlockwiseAdamW and kinds[SpectralSpace].__name__ == "SOAP"
+    assert kinds[FlatSpace] is kinds[GeneratedSpace] is BlockwiseAdamW and kinds[SpectralSpace] is ModalAdamW
     decays = {
         spaces[n].axes: g["weight_decay"]
         for g in optimiser.param_groups

@@ -8,7 +8,7 @@ from torch import nn
 from continua.fields import Constant
 from continua.model.flow import Flow, Part
 from continua.operators import Attention, Dense, FeedForward
-from continua.optim import BlockwiseAdamW, Frobenius, Recipe, RiemannianAdam, clip_gradients, use
+from continua.optim import BlockwiseAdamW, Frobenius, ModalAdamW, Recipe, RiemannianAdam, clip_gradients, use
 from continua.spaces import FlatSpace
 
 
@@ -72,6 +72,8 @@ def test_shards_are_refused_where_a_matrix_must_be_whole(mesh):
         BlockwiseAdamW([(name, p)], block=Frobenius(), space=FlatSpace(2))
     with pytest.raises(ValueError, match="RiemannianAdam needs whole"):
         RiemannianAdam([(name, p)])
+    with pytest.raises(ValueError, match="ModalAdamW needs whole"):
+        ModalAdamW([(name, p)])
     assert BlockwiseAdamW([(name, p)]).whole is False
     with pytest.raises(ValueError, match="needs whole"):
         Recipe(simplex=use(BlockwiseAdamW), flat=use(BlockwiseAdamW, block=Frobenius())).build(

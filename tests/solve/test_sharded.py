@@ -39,10 +39,13 @@ def test_a_sharded_model_trains_as_one_process_does(ranks, name):
 
 
 def test_the_backward_solve_takes_the_same_steps_on_every_rank(ranks):
-    """It ends at all, and agrees to its tolerance: costates are scaled by the largest of each rank."""
+    """It ends at all, and agrees to ten times its tolerance, the parameters as well as the grids that they lead to.
+
+    Not to rounding: costates are scaled by the largest of each rank, so the way back has other steps than alone.
+    """
     for found in ranks:
-        assert found["Backsolve"]["gap"] < 1e-3
-        assert found["Backsolve"]["grids"] < 1e-3
+        assert found["Backsolve"]["gap"] < 1e-5
+        assert found["Backsolve"]["grids"] < 1e-5
 
 
 def test_parts_sharded_on_their_own_train_directly(ranks):

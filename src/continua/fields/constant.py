@@ -44,7 +44,7 @@ class Constant(AbstractField):
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         return {f"values.{key(name)}": leaf.home for name, leaf in leaves(self.spec)}
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"spec": self.spec}
 
     def fill(self, theta: Theta) -> "Constant":
@@ -97,7 +97,7 @@ class PiecewiseConstant(AbstractField):
         homes = {key(name): leaf.home for name, leaf in leaves(self.spec)}
         return {f"pieces.{i}.{name}": home for i in range(len(self.pieces)) for name, home in homes.items()}
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"spec": self.spec, "edges": self.edges}
 
     def fill(self, thetas: Sequence[Theta]) -> "PiecewiseConstant":

@@ -63,7 +63,7 @@ class Expansion(AbstractField):
             refuse_masses(self.spec, f"with modes of {type(self.basis).__name__} masses may become negative")
         return {f"coefficients.{key(name)}": leaf.home for name, leaf in leaves(self.spec)}
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"spec": self.spec, "basis": self.basis, "depth": self.depth}
 
 

@@ -45,7 +45,7 @@ class AbstractField(nn.Module, abc.ABC):
         """Where every parameter lives, by its name in `named_parameters`."""
 
     @abc.abstractmethod
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments that build this field anew (its values apart)."""
 
 

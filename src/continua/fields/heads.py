@@ -107,7 +107,7 @@ class ContinuousHeads(AbstractField):
         spaces = {name: SimplexSpace(-2) if isinstance(home, SimplexSpace) else home for name, home in homes.items()}
         return {f"coefficients.{name}": space for name, space in spaces.items()}
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         names = ("spec", "depth", "over_h", "over_z", "degree", "rule")
         return {name: getattr(self, name) for name in names}
 

@@ -75,7 +75,7 @@ class Hypernetwork(AbstractField):
         refuse_masses(self.spec, "generated masses may become negative")
         return {name: GeneratedSpace(min(2, value.ndim)) for name, value in self.named_parameters()}
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         names = ("spec", "depth", "frequencies", "hidden", "rank")
         return {name: getattr(self, name) for name in names}
 

@@ -50,7 +50,7 @@ def _inside(thing: Any) -> list[Any]:
     if isinstance(thing, Optimizer | type):
         return []
     if isinstance(thing, nn.Module):
-        made: dict[str, Any] = getattr(thing, "recipe", dict)()
+        made: dict[str, Any] = getattr(thing, "arguments", dict)()
         return [*made.values(), *thing.children()]
     if dataclasses.is_dataclass(thing):
         return [getattr(thing, field.name) for field in dataclasses.fields(thing)]

@@ -38,7 +38,7 @@ class AbstractEmbedding(nn.Module, abc.ABC):
         return parameter_spaces(self)
 
     @abc.abstractmethod
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments that build this embedding anew (its values apart)."""
 
 
@@ -66,7 +66,7 @@ class Embedded(AbstractEmbedding):
         cure = "Pass a cloud with listeners to the model itself: cloud.with_listeners(points, times)."
         reject("times", tuple(times.shape), "this embedding does not know what a time without a sample is like", cure)
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"width": self._width}
 
 
@@ -119,7 +119,7 @@ class TokenEmbedding(AbstractEmbedding):
         cloud = self(*inputs, **named)
         return cloud.with_listeners(*_listeners(self.unobserved, times, cloud, self.code))
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         known = {"vocabulary": self.vocabulary, "width": self.width, "code": self.code, "rule": self.rule}
         return {**known, "asks": self.unobserved is not None}
 
@@ -174,7 +174,7 @@ class VectorEmbedding(AbstractEmbedding):
         cloud = self(*inputs, **named)
         return cloud.with_listeners(*_listeners(self.unobserved, times, cloud, self.code))
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         known = {"features": self.linear.in_features, "width": self.width, "code": self.code, "rule": self.rule}
         return {**known, "asks": self.unobserved is not None}
 

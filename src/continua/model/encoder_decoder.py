@@ -57,6 +57,6 @@ class EncoderDecoder(nn.Module):
         """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
         return parameter_spaces(self)
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments that build this model anew (its values apart)."""
         return {"encoder": self.encoder, "decoder": self.decoder}

@@ -39,7 +39,7 @@ class Part(nn.Module):
         """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
         return parameter_spaces(self)
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments that build this part anew."""
         return {"operator": self.operator, "field": self.field}
 
@@ -135,7 +135,7 @@ class Flow(nn.Module):
         """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
         return parameter_spaces(self)
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments that build this flow anew."""
         return {"parts": list(self.parts), "depth": self.depth, "profile": self.profile}
 

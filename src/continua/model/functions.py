@@ -41,7 +41,7 @@ class Synthesised(AbstractLifted):
         """The same embedding, parameters shared, at another resolution."""
         return Synthesised(self.inner, self.axis.at(nodes), self.basis)
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"inner": self.inner, "axis": self.axis, "basis": self.basis}
 
 
@@ -77,7 +77,7 @@ class Analysed(AbstractReadout):
         """The same readout, parameters shared, at another resolution."""
         return Analysed(self.inner, self.axis.at(nodes), self.basis)
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"inner": self.inner, "axis": self.axis, "basis": self.basis}
 
 

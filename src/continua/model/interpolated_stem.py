@@ -60,7 +60,7 @@ class InterpolatedStem(AbstractStem):
         values = BSpline(self.modes + 2 * _DEGREE, _DEGREE).evaluate(unit)[:, _DEGREE:-_DEGREE]
         return unit, values * ((1.0 if self.causal else 2.0) / count)
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         known = {"width": self.width, "radius": self.radius, "modes": self.modes, "causal": self.causal}
         return {**known, "outputs": self.outputs}
 

@@ -25,7 +25,7 @@ class NormedEmbedding(AbstractLifted):
     def lift(self, cloud: Cloud) -> Cloud:
         return cloud.at(self.norm.normalise(self.theta(0.0), cloud.points))
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"inner": self.inner, "norm": self.norm}
 
 
@@ -43,5 +43,5 @@ class ProjectedEmbedding(AbstractLifted):
     def lift(self, cloud: Cloud) -> Cloud:
         return cloud.at(self.manifold.project(cloud.points))
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"inner": self.inner, "manifold": self.manifold}

@@ -31,7 +31,7 @@ class AbstractPositionCode(nn.Module, abc.ABC):
         return parameter_spaces(self)
 
     @abc.abstractmethod
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments that build this code anew (its values apart)."""
 
 
@@ -63,7 +63,7 @@ class LearnedPositions(AbstractPositionCode):
             reject("positions", int(beyond[0]), f"the table reaches from 0 to {self.length - 1}", cure)
         return self.table[index]
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"length": self.length, "width": self.width}
 
 
@@ -105,7 +105,7 @@ class FourierPositions(AbstractPositionCode):
     def forward(self, positions: Positions) -> Points:
         return self.linear(self.encode(positions))
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"width": self.width, "features": self.features, "scale": self.scale}
 
 
@@ -139,5 +139,5 @@ class SinusoidalPositions(AbstractPositionCode):
         phase: Float[Tensor, "batch tokens half"] = positions.unsqueeze(-1) * self.frequencies().to(positions)
         return torch.cat([phase.sin(), phase.cos()], -1)
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"width": self._width, "fastest": self.fastest, "slowest": self.slowest}

@@ -39,7 +39,7 @@ class AbstractProfile(nn.Module, abc.ABC):
         return parameter_spaces(self)
 
     @abc.abstractmethod
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments that build this profile anew (its values apart)."""
 
 
@@ -66,7 +66,7 @@ class LinearProfile(AbstractProfile):
     def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
         return self.start + (self.end - self.start) * (z / self.depth)
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"start": self.start, "end": self.end, "depth": self.depth}
 
 
@@ -91,7 +91,7 @@ class BasisProfile(AbstractProfile):
         (zeta,) = self.expansion(z, inside)
         return torch.flatten(zeta)
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"basis": self.expansion.basis, "depth": self.expansion.depth}
 
 

@@ -44,7 +44,7 @@ class AbstractReadout(nn.Module, abc.ABC):
         return parameter_spaces(self)
 
     @abc.abstractmethod
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments that build this readout anew (its values apart)."""
 
 
@@ -75,7 +75,7 @@ class Normalised(AbstractReadout):
     def forward(self, cloud: Cloud) -> Points:
         return self.norm.normalise(self.theta(0.0), cloud.points)
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"width": self._width, "norm": self.norm}
 
 
@@ -110,9 +110,9 @@ class TokenReadout(AbstractReadout):
     def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
         return self.linear(self.normalised(cloud))
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         biased = self.linear.bias is not None
-        return {**self.normalised.recipe(), "outputs": self.linear.out_features, "biased": biased}
+        return {**self.normalised.arguments(), "outputs": self.linear.out_features, "biased": biased}
 
 
 class MeanReadout(AbstractReadout):
@@ -148,5 +148,5 @@ class MeanReadout(AbstractReadout):
         weights = mass / mass.sum(-1, keepdim=True)
         return self.linear(torch.einsum("bt,btw->bw", weights, points))
 
-    def recipe(self) -> dict[str, Any]:
-        return {**self.normalised.recipe(), "outputs": self.linear.out_features}
+    def arguments(self) -> dict[str, Any]:
+        return {**self.normalised.arguments(), "outputs": self.linear.out_features}

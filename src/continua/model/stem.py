@@ -31,7 +31,7 @@ class AbstractStem(nn.Module, abc.ABC):
         """The numbers at every token."""
 
     @abc.abstractmethod
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments that build this stem anew (its values apart)."""
 
 
@@ -86,7 +86,7 @@ class LocalStem(AbstractStem):
         """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
         return parameter_spaces(self)
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         known = {"width": self.width, "radius": self.radius, "modes": self.modes, "causal": self.causal}
         return {**known, "outputs": self.outputs}
 
@@ -114,7 +114,7 @@ class Stemmed(AbstractLifted):
         points = cloud.points if self.skip is None else self.skip(cloud.points)
         return cloud.at(points + self.stem(cloud))
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"inner": self.inner, "stem": self.stem}
 
 

@@ -1,8 +1,8 @@
-"""Saving and loading: a model is a folder with its recipe (JSON), its values (safetensors) and a hash.
+"""Saving and loading: a model is a folder with its description (JSON), its values (safetensors) and a hash.
 
-The recipe names classes of continua and the arguments they were built from; loading builds nothing else, so a folder
-from a stranger cannot run code. Parameters that serve in two places (a tied readout, a field of two parts) are kept
-once and serve in both again.
+The description names classes of continua and the arguments they were built from; loading builds nothing else, so a
+folder from a stranger cannot run code. Parameters that serve in two places (a tied readout, a field of two parts) are
+kept once and serve in both again.
 """
 
 import dataclasses
@@ -32,10 +32,10 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     shared = _shared(model)
     state = {name: value.contiguous() for name, value in model.state_dict().items() if name not in shared}
     values = safetensors.torch.save(state)
-    recipe = {"format": FORMAT, "sha256": digest(values), "shared": shared, "model": encode(model)}
+    description = {"format": FORMAT, "sha256": digest(values), "shared": shared, "model": encode(model)}
     target.mkdir(parents=True, exist_ok=True)
     write_whole(target / "model.safetensors", values)
-    write_whole(target / "model.json", json.dumps(recipe, indent=1).encode())
+    write_whole(target / "model.json", json.dumps(description, indent=1).encode())
     return target
 
 
@@ -46,24 +46,24 @@ def load(folder: str | os.PathLike[str]) -> nn.Module:
         if not (source / name).is_file():
             cure = "Pass a folder that continua.save(model, folder) wrote."
             reject("folder", str(folder), f"there is no {name} in it", cure)
-    recipe = _read(source)
+    description = _read(source)
     values = (source / "model.safetensors").read_bytes()
-    if digest(values) != recipe["sha256"]:
+    if digest(values) != description["sha256"]:
         cure = "Copy the folder again, or take an earlier checkpoint."
         reject("folder", str(folder), "model.safetensors does not match its hash: the file is damaged", cure)
-    model = _built(source, recipe["model"])
-    for copy, original in recipe["shared"].items():
+    model = _built(source, description["model"])
+    for copy, original in description["shared"].items():
         module, _, name = copy.rpartition(".")
         setattr(model.get_submodule(module), name, model.get_parameter(original))
     state = safetensors.torch.load(values)
     floating = [v.dtype for v in state.values() if v.is_floating_point()]
     model.to(floating[0] if floating else torch.get_default_dtype())
-    model.load_state_dict({**state, **{copy: state[original] for copy, original in recipe["shared"].items()}})
+    model.load_state_dict({**state, **{copy: state[original] for copy, original in description["shared"].items()}})
     return model
 
 
 def encode(value: Any) -> Any:
-    """A recipe of plain data for a model, an operator, a field, a rule, ..."""
+    """A description of plain data for a model, an operator, a field, a rule, ..."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, enum.Enum):
@@ -72,46 +72,46 @@ def encode(value: Any) -> Any:
         return {"class": _name(value), "arguments": {k: encode(v) for k, v in value._asdict().items()}}  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(value, list | tuple):
         return [encode(v) for v in value]
-    if hasattr(value, "recipe"):
-        return {"class": _name(value), "arguments": {k: encode(v) for k, v in value.recipe().items()}}
+    if hasattr(value, "arguments"):
+        return {"class": _name(value), "arguments": {k: encode(v) for k, v in value.arguments().items()}}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [f.name for f in dataclasses.fields(value) if f.init]
         return {"class": _name(value), "arguments": {k: encode(getattr(value, k)) for k in fields}}
-    reject("model", value, f"{type(value).__name__} cannot be written as a recipe", _IN_CODE)
+    reject("model", value, f"{type(value).__name__} cannot be written as a description", _IN_CODE)
 
 
-def decode(recipe: Any) -> Any:
+def decode(description: Any) -> Any:
     """What `encode` described, built anew."""
-    if isinstance(recipe, list):
-        return tuple(decode(v) for v in recipe)
-    if not isinstance(recipe, dict):
-        return recipe
-    kind = _class(recipe["class"])
-    if "value" in recipe:
-        return kind(recipe["value"])
-    return kind(**{k: decode(v) for k, v in recipe["arguments"].items()})
+    if isinstance(description, list):
+        return tuple(decode(v) for v in description)
+    if not isinstance(description, dict):
+        return description
+    kind = _class(description["class"])
+    if "value" in description:
+        return kind(description["value"])
+    return kind(**{k: decode(v) for k, v in description["arguments"].items()})
 
 
 def _read(source: Path) -> dict[str, Any]:
     """The content of `model.json`, if `save` wrote it and this version reads it."""
     try:
-        recipe = json.loads((source / "model.json").read_bytes())
+        description = json.loads((source / "model.json").read_bytes())
     except ValueError:
-        recipe = None
-    if not isinstance(recipe, dict) or not {"format", "sha256", "shared", "model"} <= recipe.keys():
+        description = None
+    if not isinstance(description, dict) or not {"format", "sha256", "shared", "model"} <= description.keys():
         cure = "Copy the folder again, or take an earlier checkpoint."
         reject("folder", str(source), "model.json is not what continua.save writes: the file is damaged", cure)
-    if recipe["format"] != FORMAT:
+    if description["format"] != FORMAT:
         cure = f"This version reads format {FORMAT}; load it with the version of continua that saved it."
-        reject("folder", str(source), f"its format is {recipe['format']}", cure)
-    return recipe
+        reject("folder", str(source), f"its format is {description['format']}", cure)
+    return description
 
 
-def _built(source: Path, recipe: Any) -> nn.Module:
+def _built(source: Path, description: Any) -> nn.Module:
     try:
-        return decode(recipe)
+        return decode(description)
     except (KeyError, TypeError) as error:
-        why = f"its recipe does not fit this version of continua ({error})"
+        why = f"its description does not fit this version of continua ({error})"
         reject("folder", str(source), why, "Load it with the version that saved it.")
 
 

@@ -228,7 +228,7 @@ class ContinuousTransformer(nn.Module):
         """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
         return parameter_spaces(self)
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments that build this model anew (its values apart)."""
         parts = ("embedding", "flow", "readout", "solver", "gradient")
         return {name: getattr(self, name) for name in parts}

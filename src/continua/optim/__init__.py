@@ -9,11 +9,12 @@ from continua.optim.kfac import KFAC
 from continua.optim.library import SOAP, AbstractLibraryOptimiser, Shampoo
 from continua.optim.likelihoods import AbstractLikelihood, Categorical, Gaussian
 from continua.optim.mirror import DualAveraging, MirrorAdam
+from continua.optim.modal import ModalAdamW
 from continua.optim.optimiser import AbstractOptimiser
 from continua.optim.recipe import Recipe, Use, use
 from continua.optim.retractions import AbstractRetraction, Cayley, Polar
 from continua.optim.riemannian import RiemannianAdam
-from continua.optim.schedule import AbstractClock, Cosine, Schedule, Seconds, Tokens, Updates
+from continua.optim.schedule import AbstractClock, CosineDecay, Schedule, Seconds, Tokens, Updates
 
 __all__ = [
     "KFAC",
@@ -28,12 +29,13 @@ __all__ = [
     "Categorical",
     "Cayley",
     "Composite",
-    "Cosine",
+    "CosineDecay",
     "DualAveraging",
     "Entrywise",
     "Frobenius",
     "Gaussian",
     "MirrorAdam",
+    "ModalAdamW",
     "Polar",
     "Recipe",
     "RiemannianAdam",

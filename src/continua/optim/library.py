@@ -1,12 +1,11 @@
 """Shampoo and SOAP of pytorch-optimizer as optimisers of this house (`pip install 'continua[optim]'`)."""
 
 import abc
-import importlib
 from typing import Any, final
 
 import torch
 
-from continua.core.errors import reject
+from continua.core.extras import extra
 from continua.optim.numbers import check_numbers
 from continua.optim.optimiser import AbstractOptimiser, Group, Held
 from continua.spaces.parameter_spaces import AbstractFlatSpace, AbstractParameterSpace, SpectralSpace
@@ -45,7 +44,7 @@ class AbstractLibraryOptimiser(AbstractOptimiser):
     def _inner(self) -> Any:
         """The library's optimiser; made anew in a copy, as torch's copies forget what is not in their groups."""
         name, options = self.library
-        self._made = _library(name)([torch.nn.Parameter(torch.zeros(1))], **options)
+        self._made = getattr(extra("pytorch_optimizer", "optim"), name)([torch.nn.Parameter(torch.zeros(1))], **options)
         return self._made
 
 
@@ -98,13 +97,3 @@ class Shampoo(AbstractLibraryOptimiser):
     @property
     def interval(self) -> int:
         return self.library[1]["preconditioning_compute_steps"]
-
-
-def _library(name: str) -> Any:
-    try:
-        return getattr(importlib.import_module("pytorch_optimizer"), name)
-    except ModuleNotFoundError as error:
-        if error.name != "pytorch_optimizer":
-            raise
-        cure = "Install it with pip install 'continua[optim]', or choose another: Recipe(spectral=use(BlockwiseAdamW))."
-        reject("optimiser", name, "it comes from pytorch-optimizer, which is not installed", cure)

@@ -12,8 +12,8 @@ from continua.core.shapes import Tensor
 from continua.fields.spaces import parameter_spaces
 from continua.optim.blockwise import BlockwiseAdamW
 from continua.optim.composite import Composite
-from continua.optim.library import SOAP
 from continua.optim.mirror import MirrorAdam
+from continua.optim.modal import ModalAdamW
 from continua.optim.optimiser import AbstractOptimiser
 from continua.optim.riemannian import RiemannianAdam
 from continua.spaces.parameter_spaces import (
@@ -60,7 +60,8 @@ class Recipe:
     """Which optimiser updates the parameters of which space (docs/mathematics.md, section 7).
 
     - `flat`: matrices of Euclidean space; `vectors`: biases and gains, which do not decay;
-    - `spectral`: weights of spectral kernels, one preconditioner an axis (needs the extra `optim`);
+    - `spectral`: weights of spectral kernels, in the eigenbasis of their modes; `use(SOAP)` turns every axis, and costs
+      ten times as much;
     - `generated`: the networks behind generated parameters;
     - `stiefel`: orthonormal and unitary kernels; `simplex`: masses of heads and coefficients of their density;
     - `named`: pairs (pattern, use) that come before all of these, the first whose pattern fits the parameter's name
@@ -69,7 +70,7 @@ class Recipe:
 
     flat: Use = use(BlockwiseAdamW)
     vectors: Use = use(BlockwiseAdamW, weight_decay=0.0)
-    spectral: Use = use(SOAP)
+    spectral: Use = use(ModalAdamW)
     generated: Use = use(BlockwiseAdamW)
     stiefel: Use = use(RiemannianAdam)
     simplex: Use = use(MirrorAdam)

@@ -14,7 +14,7 @@ from continua.core.errors import reject
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Cosine:
+class CosineDecay:
     """A factor that rises from `first` to 1 until `warmup` and falls along a cosine to `floor` until `total`.
 
         floor + (1 - floor)(1 + cos(pi s))/2 ,   s = (spent - warmup)/(total - warmup)
@@ -90,7 +90,7 @@ class Schedule:
     def __init__(
         self,
         optimiser: Optimizer,
-        curve: Cosine,
+        curve: CosineDecay,
         clock: AbstractClock = Updates(),
         now: Callable[[], float] = time.monotonic,
     ) -> None:

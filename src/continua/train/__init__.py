@@ -6,7 +6,7 @@ from continua.train.interruption import Interrupted, Listening
 from continua.train.learner import Learner, Row, TrainingError
 from continua.train.loop import Training
 from continua.train.models import continuous, parameters_of, standard
-from continua.train.objectives import AskingObjective, Criterion, answers, objective_of
+from continua.train.objectives import AnyObjective, AskingObjective, answers, objective_of
 from continua.train.optimisers import decayed
 from continua.train.plan import Plan
 from continua.train.portrait import keep_portrait, portrait
@@ -14,9 +14,9 @@ from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines, Si
 
 __all__ = [
     "AbstractReporter",
+    "AnyObjective",
     "AskingObjective",
     "Bar",
-    "Criterion",
     "Events",
     "Interrupted",
     "JsonLines",

@@ -11,7 +11,7 @@ from continua.core.errors import reject
 from continua.core.seeds import branched, generator_of
 from continua.model import ContinuousTransformer
 from continua.solve import Fixed, Solver
-from continua.train.objectives import Criterion
+from continua.train.objectives import AnyObjective
 from continua.train.plan import Plan
 
 
@@ -42,7 +42,7 @@ class Learner:
     """A named model with the optimiser that moves it; learning rates are shares of those it was built with."""
 
     def __init__(
-        self, name: str, model: ContinuousTransformer, objective: Criterion, optimiser: torch.optim.Optimizer
+        self, name: str, model: ContinuousTransformer, objective: AnyObjective, optimiser: torch.optim.Optimizer
     ) -> None:
         self.name, self.model, self.objective, self.optimiser = name, model, objective, optimiser
         self.highest = [float(group["lr"]) for group in optimiser.param_groups]

@@ -36,7 +36,7 @@ _LOSSES: dict[Question, AbstractLoss] = {
 
 
 @runtime_checkable
-class Criterion(Protocol):
+class AnyObjective(Protocol):
     """Whatever gives the terms of J for a model and a batch."""
 
     def __call__(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> Terms: ...
@@ -68,7 +68,7 @@ STIFF = 1e-2
 
 def objective_of(
     form: Form, model: ContinuousTransformer | None = None, energy: float = 0.0, stiff: bool = False
-) -> Criterion:
+) -> AnyObjective:
     """The objective that a task's question asks for: its loss, and the running costs that training `model` needs.
 
     `energy` is the price of the tokens' mean kinetic energy. A trained density of heads pays its negentropy with the

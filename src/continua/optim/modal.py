@@ -1,0 +1,113 @@
+"""AdamW in the eigenbasis of the modes: an affordable preconditioner for spectral kernels."""
+
+import math
+from typing import Any, final
+
+import torch
+
+from continua.core.errors import reject
+from continua.core.shapes import Float, Tensor
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, counted, gathered
+from continua.spaces.parameter_spaces import AbstractParameterSpace, SpectralSpace
+
+Rows = Float[Tensor, "rows modes rest"]
+"""A spectral weight unfolded along one axis of modes: what stands before it, the modes, what stands after."""
+Bases = Float[Tensor, "points modes modes"]
+"""One basis for each weight."""
+
+
+@final
+class ModalAdamW(AbstractOptimiser):
+    """AdamW on the gradient turned into the eigenbasis of its modes, and turned back.
+
+        r = Q^T g ,   m <- b1 m + (1 - b1) r ,   v <- b2 v + (1 - b2) r^2
+        theta <- (1 - eta lam) theta - eta Q mhat/(sqrt(vhat) + eps)
+
+    Q acts along one `axis` of modes: the first, -4, of the modes i that a kernel C_ij writes and of the frequencies of
+    multipliers, or the second, -3, of the modes j that it reads. It holds the eigenvectors of S, an average of G G^T,
+    G being the gradient unfolded along that axis. Every `interval` updates, the first among them,
+    S <- S + w (G G^T - S) with w = max(1/n, 1 - keep) at the n-th time; then m <- R m and v <- R^2 v, with
+    R = Q_new^T Q_old, and R^2 taken entry by entry: the second moments of what is uncorrelated in the old basis.
+
+    This is SOAP (arXiv 2409.11321) on one axis: modes that are correlated are what AdamW cannot see. Turning n modes
+    there and back costs 4n operations a number, one product each, and statistics are gathered with the bases alone.
+    Updates do not depend on the basis in which the modes of the axis are written. Axes before the last four count
+    weights of their own, each with its own basis. Costs and gains are measured in docs/benchmarks.md.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 3e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        interval: int = 10,
+        axis: int = -4,
+        space: AbstractParameterSpace = SpectralSpace(),
+    ) -> None:
+        if not (isinstance(interval, int) and interval >= 1):
+            reject("interval", interval, "it counts updates between two bases", "Pass a whole number from 1 on.")
+        if axis not in (-4, -3):
+            reject(
+                "axis", axis, "the modes of a spectral weight stand before its two axes of channels", "Pass -4 or -3."
+            )
+        self.interval, self.axis = interval, axis
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, space)
+
+    @property
+    def serves(self) -> tuple[type, ...]:
+        return (SpectralSpace,)
+
+    @property
+    def whole(self) -> bool:
+        return True
+
+    def advance(self, group: Group, state: Held) -> None:
+        params, grads, states = gathered(group, state, self._fresh)
+        if not params:
+            return
+        (b1, b2), lr, decay = group["betas"], float(group["lr"]), group["weight_decay"]
+        # one after the other, not as lists: each has a product of its own, and finds its numbers still in the cache
+        for p, gradient, held, k in zip(params, grads, states, counted(states), strict=True):
+            g = gradient.reshape(held["m"].shape)
+            if (k - 1) % self.interval == 0:
+                _renew(held, g, max(1.0 / ((k - 1) // self.interval + 1), 1.0 - KEEP))
+            q, m, v = _each(held["basis"], g), held["m"], held["v"]
+            r = torch.bmm(q.mT, g)
+            m.lerp_(r, 1.0 - b1)
+            v.mul_(b2).addcmul_(r, r, value=1.0 - b2)
+            # mhat/(sqrt(vhat) + eps) = (s/c) m/(sqrt(v) + s eps) with s^2 = 1 - b2^k, c = 1 - b1^k: one pass less
+            s, c = math.sqrt(1.0 - b2**k), 1.0 - b1**k
+            u = torch.div(m, torch.sqrt(v, out=r).add_(s * group["eps"]), out=r)
+            theta = p.reshape(m.shape).baddbmm_(q, u, beta=1.0 - lr * decay, alpha=-lr * s / c)
+            if not p.is_contiguous():  # theta is a copy
+                p.copy_(theta.view(p.shape))
+
+    def _fresh(self, p: Tensor) -> dict[str, Any]:
+        modes = p.shape[self.axis]
+        rows = math.prod(p.shape[: self.axis]), modes, math.prod(p.shape[self.axis + 1 :])
+        basis = torch.eye(modes, dtype=p.dtype, device=p.device).repeat(math.prod(p.shape[:-4]), 1, 1)
+        moments = {"m": p.new_zeros(rows), "v": p.new_zeros(rows)}
+        return {**moments, "basis": basis, "statistics": torch.zeros_like(basis)}
+
+
+KEEP = 0.95
+"""The share of the old statistics that is kept when new ones come: with the default interval, 200 updates count."""
+
+
+def _each(bases: Bases, like: Rows) -> Float[Tensor, "rows modes modes"]:
+    """The basis of every row."""
+    rows, points = like.shape[0], bases.shape[0]
+    return bases.repeat_interleave(rows // points, 0) if rows > points else bases
+
+
+def _renew(held: dict[str, Any], g: Rows, weight: float) -> None:
+    """New statistics, a new basis, and both moments in it."""
+    old, statistics = held["basis"], held["statistics"]
+    statistics.lerp_((g @ g.mT).unflatten(0, (len(old), -1)).sum(1), weight)
+    # what is not finite reaches the parameters through the moments, as in AdamW, and not the eigensolver
+    new = torch.linalg.eigh(torch.nan_to_num(statistics, 0.0, 0.0, 0.0)).eigenvectors
+    turn = _each(new.mT @ old, g)
+    held.update(m=turn @ held["m"], v=turn.square() @ held["v"])
+    old.copy_(new)
