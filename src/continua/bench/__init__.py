@@ -9,6 +9,7 @@ from continua.bench.memory import Memory
 from continua.bench.overhead import Overhead
 from continua.bench.recipe import RecipeCost
 from continua.bench.results import written
+from continua.bench.spectral import SpectralGain
 from continua.bench.speed import Speed
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Ratio",
     "RecipeCost",
     "Sizes",
+    "SpectralGain",
     "Speed",
     "written",
 ]

@@ -17,6 +17,7 @@ from continua.bench import (
     Outcome,
     Overhead,
     RecipeCost,
+    SpectralGain,
     Speed,
     written,
 )
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, AbstractBenchmark] = {
     "estimators": EstimatorCost(),
     "fields": FieldCostRatio(),
     "recipe": RecipeCost(),
+    "spectral": SpectralGain(),
 }
 """The one table from words to benchmarks."""
 
@@ -42,11 +44,12 @@ class Bench:
     Names: speed (solves against torchdiffeq), overhead (a solve against its bare evaluations), memory (peak of the
     gradients from 8 to 64 steps), attention (weighted causal attention against plain), estimators (how cost
     grows with the tokens at a fixed number of nodes), fields (weights that depend on depth against constant ones),
-    recipe (an update of the recipe against torch's AdamW), or all. Exit code 1: a ratio is above its limit.
+    recipe (an update of the recipe against torch's AdamW), spectral (what a preconditioner gains there),
+    or all. Exit code 1: a ratio is above its limit.
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
-    """speed, overhead, memory, attention, estimators, fields, recipe or all"""
+    """speed, overhead, memory, attention, estimators, fields, recipe, spectral or all"""
     quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """tiny sizes, to see that it runs; the ratios then say nothing"""
     folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("bench-results")
