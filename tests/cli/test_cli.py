@@ -11,7 +11,7 @@ from continua.bench import AbstractBenchmark, Outcome, Ratio
 from continua.cli.bench import BENCHMARKS
 from continua.cli.main import COMMANDS, main
 
-DEMO = ["demo", "--tokens", "8", "--width", "8", "--rtol", "1e-3", "--depth", "1.0"]
+SOLVE = ["solve", "--tokens", "8", "--width", "8", "--rtol", "1e-3", "--depth", "1.0"]
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def test_help_names_every_command(words, capsys):
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert all(f"  {name} " in printed for name in COMMANDS)
-    assert "--version" in printed and "--debug" in printed
+    assert all(option in printed for option in ("--version", "--debug", "--completion"))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -36,6 +36,8 @@ def test_every_command_explains_itself(name, capsys):
     assert left.value.code == 0
     printed = capsys.readouterr().out
     assert f"continua {name}" in printed and ("--folder" in printed or "RUN" in printed)
+    if name != "generate":
+        assert "None" not in printed and "(default: )" not in printed
 
 
 def test_bench_help_names_every_benchmark(capsys):
@@ -53,13 +55,14 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["demos"], "Did you mean 'demo'?"),
-        (["feed-a-cat"], "Choose from train, eval, generate, report, lab, demo, bench"),
+        (["solv"], "Did you mean 'solve'?"),
+        (["demo"], "What `make demo` runs is `continua train`"),
+        (["feed-a-cat"], "Choose from train, eval, generate, report, lab, solve, bench"),
         (["bench", "sped"], "Choose from speed, overhead, memory, attention, estimators, fields, recipe or all"),
-        (["demo", "--width", "7"], "--width = 7"),
-        (["demo", "--tokens", "1"], "--tokens = 1"),
-        (["demo", "--rtol", "0"], "rtol = 0.0"),
-        (["demo", "--depth", "-1"], "depth = -1.0"),
+        (["solve", "--width", "7"], "--width = 7"),
+        (["solve", "--tokens", "1"], "--tokens = 1"),
+        (["solve", "--rtol", "0"], "--rtol = 0.0"),
+        (["solve", "--depth", "-1"], "--depth = -1.0"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_2(words, told, capsys):
@@ -71,25 +74,25 @@ def test_a_mistake_is_one_line_and_code_2(words, told, capsys):
 
 def test_an_unknown_option_is_named(capsys):
     with pytest.raises(SystemExit) as left:
-        main(["demo", "--tokns", "8"])
+        main(["solve", "--tokns", "8"])
     assert left.value.code == 2
     assert "--tokens" in capsys.readouterr().err
 
 
 def test_debug_shows_where_a_mistake_came_from(monkeypatch):
     with pytest.raises(ValueError, match="--width = 7"):
-        main(["demo", "--width", "7", "--debug"])
+        main(["solve", "--width", "7", "--debug"])
     monkeypatch.setenv("CONTINUA_DEBUG", "1")
     with pytest.raises(ValueError, match="--width = 7"):
-        main(["demo", "--width", "7"])
+        main(["solve", "--width", "7"])
 
 
-def test_demo_solves_compares_and_draws(tmp_path, capsys):
-    assert main([*DEMO, "--folder", str(tmp_path / "demo")]) == 0
+def test_solve_solves_compares_and_draws(tmp_path, capsys):
+    assert main([*SOLVE, "--folder", str(tmp_path / "solve")]) == 0
     printed = capsys.readouterr().out
     for word in ("accepted", "Checkpointed", "Direct", "Backsolve", "GPT", "solve.svg"):
         assert word in printed
-    assert {path.name for path in (tmp_path / "demo").iterdir()} == {"solve.svg", "solve.png"}
+    assert {path.name for path in (tmp_path / "solve").iterdir()} == {"solve.svg", "solve.png"}
 
 
 def test_bench_writes_where_it_is_told(tmp_path, capsys):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from scipy.integrate import solve_ivp
 
-from continua.control import CrossEntropy, LeftOut, Resolutions, resolution_report
+from continua.control import CrossEntropy, LeftOut, Objective, Resolutions, resolution_report
 from continua.control.resampling import Signals, interpolated, thinned
 from continua.fields import ContinuousHeads, Expansion
 from continua.model import (
@@ -285,6 +285,8 @@ def test_bad_arguments_are_named():
     values, times, _ = signals(2)
     with pytest.raises(ValueError, match=r"loss = CrossEntropy\(.*Pass a function of output and targets"):
         resolution_report(build(), (values, times), torch.zeros(2, dtype=torch.long), CrossEntropy())
+    with pytest.raises(ValueError, match=r"loss = Objective\(.*Pass a function of output and targets"):
+        resolution_report(build(), (values, times), torch.zeros(2, dtype=torch.long), Objective(CrossEntropy()))
     with pytest.raises(ValueError, match=r"reference = 'DormandPrince': this is no Solver"):
         resolution_report(build(), (values, times), reference=DormandPrince())
     with pytest.raises(ValueError, match=r"inputs = \(2, 17, 2\): .*as a tuple.*Pass \(values,\)"):

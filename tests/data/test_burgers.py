@@ -1,5 +1,6 @@
 """Burgers' equation against the solution of Cole and Hopf, and the task at several resolutions."""
 
+import itertools
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy.integrate import quad
 
 from continua.core.slopes import fitted_slope
 from continua.data import Burgers, Split, burgers_solution
+from continua.train import continuous
 
 
 def cole_hopf(x: float, t: float, nu: float) -> float:
@@ -63,6 +65,22 @@ def test_shifted_training_batches_are_still_solutions():
     first = 4 * torch.fft.irfft(waves, 256)  # six waves: 64 points hold all of it
     later = burgers_solution(first, task.viscosity, task.until, steps=120)[:, ::4]
     assert float((later - batch.targets[:, :-1, 0]).abs().max()) < 1e-5  # the data are float32
+
+
+def test_the_three_splits_are_three():
+    first = [Burgers(samples=12).batch(split, torch.arange(3)).inputs[0] for split in Split]
+    assert all(not torch.equal(a, b) for a, b in itertools.combinations(first, 2))
+
+
+def test_positions_turn_slowly_enough_for_half_of_the_points():
+    """The fastest rotary wave of a model has less than half a turn between points of the coarsest test."""
+    task = Burgers()
+    model = continuous(task.form, task.presets()["demo"])
+    fastest = max(
+        part.operator.inner.rotary.fastest for part in model.flow.parts if hasattr(part.operator.inner, "rotary")
+    )
+    coarsest = min(variant.points for variant in task.variants().values())
+    assert coarsest == 32 and fastest / coarsest < math.pi
 
 
 @pytest.mark.parametrize("wrong", [{"points": 48}, {"viscosity": 1e-4}, {"until": 0.0}, {"samples": 2}])

@@ -148,6 +148,7 @@ GOOD = "".join(f"{i},{i % 3},{i % 5}\n" for i in range(100))
         ("t,x,y\n" + "".join(f"{i},{i % 3},0.1\n" for i in range(100)), {}, "row 61: .* the column 'y' is constant"),
         ("t,x,y\n" + GOOD, {"window": 32}, "row 101: the file ends.* --context 20 or less"),
         ("t,x\n0,1\n1,2\n2,1\n3,4\n", {}, "row 5: the file ends.*more rows"),
+        ("t,x\n0,1\n1,1\n2,3\n", {}, "row 4: the file ends.*more rows"),
         ("t,x,y\n" + "".join(f"{2 * i},{i % 3},\n{2 * i + 1},,{i % 4}\n" for i in range(60)), {}, "row 121: .*missing"),
     ],
 )  # fmt: skip

@@ -50,6 +50,7 @@ def test_batches_are_padded_and_scaled_by_the_training_file(files):
         ("1,2:up\n", "row 1: a row of data before @data"),
         ("@timeStamps true\n@data\n", "row 1: series with time stamps"),
         (HEADER + "1,2:3,3:up\n2,1:3,3:down\n", "dimension 2 is constant"),
+        ("@data\n1,2:up\n2,1:up\n", "row 2: all series are of one class, up"),
     ],
 )
 def test_bad_files_are_refused_with_their_row(files, content, told):

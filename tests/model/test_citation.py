@@ -74,3 +74,8 @@ def test_references_come_back_from_plain_data():
 def test_nothing_used_is_a_mistake():
     with pytest.raises(ValueError, match=r"^used = "):
         citation()
+
+
+def test_a_class_is_not_yet_made_of_anything():
+    with pytest.raises(ValueError, match=r"used = 'Linear': this is a class.*continua\.citation\(model\)"):
+        continua.citation(torch.nn.Linear)

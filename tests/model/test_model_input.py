@@ -132,7 +132,8 @@ def test_input_that_is_not_decided():
     [
         ({"heads": 3}, r"heads = 3: the width 8 does not split evenly. Pass a divisor"),
         ({"heads": 0}, r"heads = 0: "),
-        ({"width": 7, "heads": 1}, r"width = 7: sines and cosines come in pairs"),
+        ({"width": 7}, r"width = 7: sines and cosines come in pairs.*Pass 6 or 8"),
+        ({"width": 0}, r"width = 0: a token needs room.*Pass width >= 2"),
         ({"outputs": 0}, r"outputs = 0: .*Pass outputs >= 1"),
         ({"vocabulary": 0}, r"vocabulary = 0: .*Pass vocabulary >= 1"),
         ({"vocabulary": None, "features": 0}, r"features = 0: .*Pass features >= 1"),

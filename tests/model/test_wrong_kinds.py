@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from continua import ContinuousTransformer, Direct, DormandPrince, Fixed, Observer, integrate
+from continua.model import presets
 from continua.solve import Adaptive, PerSequence, Solver
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -76,3 +77,11 @@ def test_a_tolerance_below_the_dtype_is_refused(model, control):
 def test_padding_without_a_mask_is_recognised(model):
     with pytest.raises(ValueError, match=r"times may not decrease.*if these are padding, mark them false in present"):
         model(VALUES, torch.tensor([[0.0, 0.4, 0.0], [0.0, 0.5, 1.0]]))
+
+
+@pytest.mark.parametrize("name", ["gpt", "bert", "encoder", "parallel", "macaron", "sphere", "encoder_decoder"])
+def test_a_preset_without_its_parts_says_which_to_build(name):
+    with pytest.raises(TypeError, match=rf"{name}: missing a required argument: 'layers'.*Pass built parts: {name}\("):
+        getattr(presets, name)()
+    with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'depth'.*Pass built parts"):
+        getattr(presets, name)(1, 2, 3, depth=4)

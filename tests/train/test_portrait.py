@@ -9,13 +9,15 @@ import torch
 import continua
 from continua.control import CrossEntropy, Objective
 from continua.core.batch import Batch
+from continua.data import Preset, Spirals, Split
 from continua.fields import ContinuousHeads, Expansion
 from continua.model import Flow, MeanReadout, Part, VectorEmbedding
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm
 from continua.report import report_page
 from continua.runs.folder import Run
-from continua.solve import Solver
+from continua.solve import Adaptive, Solver
 from continua.spaces import Legendre
+from continua.train import continuous, objective_of
 from continua.train.portrait import keep_portrait, portrait, resolution_section
 
 
@@ -149,3 +151,29 @@ def test_a_resolution_report_becomes_a_table():
         "DormandPrince at 1e-6 could not be solved"
         in resolution_section({**plain, "solver_invariance": None}).verdict.text
     )
+
+
+def test_costates_of_asked_times_are_those_of_the_asking_objective():
+    """The derivative of J by the tokens at depth 0, by autograd through `AskingObjective` itself."""
+    torch.manual_seed(0)
+    task = Spirals(samples=10, tokens=8, asked=2)
+    model = continuous(task.form, Preset(8, 2, 8, modes=2, steps=2)).double()
+    batch = task.batch(Split.TEST, torch.arange(3)).to(dtype=torch.float64)
+    asking = objective_of(task.form, model, energy=0.1)
+    sections = {section.heading: section for section in portrait(model, batch, asking)}
+    table = {row[0]: row[1] for row in sections["Optimal control"].figures[-1].rows}
+    total = asking(model, batch).total
+    total.backward()
+    squares = sum(float(p.grad.square().sum()) for p in model.flow.parameters())
+    assert table["objective J"] == pytest.approx(total.item(), rel=1e-12)
+    assert table["projected |dJ/dφ|"] == pytest.approx(math.sqrt(squares), rel=1e-9)
+    assert table["terminal mismatch"] < 1e-12
+
+
+def test_a_flow_too_wild_for_an_adaptive_solve_keeps_its_other_figures(model, monkeypatch):
+    from continua.train.portrait import depth
+
+    monkeypatch.setattr(depth, "Adaptive", lambda *_: Adaptive(1e-5, 1e-5, max_steps=1))
+    first = portrait(model, batch_of())[0]
+    table = first.figures[-1]
+    assert table.columns == ("", "as trained") and "was not possible" in table.caption

@@ -1,1 +1,1 @@
-"""Floor 6: the command line, `continua demo` and `continua bench`."""
+"""Floor 6: the command line, one module for each command of `continua`."""

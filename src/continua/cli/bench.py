@@ -21,6 +21,7 @@ from continua.bench import (
     Speed,
     written,
 )
+from continua.cli.options import Flag
 from continua.core.errors import reject
 
 BENCHMARKS: dict[str, AbstractBenchmark] = {
@@ -50,7 +51,7 @@ class Bench:
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
     """speed, overhead, memory, attention, estimators, fields, recipe, spectral or all"""
-    quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    quick: Flag = False
     """tiny sizes, to see that it runs; the ratios then say nothing"""
     folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("bench-results")
     """where the JSON files go"""

@@ -1,4 +1,4 @@
-"""Options from a TOML file: `--config run.toml`, over which the command line has the last word."""
+"""Options by their names: from a TOML file (`--config run.toml`), and in messages to whoever typed them."""
 
 import dataclasses
 import difflib
@@ -9,7 +9,27 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from continua.core.errors import reject
+import tyro
+
+from continua.core.errors import ArgumentError, reject
+
+_OTHERWISE = {"window": "context", "file": "series"}
+"""Arguments of tasks that have other names as options."""
+
+
+def flag(name: str) -> str:
+    """The option that fills a field."""
+    return f"--{name.replace('_', '-')}"
+
+
+def told(error: Exception, kind: type[Any]) -> str:
+    """The message of an error, where an argument that is an option of the command has the name that the user typed."""
+    if not isinstance(error, ArgumentError):
+        return str(error)
+    hints = typing.get_type_hints(kind, include_extras=True)
+    options = {name for name, hint in hints.items() if tyro.conf.Positional not in typing.get_args(hint)}
+    name = error.argument if error.argument in options else _OTHERWISE.get(error.argument, "")
+    return error.told(flag(name)) if name in options else str(error)
 
 
 def configured(kind: type[Any], words: list[str]) -> tuple[Any, list[str]]:
@@ -45,6 +65,10 @@ def _read(kind: type[Any], file: Path) -> Any:
     return dataclasses.replace(built(kind, values, str(file)), config=file)
 
 
+_WORDS = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false",
+          Path: "a path in quotes", list: "a list", dict: "a table"}  # fmt: skip
+
+
 def _checked(name: str, value: Any, hints: dict[str, Any], names: list[str], source: str) -> Any:
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)
@@ -56,8 +80,9 @@ def _checked(name: str, value: Any, hints: dict[str, Any], names: list[str], sou
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if type(value) not in kinds:
-        wanted = " or ".join(sorted("nothing" if k is type(None) else k.__name__ for k in kinds))
-        reject(name, value, f"this is {type(value).__name__}, not {wanted} ({source})", f"Pass {wanted}.")
+        wanted = " or ".join(sorted(_WORDS.get(k, k.__name__) for k in kinds if k is not type(None)))
+        is_a = _WORDS.get(type(value), type(value).__name__)
+        reject(name, value, f"this is {is_a}, and {wanted} is needed ({source})", f"Write {wanted}.")
     if isinstance(value, float) and not math.isfinite(value):
         reject(name, value, f"this is no finite number ({source})", "Pass a finite number.")
     return value

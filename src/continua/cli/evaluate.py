@@ -11,6 +11,9 @@ from rich.console import Console
 
 from continua.cli.loading import models_of, opened
 from continua.cli.measuring import measured, results_tables
+from continua.cli.options import Flag
+from continua.core.errors import reject
+from continua.runs import finite
 
 
 @final
@@ -27,17 +30,19 @@ class Evaluate:
     """the folder of a run"""
     threads: int = 0
     """threads of torch, 0 for its own choice"""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Flag = False
     """print one JSON object instead of tables"""
 
     def run(self, console: Console) -> int:
         """Runs the command."""
+        if self.threads < 0:
+            reject("--threads", self.threads, "threads are counted", "Pass 0 for torch's own choice, or more.")
         if self.threads:
             torch.set_num_threads(self.threads)
         run, task = opened(self.folder)
         results = measured(run, task, models_of(run))
         if self.json:
-            print(json.dumps({"run": str(self.folder), "results": results}))
+            print(json.dumps(finite({"run": str(self.folder), "results": results}), allow_nan=False))
             return 0
         console.print(*results_tables(results), sep="\n")
         for name, found in results.items():

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from continua.cli.options import Count, Flag, Number
 from continua.core.errors import reject
 from continua.lab import (
     AbstractEngine,
@@ -75,22 +76,22 @@ class Lab:
     """what to do"""
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
     """which experiment, or all"""
-    quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    quick: Flag = False
     """sizes of seconds"""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Flag = False
     """print one JSON object a line, and nothing else"""
-    tokens: int | None = None
+    tokens: Count = None
     """clusters: ask for the overlap of so many tokens that start orthonormal (with --beta and --time)"""
-    beta: float | None = None
+    beta: Number = None
     """clusters: the inverse temperature of a single question"""
-    time: float | None = None
+    time: Number = None
     """clusters: the time of a single question"""
-    circle: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    circle: Flag = False
     """clusters: ask for the fastest mode of uniform tokens on the circle (with --beta)"""
     engine: str = "local"
     """where cells run: local (processes on this machine) or ray (a cluster; needs the extra `scale`)"""
-    processes: int | None = None
-    """how many processes; by default one with --quick, else one a core"""
+    processes: Count = None
+    """how many processes (default: one with --quick, else one a core)"""
     folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("runs/lab")
     """where results are kept"""
 

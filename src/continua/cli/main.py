@@ -30,11 +30,13 @@ COMMANDS: Mapping[str, Command] = {
     "generate": Command("generate", "Generate", "Let a model of a text run write on."),
     "report": Command("report", "Report", "Write one self-contained HTML page about one run, or several side by side."),
     "lab": Command("lab", "Lab", "Measure what theory claims: list, run NAME, run all, report."),
-    "demo": Command("demo", "Demo", "Solve a small causal Transformer on irregular samples, forward and back."),
+    "solve": Command("solve", "Solve", "Solve a small causal Transformer on irregular samples, forward and back."),
     "bench": Command("bench", "Bench", "Measure what the library costs, as ratios to peers taken in one run."),
 }
 """The one table from words to commands."""
 
+_STOPPED = 130
+"""Exit code of a command that was stopped and has nothing to go on with, as shells have it for Ctrl-C."""
 INTERRUPTED = 75
 """Exit code of a run that was asked to stop and can go on (EX_TEMPFAIL of sysexits.h)."""
 
@@ -49,6 +51,8 @@ options:
   --help     show this message; after a command, its options
   --version  print the version
   --debug    show the traceback of a mistake (or set CONTINUA_DEBUG=1)
+  --completion SHELL
+             print a script that completes commands and options in bash, zsh or tcsh
 
 exit codes: 0 done, 1 failed, 2 bad use, 75 interrupted and resumable
 """
@@ -65,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] in ("-V", "--version"):
         print(f"continua {version('continua')}")
         return 0
+    if words[0].partition("=")[0] in ("--completion", "--tyro-print-completion"):
+        return _complete(words)
     if words[0] not in COMMANDS:
         return _failed(_unknown(words[0]), 2)
     return _run(words[0], words[1:], debug)
@@ -74,22 +80,52 @@ def _run(name: str, words: list[str], debug: bool) -> int:
     import tyro
     from rich.console import Console
 
-    from continua.cli.config import configured
+    from continua.cli.config import configured, told
     from continua.core.errors import SolveError
     from continua.core.extras import MissingExtraError
     from continua.train import Interrupted, TrainingError
 
+    kind = COMMANDS[name].load()
     try:
-        kind = COMMANDS[name].load()
         default, rest = configured(kind, words)
-        command = tyro.cli(kind, prog=f"continua {name}", args=rest, default=default)
+    except ValueError as error:  # of the file, whose keys are no options
+        if debug:
+            raise
+        return _failed(str(error), 2)
+    command = tyro.cli(kind, prog=f"continua {name}", args=rest, default=default)
+    try:
         return command.run(Console())
     except Interrupted as stopped:
         return _failed(str(stopped), INTERRUPTED)
-    except (ValueError, SolveError, TrainingError, MissingExtraError) as error:
+    except KeyboardInterrupt:
+        return _failed("stopped", _STOPPED)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, SolveError, TrainingError, MissingExtraError, OSError) as error:
         if debug:
             raise
-        return _failed(str(error), 1 if isinstance(error, TrainingError) else 2)
+        if isinstance(error, OSError):
+            return _failed(_unusable(error), 1)
+        return _failed(told(error, kind), 1 if isinstance(error, TrainingError) else 2)
+
+
+def _complete(words: list[str]) -> int:
+    from continua.cli.completion import completion
+
+    shell = words[0].partition("=")[2] or "".join(words[1:2])
+    try:
+        print(completion(shell, {name: command.load() for name, command in COMMANDS.items()}), end="")
+    except ValueError as error:
+        return _failed(str(error), 2)
+    return 0
+
+
+def _unusable(error: OSError) -> str:
+    where = f" {error.filename!r}" if error.filename else ""
+    return (
+        f"the file system refused{where}: {error.strerror or error}. Look at the path, its rights and the space left."
+    )
 
 
 def _usage() -> str:
@@ -98,6 +134,8 @@ def _usage() -> str:
 
 
 def _unknown(word: str) -> str:
+    if word == "demo":
+        return "there is no command 'demo'. What `make demo` runs is `continua train`; one solve is `continua solve`."
     near = difflib.get_close_matches(word, COMMANDS, n=1)
     meant = f"Did you mean {near[0]!r}?" if near else f"Choose from {', '.join(COMMANDS)}."
     return f"there is no command {word!r}. {meant} `continua --help` tells more."

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from rich.table import Table
 
-from continua.control import Objective, resolution_report
+from continua.control import resolution_report
 from continua.core.errors import SolveError
 from continua.core.shapes import Tensor
 from continua.data import AbstractTask, Question, Split
@@ -44,10 +44,10 @@ def portrayed(run: Run, task: AbstractTask, learners: Sequence[Learner], sequenc
     """What a reader wants to see of every model, on a few sequences of the test, and the papers it rests on."""
     batch = task.batch(Split.TEST, torch.arange(min(sequences, task.count(Split.TEST))))
     for learner in learners:
-        plain = learner.objective if isinstance(learner.objective, Objective) else None
-        report = None if plain is None else resolution_report(learner.model, batch.inputs, batch.targets, _loss(task))
-        resolution = None if report is None else report.plain()
-        keep_portrait(run, learner.name, portrait(learner.model, batch, plain, resolution, learner.name))
+        resolution = None
+        if not task.form.asks:  # what is asked at times of its own is compared in the samplings of the test
+            resolution = resolution_report(learner.model, batch.inputs, batch.targets, _loss(task)).plain()
+        keep_portrait(run, learner.name, portrait(learner.model, batch, learner.objective, resolution, learner.name))
     used = [part for learner in learners for part in (learner.model, learner.optimiser, learner.objective)]
     run.note(references=[reference.plain() for reference in citation(*used)])
 

@@ -7,6 +7,7 @@ from typing import Annotated, final
 import tyro
 from rich.console import Console
 
+from continua.cli.options import Folder
 from continua.core.errors import reject
 from continua.report import write_report
 
@@ -21,10 +22,12 @@ class Report:
     runs have them. It goes into the first run, or to --out, and its path is printed.
     """
 
-    folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
+    folders: Annotated[
+        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")
+    ]
     """folders of runs, as training leaves them"""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
-    """where the page goes; by default report.html in the first run"""
+    out: Folder = None
+    """where the page goes (default: report.html in the first run)"""
 
     def run(self, console: Console) -> int:
         """Runs the command."""

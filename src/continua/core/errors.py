@@ -5,9 +5,21 @@ from typing import NoReturn
 import torch
 
 
+class ArgumentError(ValueError):
+    """An argument that cannot be: its name, the value it had, and why it cannot be, with the cure."""
+
+    def __init__(self, argument: str, value: object, why: str, cure: str) -> None:
+        self.argument, self.value, self.why, self.cure = argument, value, why, cure
+        super().__init__(self.told(argument))
+
+    def told(self, name: str) -> str:
+        """The message for somebody who knows the argument by another name, such as that of an option."""
+        return f"{name} = {_shown(self.value)}: {self.why}. {self.cure}"
+
+
 def reject(argument: str, value: object, why: str, cure: str) -> NoReturn:
-    """Raise a `ValueError` that names the argument, its value, the reason and the cure."""
-    raise ValueError(f"{argument} = {_shown(value)}: {why}. {cure}")
+    """Raise an `ArgumentError`, a `ValueError` that names the argument, its value, the reason and the cure."""
+    raise ArgumentError(argument, value, why, cure)
 
 
 def expect(argument: str, value: object, kind: type | tuple[type, ...], cure: str) -> None:

@@ -69,7 +69,6 @@ def windows_of(file: Path, table: CsvTable, size: int) -> Windows:
     long = [series for series in table.series if len(series.rows) >= size]
     by_series = len(long) >= _ENOUGH
     parts = _by_series(long) if by_series else _by_time(table.series)
-    mean, scale = _moments(file, parts[Split.TRAIN], table.columns)
     strides = {Split.TRAIN: 1, Split.VALIDATION: size // 4, Split.TEST: size // 4}
     starts = {
         split: [(place, start) for place, series in enumerate(own) for start in _starts(series, size, strides[split])]
@@ -78,6 +77,7 @@ def windows_of(file: Path, table: CsvTable, size: int) -> Windows:
     for split, found in starts.items():
         if not found:
             _refuse_part(file, table.series, parts[split], split, size)
+    mean, scale = _moments(file, parts[Split.TRAIN], table.columns)
     durations = [
         float(parts[split][place].times[start + size - 1] - parts[split][place].times[start])
         for split, found in starts.items()

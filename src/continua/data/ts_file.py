@@ -47,7 +47,12 @@ def read_ts(file: Path, classes: tuple[str, ...] | None = None) -> LabelledSerie
             refuse_row(file, number, "a row of data before @data", "Write the header first, then a line @data.")
     if not rows:
         refuse_row(file, 1, "no series: the file is empty or has no @data", "Pass a file with rows after @data.")
-    return _labelled(file, rows, known or tuple(sorted({label for *_, label in rows})))
+    known = known or tuple(sorted({label for *_, label in rows}))
+    if len(known) < 2:
+        refuse_row(
+            file, rows[0][0], f"all series are of one class, {', '.join(known)}", "Pass a file of two classes or more."
+        )
+    return _labelled(file, rows, known)
 
 
 def _row(file: Path, number: int, text: str) -> tuple[list[list[float]], str]:

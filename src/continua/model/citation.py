@@ -21,6 +21,10 @@ def citation(*used: Any) -> list[Reference]:
     """
     if not used:
         reject("used", (), "nothing is used, and nothing to be cited", "Pass a model: continua.citation(model).")
+    for thing in used:
+        if isinstance(thing, type):
+            why = "this is a class, and what it is made of is known only when it is built"
+            reject("used", thing.__name__, why, "Pass the built object: continua.citation(model).")
     names = sorted({type(part).__name__ for thing in used for part in _parts(thing, set())})
     found = []
     for reference, users in LITERATURE.items():

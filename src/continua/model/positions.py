@@ -120,7 +120,9 @@ class SinusoidalPositions(AbstractPositionCode):
 
     def __init__(self, width: int, fastest: float = 1.0, slowest: float = 1e-4) -> None:
         super().__init__()
-        if width < 2 or width % 2:
+        if width < 2:
+            reject("width", width, "a code needs a sine and a cosine", "Pass width >= 2.")
+        if width % 2:
             reject("width", width, "sines and cosines come in pairs", "Pass an even width.")
         if not (0 < slowest <= fastest and math.isfinite(fastest)):
             reject("slowest", slowest, f"fastest = {fastest}: frequencies are ordered", "Pass 0 < slowest <= fastest.")

@@ -5,6 +5,11 @@ They are discretisations of flows (docs/mathematics.md, section 3), so each runs
 the gradient is plain autograd (`Direct`) until `at(gradient=...)` says otherwise.
 """
 
+import functools
+import inspect
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 from continua.core.errors import reject
 from continua.model.embedding import AbstractEmbedding
 from continua.model.encoder_decoder import EncoderDecoder
@@ -17,7 +22,33 @@ from continua.operators import AbstractNorm, LayerNorm, PreNorm, Sum
 from continua.solve import AbstractMethod, Direct, Euler, LieTrotter, Projected, Strang
 from continua.spaces.manifolds import AbstractManifold, CentredSphere
 
+_Arguments = ParamSpec("_Arguments")
+_Made = TypeVar("_Made")
 
+
+def _taught(parts: str) -> Callable[[Callable[_Arguments, _Made]], Callable[_Arguments, _Made]]:
+    """A call without its parts, or with others, is met with the call as it should be."""
+
+    def of(make: Callable[_Arguments, _Made]) -> Callable[_Arguments, _Made]:
+        @functools.wraps(make)
+        def called(*given: _Arguments.args, **named: _Arguments.kwargs) -> _Made:
+            try:
+                inspect.signature(make).bind(*given, **named)
+            except TypeError as error:
+                raise TypeError(f"{make.__name__}: {error}. Pass built parts: {make.__name__}({parts}).") from None
+            return make(*given, **named)
+
+        return called
+
+    return of
+
+
+_TOKENS = "Layers(count, width, heads), TokenEmbedding(vocabulary, width), TokenReadout(width, vocabulary)"
+_SIGNALS = "Layers(count, width, heads), VectorEmbedding(features, width), MeanReadout(width, outputs)"
+_PAIR = "(layers, layers), (embedding, embedding), TokenReadout(width, vocabulary)"
+
+
+@_taught(_TOKENS)
 def gpt(
     layers: Layers, embedding: AbstractEmbedding, readout: AbstractReadout, norm: AbstractNorm = LayerNorm()
 ) -> ContinuousTransformer:
@@ -33,6 +64,7 @@ def gpt(
     return encoder(layers, embedding, readout, norm, norm_first=True, causal=True)
 
 
+@_taught(_TOKENS)
 def bert(
     layers: Layers, embedding: AbstractEmbedding, readout: AbstractReadout, norm: AbstractNorm = LayerNorm()
 ) -> ContinuousTransformer:
@@ -44,6 +76,7 @@ def bert(
     return encoder(layers, embedding, readout, norm, norm_first=False, causal=False)
 
 
+@_taught(_SIGNALS)
 def encoder(
     layers: Layers,
     embedding: AbstractEmbedding,
@@ -61,6 +94,7 @@ def encoder(
     return _network(layers, embedding, Flow(parts, layers.depth), readout, LieTrotter(Euler()))
 
 
+@_taught(_TOKENS)
 def parallel(
     layers: Layers,
     embedding: AbstractEmbedding,
@@ -80,6 +114,7 @@ def parallel(
     return _network(layers, embedding, Flow(parts, layers.depth), readout, Euler())
 
 
+@_taught(_TOKENS)
 def macaron(
     layers: Layers,
     embedding: AbstractEmbedding,
@@ -98,6 +133,7 @@ def macaron(
     return _network(layers, embedding, Flow([halves, whole], layers.depth), readout, Strang(Euler()))
 
 
+@_taught(_SIGNALS)
 def sphere(
     layers: Layers,
     embedding: AbstractEmbedding,
@@ -118,6 +154,7 @@ def sphere(
     return _network(layers, start, Flow(parts, layers.depth), readout, step if together else LieTrotter(step))
 
 
+@_taught(_PAIR)
 def encoder_decoder(
     layers: tuple[Layers, Layers],
     embeddings: tuple[AbstractEmbedding, AbstractEmbedding],
@@ -136,6 +173,7 @@ def encoder_decoder(
     return EncoderDecoder(reader, decoder(layers[1], embeddings[1], readout, norm, norm_first, causal))
 
 
+@_taught(_TOKENS)
 def decoder(
     layers: Layers,
     embedding: AbstractEmbedding,

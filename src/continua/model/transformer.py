@@ -95,6 +95,11 @@ class ContinuousTransformer(nn.Module):
         if (vocabulary is None) == (features is None):
             cure = "Pass vocabulary=... for tokens, or features=... for signals: one of the two."
             reject("vocabulary", vocabulary, f"with features = {features} the input is not decided", cure)
+        if width < 2:
+            reject("width", width, "a token needs room for a sine and a cosine", "Pass width >= 2, such as 32.")
+        if width % 2:
+            why = "sines and cosines come in pairs, so the width is even"
+            reject("width", width, why, f"Pass {width - 1} or {width + 1}.")
         if heads < 1 or width % heads:
             reject("heads", heads, f"the width {width} does not split evenly", "Pass a divisor of the width.")
         code = SinusoidalPositions(width, fastest=1.0 if vocabulary else 64.0, slowest=1e-4 if vocabulary else 0.5)

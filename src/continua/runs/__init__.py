@@ -2,13 +2,14 @@
 
 from continua.runs.atomic import digest, write_whole
 from continua.runs.checkpoints import checkpoints, read_checkpoint, write_checkpoint
-from continua.runs.folder import Run
+from continua.runs.folder import Run, finite
 from continua.runs.tree import joined_tree, split_tree
 
 __all__ = [
     "Run",
     "checkpoints",
     "digest",
+    "finite",
     "joined_tree",
     "read_checkpoint",
     "split_tree",

@@ -42,9 +42,15 @@ class Run:
     def begin(cls, folder: Path, kind: str, config: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> "Run":
         """A new run; a folder that holds one already is left alone."""
         if (folder / "manifest.json").exists():
-            cure = "Choose another folder, remove it, or go on with it (`continua train --resume FOLDER`)."
+            cure = f"Choose another folder, or go on with this run: continua train --resume {folder}."
             reject("folder", str(folder), "there is a run in it already", cure)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / ".begun").touch()
+            (folder / ".begun").unlink()
+        except OSError as error:
+            why = f"nothing can be written there ({error.strerror})"
+            reject("folder", str(folder), why, "Choose a folder that can be written to.")
         run = cls(folder)
         began = datetime.now(UTC).isoformat(timespec="seconds")
         run._write_manifest(
@@ -85,15 +91,19 @@ class Run:
 
     def record(self, kind: str, **row: Any) -> None:
         """Appends a row; numbers that are not finite become null, as JSON has no word for them."""
-        line = json.dumps(_finite({"kind": kind, **row}), allow_nan=False)
+        line = json.dumps(finite({"kind": kind, **row}), allow_nan=False)
         with (self.folder / "records.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def records(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
         """The rows, all or those of one kind; a last line that a killed process left half written is passed over."""
         path = self.folder / "records.jsonl"
-        for line in path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else ():
-            row = json.loads(line)
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else []
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                reject(f"{path}, line {number}", line[:60], "this is no JSON: the file is damaged", "Remove the line.")
             if kind is None or row["kind"] == kind:
                 yield row
 
@@ -124,7 +134,7 @@ class Run:
     def keep_figure(self, name: str, spec: Mapping[str, Any]) -> Path:
         """Writes `figures/NAME.json`."""
         path = self._inside("figures", f"{name}.json")
-        write_whole(path, json.dumps(_finite(dict(spec)), allow_nan=False).encode())
+        write_whole(path, json.dumps(finite(dict(spec)), allow_nan=False).encode())
         return path
 
     def figures(self) -> dict[str, dict[str, Any]]:
@@ -156,7 +166,7 @@ class Run:
         return self.folder / room / name
 
     def _write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        write_whole(self.folder / "manifest.json", json.dumps(_finite(dict(manifest)), indent=1).encode())
+        write_whole(self.folder / "manifest.json", json.dumps(finite(dict(manifest)), indent=1).encode())
 
 
 def _versions() -> dict[str, str]:
@@ -170,12 +180,12 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), "platform": sys.platform, **packages}
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Plain data as JSON can hold it: paths as words, numbers that are not finite as null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _finite(held) for key, held in value.items()}
+        return {str(key): finite(held) for key, held in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(held) for held in value]
+        return [finite(held) for held in value]
     return str(value) if isinstance(value, Path) else value

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from continua.control import Terms
 from continua.core.batch import Batch
-from continua.core.errors import reject
+from continua.core.errors import ArgumentError, reject
 from continua.core.seeds import branched, generator_of
 from continua.model import ContinuousTransformer
 from continua.solve import Fixed, Solver
@@ -55,7 +56,7 @@ class Learner:
             group["lr"] = highest * share
         self.model.train()
         self.optimiser.zero_grad(set_to_none=True)
-        terms = self.objective(self._stepped(plan, seed), batch, generator_of(seed))
+        terms = self._terms(batch, number, plan, seed)
         if not math.isfinite(terms.total.item()):
             raise TrainingError(self._lost(number, "the loss", terms.total.item()))
         terms.total.backward()
@@ -80,6 +81,15 @@ class Learner:
         except (RuntimeError, ValueError, KeyError) as error:
             why = f"it is of another model ({error})"
             reject("checkpoint", self.name, why, "Go on with the configuration of the run itself.")
+
+    def _terms(self, batch: Batch, number: int, plan: Plan, seed: int) -> Terms:
+        """The objective; tokens that the weights made infinite are a training that is lost, and no bad input."""
+        try:
+            return self.objective(self._stepped(plan, seed), batch, generator_of(seed))
+        except ArgumentError as error:
+            if error.argument != "state":
+                raise
+            raise TrainingError(self._lost(number, "a token's state", math.nan)) from error
 
     def _stepped(self, plan: Plan, seed: int) -> ContinuousTransformer:
         """The model on the grid of this update; networks of layers have one grid only."""

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from continua.core.errors import reject
+from continua.runs import finite
 from continua.train.learner import Row
 from continua.train.plan import Plan
 
@@ -75,7 +76,10 @@ class Together(AbstractReporter):
 
 @final
 class Bar(AbstractReporter):
-    """A bar with loss, tokens a second, evaluations of the velocity and the time left; one line for each evaluation."""
+    """A bar with loss, tokens a second, evaluations of the velocity and the time left; one line for each evaluation.
+
+    Loss, speed and evaluations are those of the first learner.
+    """
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -84,6 +88,7 @@ class Bar(AbstractReporter):
         self.progress = Progress(*columns, console=console, transient=True)
         self.task: TaskID | None = None
         self.smooth: float | None = None
+        self.shown: str | None = None
 
     def begin(self, plan: Plan, done: int) -> None:
         self.progress.start()
@@ -91,6 +96,9 @@ class Bar(AbstractReporter):
 
     def updated(self, update: int, learner: str, row: Row) -> None:
         assert self.task is not None
+        self.shown = self.shown or learner
+        if learner != self.shown:
+            return
         self.smooth = row.loss if self.smooth is None else 0.95 * self.smooth + 0.05 * row.loss
         told: dict[str, Any] = {"loss": self.smooth, "speed": row.tokens_per_second, "cost": row.evaluations}
         self.progress.update(self.task, completed=update, **told)
@@ -106,7 +114,7 @@ class Bar(AbstractReporter):
 @final
 @dataclasses.dataclass(frozen=True)
 class JsonLines(AbstractReporter):
-    """One JSON object a line: evaluations, and every `every`-th update."""
+    """One JSON object a line: evaluations, and every `every`-th update, the first included."""
 
     every: int = 100
     stream: io.TextIOBase | None = None
@@ -116,8 +124,9 @@ class JsonLines(AbstractReporter):
         self._say(kind="begin", update=done, updates=plan.updates)
 
     def updated(self, update: int, learner: str, row: Row) -> None:
-        if update % self.every == 0:
-            self._say(kind="update", update=update, learner=learner, loss=row.loss, lr=row.lr)
+        if update % self.every == 0 or update == 1:
+            costs = {"evaluations": row.evaluations, "tokens_per_second": row.tokens_per_second}
+            self._say(kind="update", update=update, learner=learner, loss=row.loss, lr=row.lr, **costs)
 
     def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None:
         self._say(kind="evaluation", update=update, learner=learner, **measures)
@@ -126,7 +135,7 @@ class JsonLines(AbstractReporter):
         self._say(kind="end")
 
     def _say(self, **row: Any) -> None:
-        print(json.dumps(row), file=self.stream or sys.stdout, flush=True)
+        print(json.dumps(finite(row), allow_nan=False), file=self.stream or sys.stdout, flush=True)
 
 
 @final
@@ -137,8 +146,8 @@ class Events(AbstractReporter):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            cure = "Install it: pip install tensorboard; records.jsonl holds the same numbers."
-            reject("--tensorboard", True, "the package `tensorboard` is not installed", cure)
+            cure = "Install it: pip install 'continua[tensorboard]'; records.jsonl holds the same numbers."
+            reject("tensorboard", True, "the package `tensorboard` is not installed", cure)
         self.make, self.folder, self.writers = SummaryWriter, folder, dict[str, Any]()
 
     def begin(self, plan: Plan, done: int) -> None: ...

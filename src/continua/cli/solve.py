@@ -1,4 +1,4 @@
-"""`continua demo`: one real forward and backward solve, its statistics and its figure."""
+"""`continua solve`: one real forward and backward solve, its statistics and its figure."""
 
 import dataclasses
 from pathlib import Path
@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from continua.cli.demo_case import Differentiated, Signals, differentiated, gap_to_torch, jumping_model, signals
+from continua.cli.solve_case import Differentiated, Signals, differentiated, gap_to_torch, jumping_model, signals
 from continua.core.errors import reject
 from continua.model import ContinuousTransformer
 from continua.report import SolveRecord, solve_figure
@@ -21,7 +21,7 @@ _BATCH = 4
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Demo:
+class Solve:
     """Solve a small causal Transformer on irregular samples, forward and back.
 
     Signals are sampled at irregular times; their tokens carry the masses of the causal trapezoid rule and move along
@@ -39,7 +39,7 @@ class Demo:
     """tolerance of the solver, relative and absolute"""
     seed: int = 0
     """seed of weights, signals and times"""
-    folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("runs/demo")
+    folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("runs/solve")
     """where the figure goes"""
 
     def run(self, console: Console) -> int:
@@ -70,13 +70,13 @@ class Demo:
             reject("--width", self.width, "four heads share the width", "Pass a multiple of 4, such as --width 32.")
 
 
-def _introduce(console: Console, model: ContinuousTransformer, demo: Demo) -> None:
+def _introduce(console: Console, model: ContinuousTransformer, options: Solve) -> None:
     parameters = sum(p.numel() for p in model.parameters())
     console.print(
-        f"\n[bold]dX/dz = A(X) + F(X)[/bold],  z from 0 to {demo.depth:g}\n"
+        f"\n[bold]dX/dz = A(X) + F(X)[/bold],  z from 0 to {options.depth:g}\n"
         f"A: causal attention on the masses of irregular times, weights smooth in z\n"
-        f"F: feed-forward whose weights jump at z = {demo.depth / 2:g}\n"
-        f"{_BATCH} signals of {demo.tokens} tokens, width {demo.width}, {parameters:,} parameters, float64\n",
+        f"F: feed-forward whose weights jump at z = {options.depth / 2:g}\n"
+        f"{_BATCH} signals of {options.tokens} tokens, width {options.width}, {parameters:,} parameters, float64\n",
         highlight=False,
     )
 
