@@ -11,7 +11,7 @@ from continua.core.errors import expect
 from continua.model import ContinuousTransformer
 from continua.runs.figures import Section, keep_section
 from continua.runs.folder import Run
-from continua.train.objectives import AskingObjective, Criterion
+from continua.train.objectives import AnyObjective, AskingObjective
 from continua.train.portrait.costates import costate_section
 from continua.train.portrait.depth import depth_section
 from continua.train.portrait.heads import heads_section
@@ -24,7 +24,7 @@ __all__ = ["keep_portrait", "portrait", "resolution_section"]
 def portrait(
     model: ContinuousTransformer,
     batch: Batch,
-    objective: Criterion | None = None,
+    objective: AnyObjective | None = None,
     resolution: Mapping[str, Any] | None = None,
     source: str = "",
 ) -> list[Section]:
