@@ -43,6 +43,7 @@ def test_results_are_kept_and_reported(capsys, tmp_path):
     assert main(["lab", "report", "--folder", folder]) == 0
     page = (tmp_path / "lab" / "report.html").read_text()
     assert "criteria are met" in page and "continua lab run lions-derivative --quick" in page
+    assert "1 of them hold at these sizes" in page
     assert first["verdict"] == "holds"
 
 
@@ -53,8 +54,13 @@ def test_results_are_kept_and_reported(capsys, tmp_path):
         (["dance"], "list, run and report"),
         (["run", "clusters", "--circle", "--beta", "-1"], "beta = -1.0"),
         (["run", "clusters", "--circle", "--beta", "0"], "beta = 0.0"),
-        (["run", "clusters", "--tokens", "8", "--beta", "4"], "an overlap needs both"),
-        (["run", "clusters", "--tokens", "8", "--time", "4"], "inverse temperature"),
+        (
+            ["run", "clusters", "--tokens", "8", "--beta", "4"],
+            "time = None: the question needs --tokens, --beta, --time",
+        ),
+        (["run", "clusters", "--tokens", "8", "--time", "4"], "beta = None: the question needs"),
+        (["run", "clusters", "--tokens", "0"], "tokens = 0: an inner product needs two tokens"),
+        (["run", "clusters", "--tokens", "8", "--beta", "nan", "--time", "1"], "beta = nan"),
         (["run", "clusters", "--circle", "--beta", "4", "--time", "2"], "without time"),
         (["run", "mean-field", "--beta", "4"], "only clusters"),
         (["run", "clusters", "--engine", "cloud"], "there is no such engine"),

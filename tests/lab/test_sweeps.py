@@ -11,7 +11,7 @@ import pytest
 from continua.core.extras import MissingExtraError
 from continua.lab import AbstractCell, Local, Ray, Shelf
 from continua.lab.clusters.equiangular import Equiangular
-from continua.lab.sweep import swept
+from continua.lab.sweep import silent, swept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +94,22 @@ def test_without_ray_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"continua\[scale\]"):
         list(Ray().rows([Equiangular(2, 1.0, 0.5)]))
+
+
+def test_a_cluster_gives_the_rows_of_one_process_and_goes_on_after_a_kill(tmp_path):
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'continua[scale]'")
+    cells = [Equiangular(n, 1.0, 0.5) for n in (2, 3, 4)]
+    alone, apart = Shelf(tmp_path / "alone"), Shelf(tmp_path / "apart")
+    swept("overlaps", cells, Local(1), alone, silent)
+    apart.write(cells[1], {"kept": True})
+    try:
+        rows = swept("overlaps", cells, Ray(), apart, silent)
+    finally:
+        ray.shutdown()
+    assert rows[1] == {"kept": True}
+    for cell in (cells[0], cells[2]):
+        name = f"{cell.key()}.json"
+        assert (tmp_path / "alone" / name).read_bytes() == (tmp_path / "apart" / name).read_bytes()
 
 
 def test_a_sweep_needs_a_process():

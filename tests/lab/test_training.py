@@ -7,10 +7,13 @@ import torch
 
 from continua.core.slopes import fitted_slope
 from continua.lab.flows import attention_flow
+from continua.lab.training.adversary import Adversarial
 from continua.lab.training.cells import AgainstLimit, ClosedForm
+from continua.lab.training.compactness import LongTraining
 from continua.lab.training.limit import Limit, limit_courses
 from continua.lab.training.network import Network, trained
 from continua.lab.training.problem import Problem, Training
+from continua.lab.training.stationary import Stationary
 from continua.solve import Adaptive, Direct, DormandPrince, integrate
 from continua.spaces import Cloud
 
@@ -100,3 +103,39 @@ def test_problems_that_cannot_be_are_refused():
         Problem(sequences=2, trained=3)
     with pytest.raises(ValueError, match="inner = 9"):
         Problem(width=8, inner=9)
+
+
+def test_initial_conditions_that_climb_are_further_from_the_limit_and_stay_in_the_ball():
+    row = Adversarial(8, 4, 3, 1, SMALL, Training(), starts=2, ascent=4).measure()
+    assert all(found >= drawn for drawn, found in zip(row["drawn"], row["found"], strict=True))
+    assert sum(row["found"]) > 2.0 * sum(row["drawn"])
+
+
+def test_the_slope_of_the_error_in_the_initial_condition_is_that_of_autograd():
+    network, limit = Network(SMALL, SMALL.drawn(5, 1, 4, 0)), Limit(SMALL, 25)
+    start = SMALL.start()[:1].requires_grad_()
+    ends = network.forward(start)[-1], limit.forward(start)[-1]
+    gap = (ends[0] - ends[1]).detach()
+    (wanted,) = torch.autograd.grad(((ends[0] - ends[1]) * gap).sum(), start)
+    with torch.no_grad():
+        own = network.backward(network.forward(start), gap, lambda layer, g: None)[0]
+        found = own - limit.backward(limit.forward(start), gap)[0]
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("blockwise", [False, True])
+def test_the_residual_vanishes_at_kkt_points_alone(blockwise):
+    cell = Stationary(1, 1, 1, SMALL, Training(decay=0.5, blockwise=blockwise))
+    w = torch.tensor([[0.0, 0.0], [0.0, 2.0]], dtype=torch.float64)  # at the edge of |b(theta)| <= 2
+    pushed = torch.tensor([[0.0, 0.0], [0.0, -3.0]], dtype=torch.float64)
+    for gradient, residual in ((pushed, 0.0), (0.0 * pushed, 0.0), (-0.5 * pushed, 1.5)):
+        w.grad = gradient
+        found = cell.distance([w])
+        assert (found.residual, found.size) == (pytest.approx(residual, abs=1e-12), pytest.approx(1.0))
+    assert found.edge == (1.0 if blockwise else 0.25)
+
+
+def test_adjoints_grow_no_more_than_the_operator_allows():
+    row = LongTraining(4, 2, 2, 6, SMALL, Training()).measure()
+    assert all(own <= most for own, most in zip(row["pull"], row["pull_allowed"], strict=True))
+    assert min(row["pull_allowed"]) > 0

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from continua.core.intervals import Interval
-from continua.lab.verdicts import Word, all_of, at_least, at_most, equals, no_slower
+from continua.lab.verdicts import Word, all_of, at_least, at_most, equals, no_slower, settled
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,11 @@ def test_a_decay_no_slower_than_a_bound(low, high, word):
 )
 def test_a_slope_of_one_value(low, high, word):
     assert equals("slope", Interval((low + high) / 2, low, high), -1.0, 0.1).word is word
+
+
+def test_nothing_is_said_before_training_has_converged():
+    assert settled("residual", 0.01, 0.02).word is Word.HOLDS
+    assert settled("residual", 0.03, 0.02).word is Word.INCONCLUSIVE
 
 
 def test_one_failure_decides_and_every_reason_is_told():

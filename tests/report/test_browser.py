@@ -2,9 +2,12 @@
 
 import shutil
 
+import numpy as np
 import pytest
 
 from continua.report import write_report
+from continua.runs import Run
+from continua.runs.figures import Lines, Scale, Section, Series, keep_section
 from run_folders import written_run
 
 CHROMIUM = shutil.which("chromium")
@@ -50,6 +53,19 @@ def test_it_draws_everything_without_a_word_and_without_a_request(browser, page_
     assert page.locator("script.figure").count() == page.locator("figure .plot > svg[role=img]").count() > 10
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("[...document.querySelectorAll('.plot')].every((p) => p.clientHeight > 100)")
+    opened.context.close()
+
+
+def test_numbers_at_the_ends_of_double_precision_are_drawn(browser, tmp_path):
+    run = Run.begin(tmp_path / "far", "lab", {"task": "far"})
+    ends = [Series.of(f"{low:g}", range(600), np.geomspace(low, 1e300, 600)) for low in (1e-300, 1.0, 1e300)]
+    axes = {"x": Scale("updates"), "y": Scale("size", log=True)}
+    figures = (Lines(title="all", series=tuple(ends), **axes), *(Lines(title="one", series=(s,), **axes) for s in ends))
+    keep_section(run, "far", Section("far", figures=figures))
+    opened = Opened(browser, write_report([run.folder]))
+    paths = opened.page.locator("figure .plot path").evaluate_all("(all) => all.map((p) => p.getAttribute('d'))")
+    assert opened.words == [] and len(paths) == 6
+    assert all(path.count("L") == 599 and "NaN" not in path and "Infinity" not in path for path in paths)
     opened.context.close()
 
 

@@ -21,6 +21,7 @@ from continua.bench import (
     Speed,
     written,
 )
+from continua.cli.lab_cost import LabCost
 from continua.cli.options import Flag
 from continua.core.errors import reject
 
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, AbstractBenchmark] = {
     "fields": FieldCostRatio(),
     "recipe": RecipeCost(),
     "spectral": SpectralGain(),
+    "lab": LabCost(),
 }
 """The one table from words to benchmarks."""
 
@@ -45,12 +47,12 @@ class Bench:
     Names: speed (solves against torchdiffeq), overhead (a solve against its bare evaluations), memory (peak of the
     gradients from 8 to 64 steps), attention (weighted causal attention against plain), estimators (how cost
     grows with the tokens at a fixed number of nodes), fields (weights that depend on depth against constant ones),
-    recipe (an update of the recipe against torch's AdamW), spectral (what a preconditioner gains there),
-    or all. Exit code 1: a ratio is above its limit.
+    recipe (an update of the recipe against torch's AdamW), spectral (what a preconditioner gains there), lab (many
+    networks trained at once, against a budget of seconds), or all. Exit code 1: a ratio is above its limit.
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
-    """speed, overhead, memory, attention, estimators, fields, recipe, spectral or all"""
+    """speed, overhead, memory, attention, estimators, fields, recipe, spectral, lab or all"""
     quick: Flag = False
     """tiny sizes, to see that it runs; the ratios then say nothing"""
     folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("bench-results")

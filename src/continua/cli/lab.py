@@ -36,10 +36,12 @@ from continua.lab import (
     SDEScaling,
     Shelf,
 )
+from continua.lab.clusters.equiangular import check_question
 from continua.lab.sweep import Progress
 from continua.report import write_report
 from continua.runs import Run
-from continua.runs.figures import keep_section
+from continua.runs.figures import Section, keep_section
+from continua.runs.figures import Table as FigureTable
 
 EXPERIMENTS: dict[str, AbstractExperiment] = {
     experiment.name: experiment
@@ -147,14 +149,17 @@ class Lab:
         example = "Try `continua lab run clusters --tokens 8 --beta 4 --time 2` or `... --circle --beta 9`."
         if self.name != "clusters":
             reject("name", self.name, "only clusters answers single questions", example)
-        if self.beta is None:
-            reject("beta", self.beta, "the question needs an inverse temperature", example)
+        if self.circle and (self.tokens is not None or self.time is not None):
+            reject("circle", True, "the ring is a continuum without time", "Leave out --tokens and --time.")
+        check_question(self.tokens, self.beta, self.time)
+        asked = {"beta": self.beta} if self.circle else {"tokens": self.tokens, "beta": self.beta, "time": self.time}
+        for name, value in asked.items():
+            if value is None:
+                reject(name, value, f"the question needs --{', --'.join(asked)}", example)
+        assert self.beta is not None
         if self.circle:
-            if self.tokens is not None or self.time is not None:
-                reject("circle", True, "the ring is a continuum without time", "Leave out --tokens and --time.")
             return FastestMode(self.beta)
-        if self.tokens is None or self.time is None:
-            reject("tokens, time", (self.tokens, self.time), "an overlap needs both", example)
+        assert self.tokens is not None and self.time is not None
         return Overlap(self.tokens, self.beta, self.time)
 
     def _engine(self) -> AbstractEngine:
@@ -169,6 +174,7 @@ class Lab:
         latest = {record["experiment"]: record for record in run.records("experiment")}
         for record in latest.values():
             _show(console, record)
+        keep_section(run, "verdicts", _overview(list(latest.values())))
         console.print(f"report: {write_report([self.folder])}", soft_wrap=True)
         return 0
 
@@ -200,6 +206,22 @@ def _listed() -> Table:
     for name, experiment in EXPERIMENTS.items():
         table.add_row(name, experiment.claim, experiment.source)
     return table
+
+
+def _overview(records: list[dict]) -> Section:
+    """The first part of the page: every verdict at a glance."""
+    held = sum(record["verdict"] == "holds" for record in records)
+    rows = tuple(
+        (r["experiment"], r["verdict"], "quick" if r["quick"] else "full", float(f"{r['seconds']:.1f}"))
+        for r in records
+    )
+    columns = ("experiment", "verdict", "size", "seconds")
+    prose = (
+        f"{len(records)} claims about the continuous Transformer, measured; {held} of them hold at these sizes. Every "
+        "part below states a claim and its source, shows what was measured against what bounds it, and says how to "
+        "measure it again.",
+    )
+    return Section("Results", prose, figures=(FigureTable(title="verdicts", columns=columns, rows=rows),))
 
 
 def _show(console: Console, record: dict) -> None:

@@ -13,6 +13,9 @@ from continua.lab.sweep import Progress, silent, swept
 from continua.lab.verdicts import Judgement, Word
 from continua.runs.figures import AbstractFigure, Section, Table, Verdict
 
+OVERFLOW = 1e300
+"""What stands, in rows and numbers, for all that is as large or larger."""
+
 Numbers: TypeAlias = Mapping[str, Any]
 """Names and plain numbers, intervals, or lists of them."""
 
@@ -124,7 +127,7 @@ def _shown(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, float):
-        return f"{value:.8g}"
+        return f"{value:.5g}" if abs(value) < OVERFLOW else "overflow"
     if isinstance(value, list | tuple) and not isinstance(value, Interval):
         return ", ".join(str(_shown(v)) for v in value)
     return str(value)

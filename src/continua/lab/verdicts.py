@@ -42,6 +42,13 @@ def at_least(name: str, value: float, limit: float) -> Judgement:
     return Judgement(word, f"{name} = {value:.3g} {'>=' if word is Word.HOLDS else 'stays below'} {limit:.3g}")
 
 
+def settled(name: str, value: float, limit: float) -> Judgement:
+    """A claim about what training converges to: before it has converged, nothing is said."""
+    if value <= limit:
+        return Judgement(Word.HOLDS, f"{name} = {value:.3g} <= {limit:.3g}")
+    return Judgement(Word.INCONCLUSIVE, f"{name} = {value:.3g} > {limit:.3g}: training has not converged")
+
+
 def no_slower(name: str, slope: Interval, limit: float, margin: float) -> Judgement:
     """A decay at least as fast as a bound allows: slope <= limit, up to a margin that is said.
 

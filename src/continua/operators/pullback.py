@@ -1,14 +1,17 @@
 """The derivative of attention, transposed, in closed form: adjoint and gradient map without a graph."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 
 from continua.core.errors import reject
-from continua.core.shapes import Points
+from continua.core.shapes import Float, Points, Tensor
 from continua.operators.attention import Attention, AttentionTheta
 from continua.operators.kernels import Dense
 from continua.spaces.cloud import Cloud
+
+_Seen: TypeAlias = Float[Tensor, "batch heads key tokens"]
+"""Tokens in the space of each head, one a column."""
 
 
 class Pullback(NamedTuple):
@@ -33,19 +36,33 @@ def pullback(operator: Attention, theta: AttentionTheta, cloud: Cloud, costate: 
     8). Equal to autograd through `operator.velocity`. Parameters may have a batch axis, one set a sequence.
     """
     _check(operator, theta, cloud)
-    beta, x = operator.inverse_temperature, cloud.points[:, None]  # (batch 1 tokens width)
-    a, b, y, e = x @ theta.q.mT, x @ theta.k.mT, x @ theta.v.mT, costate[:, None] @ theta.o.mT
-    alpha = torch.softmax(beta * (a @ b.mT), -1)  # (batch heads queries tokens)
-    mean = alpha @ y
-    w = alpha * (e @ y.mT - (e * mean).sum(-1, keepdim=True)) * beta
-    da, db, dy = w @ b, w.mT @ a, alpha.mT @ e
-    p = costate.new_ones(()) if theta.p is None else theta.p[..., None, None]
-    points = ((da @ theta.q + db @ theta.k + dy @ theta.v) * p).sum(1)
-    tokens = x.shape[-2]
-    g = AttentionTheta(
-        q=da.mT @ x / tokens, k=db.mT @ x / tokens, v=dy.mT @ x / tokens, o=mean.mT @ costate[:, None] / tokens
-    )
-    return Pullback(points, g)
+    beta, x, tokens = operator.inverse_temperature, cloud.points, cloud.points.shape[1]
+    a, b, y, e = _seen(theta.q, x), _seen(theta.k, x), _seen(theta.v, x), _seen(theta.o, costate)
+    alpha = torch.softmax((beta * a).mT @ b, -1)  # (batch heads queries tokens)
+    mean = y @ alpha.mT
+    w = beta * alpha * (e.mT @ y - (e * mean).sum(-2).unsqueeze(-1))
+    slopes = (b @ w.mT, a @ w, e @ alpha)  # of a, b and y
+    points = sum((_gathered(s, t, theta.p) for s, t in zip(slopes, theta[:3], strict=True)), torch.zeros_like(x))
+    pairs = zip((*slopes, mean), (x, x, x, costate), strict=True)
+    return Pullback(points, AttentionTheta(*(_outer(s, z) / tokens for s, z in pairs)))
+
+
+def _seen(w: Float[Tensor, "*batched heads key width"], x: Points) -> _Seen:
+    """W x of every head, transposed: one product for all heads, and no copy of the tokens for each."""
+    return (w.flatten(-3, -2) @ x.mT).unflatten(1, (w.shape[-3], -1))
+
+
+def _gathered(
+    s: _Seen, w: Float[Tensor, "*batched heads key width"], p: Float[Tensor, "*batched heads"] | None
+) -> Points:
+    """sum_k p_k W_k^T s_k."""
+    s = s if p is None else s * p[..., None, None]
+    return s.flatten(1, 2).mT @ w.flatten(-3, -2)
+
+
+def _outer(s: _Seen, x: Points) -> Float[Tensor, "batch heads key width"]:
+    """sum_i s_i x_i^T of every head."""
+    return (s.flatten(1, 2) @ x).unflatten(1, (s.shape[1], -1))
 
 
 def _check(operator: Attention, theta: AttentionTheta, cloud: Cloud) -> None:

@@ -12,7 +12,7 @@ from continua.report.digits import shown
 from continua.runs.figures import AbstractFigure, Table
 
 _PACKED = 512
-"""Longer arrays are written as base64 of single precision: shorter, and read at once."""
+"""Longer arrays are written as base64 of single precision, where that can hold them: shorter, and read at once."""
 
 
 def figure_html(figure: AbstractFigure) -> str:
@@ -46,7 +46,7 @@ def page_data(value: Any) -> Any:
 
 
 def _array(value: np.ndarray) -> dict[str, Any]:
-    if value.size > _PACKED:
+    if value.size > _PACKED and not (np.abs(value[np.isfinite(value)]) > np.finfo(np.float32).max).any():
         return {"base64": base64.b64encode(value.astype("<f4").tobytes()).decode()}
     return {"values": [float(f"{x:.7g}") if np.isfinite(x) else None for x in value.ravel().tolist()]}
 

@@ -1,7 +1,6 @@
 """Equiangular tokens: n orthonormal tokens whose common inner product obeys one scalar equation."""
 
 import dataclasses
-import itertools
 import math
 from typing import final
 
@@ -41,12 +40,13 @@ class Equiangular(AbstractCell):
         }
 
 
-def check_question(tokens: int, beta: float, time: float) -> None:
-    """Refuses sizes for which the question has no meaning."""
-    if tokens < 2:
+def check_question(tokens: int | None, beta: float | None, time: float | None) -> None:
+    """Refuses sizes for which the question has no meaning; what is `None` was not asked for."""
+    if tokens is not None and tokens < 2:
         reject("tokens", tokens, "an inner product needs two tokens", "Pass 2 or more, such as --tokens 8.")
-    check_beta(beta)
-    if not (time >= 0 and math.isfinite(time)):
+    if beta is not None:
+        check_beta(beta)
+    if time is not None and not (time >= 0 and math.isfinite(time)):
         reject("time", time, "the flow runs forward for a finite time", "Pass a number >= 0, such as --time 2.")
 
 
@@ -82,7 +82,7 @@ def exact_overlap(tokens: int, beta: float, time: float) -> float:
         return 0.0
     y, total = 0.0, 0.0
     while y < 40.0:  # 1 - e^{-40} is 1 in double precision
-        width = min(0.25, math.exp(y) / (1.0 + beta))
+        width = _width(tokens, beta, y)
         piece = _panel(tokens, beta, y, y + width)
         if total + piece >= aim:
             break
@@ -96,6 +96,11 @@ def exact_overlap(tokens: int, beta: float, time: float) -> float:
     return -math.expm1(-0.5 * (low + high))
 
 
+def _width(tokens: int, beta: float, y: float) -> float:
+    """How far a panel may reach: e^{-beta s} varies over 1/beta, and 1/((n-1)s+1) has its pole 1/(n-1) before y = 0."""
+    return min(0.25, math.exp(y) / (1.0 + beta), 2.0 * (1.0 / (tokens - 1) + y))
+
+
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 
 
@@ -107,6 +112,8 @@ def _panel(tokens: int, beta: float, a: float, b: float) -> float:
 
 def exact_half_time(tokens: int, beta: float) -> float:
     """The time at which the common inner product is 1/2."""
-    edges = np.linspace(0.0, math.log(2.0), 2 + math.ceil(4 * (1 + beta)))
-    total = sum(_panel(tokens, beta, a, b) for a, b in itertools.pairwise(edges))
+    y, end, total = 0.0, math.log(2.0), 0.0
+    while y < end:
+        after = min(end, y + _width(tokens, beta, y))
+        total, y = total + _panel(tokens, beta, y, after), after
     return total * math.exp(beta)

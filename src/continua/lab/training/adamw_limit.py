@@ -1,6 +1,7 @@
 """`adamw-limit`: networks trained by AdamW against their infinitely deep and wide limit."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import ClassVar, final
 
@@ -9,6 +10,7 @@ import numpy as np
 from continua.core.intervals import Interval, bootstrap_slopes, slope_interval
 from continua.lab.cells import AbstractCell, Row
 from continua.lab.experiment import AbstractExperiment, Findings
+from continua.lab.training.adversary import Adversarial
 from continua.lab.training.cells import AgainstLimit, ClosedForm
 from continua.lab.training.problem import Problem, Training
 from continua.lab.verdicts import Judgement, all_of, at_most, equals, no_slower
@@ -20,13 +22,17 @@ _MARGIN = 0.1
 @final
 @dataclasses.dataclass(frozen=True)
 class AdamWLimit(AbstractExperiment):
-    """Errors of states, adjoints and parameters over L and H, before and after updates."""
+    """Errors of states, adjoints and parameters over L and H, before and after updates.
+
+    Beside these, after the last update: initial conditions in the ball that climb the error of the states, over L, and
+    the same number of tokens in more and fewer sequences, over N.
+    """
 
     name: ClassVar[str] = "adamw-limit"
     claim: ClassVar[str] = (
         "hidden states, adjoints and parameters of a network of L layers and H heads, trained by AdamW, converge to "
         "the forward-backward mean-field limit at least as fast as L^-1 + L^-1/3 H^-1/2, uniformly over initial "
-        "conditions"
+        "conditions in a ball and over the number of tokens"
     )
     formula: ClassVar[str] = 'E[ "sup" |x_r - x(t_r)|^2 ]^{1/2} ≤ C ( L^{-1} + L^{-1/3} H^{-1/2} )'
     source: ClassVar[str] = "arXiv 2605.11059, Lemma 6 and Theorem 7"
@@ -36,6 +42,9 @@ class AdamWLimit(AbstractExperiment):
     seeds: int = 32
     asked: tuple[int, ...] = (0, 5, 10)
     problem: Problem = Problem()
+    tokens: tuple[int, ...] = (4, 16, 64)
+    climbers: int = 32
+    ascent: int = 12
 
     def quick(self) -> "AdamWLimit":
         return AdamWLimit(
@@ -44,10 +53,13 @@ class AdamWLimit(AbstractExperiment):
             seeds=48,
             asked=(0, 3),
             problem=Problem(tokens=4, sequences=2, trained=1, width=4),
+            tokens=(4, 8, 16),
+            climbers=12,
+            ascent=5,
         )
 
     def cells(self) -> Sequence[AbstractCell]:
-        training = Training()
+        training, last = Training(), self.asked[-1]
         return [
             ClosedForm(6, 5, 3, self.problem),
             *(AgainstLimit(L, 1, 1, self.asked, self.problem, training, sampled=False) for L in self.layers),
@@ -56,10 +68,27 @@ class AdamWLimit(AbstractExperiment):
                 for L in self.layers
                 for H in self.heads
             ),
+            *(
+                Adversarial(L, self.heads[-1], self.climbers, last, self.problem, training, ascent=self.ascent)
+                for L in self.layers
+            ),
+            *(AgainstLimit(16, 4, self.seeds, (last,), self._in_sequences_of(n), training) for n in self.tokens),
         ]
 
+    def _in_sequences_of(self, tokens: int) -> Problem:
+        """The same problem with as many tokens as there are in the longest sequence, in sequences of another length.
+
+        The largest error over more tokens is larger by chance alone; over the same number of them it need not be.
+        """
+        count = max(self.tokens) // tokens
+        return dataclasses.replace(self.problem, tokens=tokens, sequences=count, trained=(count + 1) // 2)
+
     def conclude(self, rows: Sequence[Row]) -> Findings:
-        closed, every, drawn = rows[0], rows[1 : 1 + len(self.layers)], rows[1 + len(self.layers) :]
+        left = iter(rows)
+        closed, depths = next(left), len(self.layers)
+        every, drawn, climbed, counts = (
+            list(itertools.islice(left, size)) for size in (depths, depths * len(self.heads), depths, len(self.tokens))
+        )
         slopes: dict[str, Interval] = {}
         judgements: list[Judgement] = [
             at_most("adjoint recursion against autograd", closed["adjoint"], 1e-12),
@@ -71,10 +100,14 @@ class AdamWLimit(AbstractExperiment):
                     continue
                 squares = np.array([row[kind][place] for row in drawn])
                 slopes |= self._slopes(f"{kind}, {update} updates", drawn, squares)
+        slopes |= self._adversarial(climbed) | self._over_tokens(counts)
         judgements += [
             no_slower(f"error/bound: {name}", slope, 0.0, _MARGIN)
             for name, slope in slopes.items()
             if name.startswith("excess")
+        ]
+        judgements += [
+            no_slower(name, slope, 0.0, _MARGIN) for name, slope in slopes.items() if name.startswith("slope in N")
         ]
         unsampled = slope_interval(self.layers, [row["states"][-1][0] ** 0.5 for row in every])
         judgements.append(equals("slope in L without sampling", unsampled, -1.0, 0.1))
@@ -83,19 +116,72 @@ class AdamWLimit(AbstractExperiment):
             "gradient_gap": closed["gradient"],
             "slope_without_sampling": unsampled,
             **slopes,
+            "adversarial gain": [(np.mean(row["found"]) / np.mean(row["drawn"])) ** 0.5 for row in climbed],
         }
         bound = {"adjoint_gap": 1e-12, "gradient_gap": 1e-12, "slope_without_sampling": -1.0}
-        bound |= {name: 0.0 for name in slopes if name.startswith("excess")}
-        figures = tuple(self._figure(kind, drawn, every) for kind in ("states", "adjoints", "parameters"))
+        bound |= {name: 0.0 for name in slopes if name.startswith(("excess", "slope in N"))}
+        figures = (
+            *(self._figure(kind, drawn, every) for kind in ("states", "adjoints", "parameters")),
+            self._ascent_figure(climbed),
+            self._tokens_figure(counts),
+        )
         return Findings(rows, figures, measured, bound, all_of(*judgements))
 
     def _slopes(self, name: str, rows: Sequence[Row], squares: np.ndarray) -> dict[str, Interval]:
         """Slopes in L and H of the error, and of the error divided by the bound (its excess)."""
         sizes = np.array([[row["layers"], row["heads"]] for row in rows], dtype=float)
-        bound = 1.0 / sizes[:, 0] + sizes[:, 0] ** (-1 / 3) * sizes[:, 1] ** (-1 / 2)
-        plain, excess = bootstrap_slopes(sizes, squares), bootstrap_slopes(sizes, squares / bound[:, None] ** 2)
+        plain, excess = (bootstrap_slopes(sizes, s) for s in (squares, squares / _bounds(rows)[:, None] ** 2))
         found = {f"slope in {axis}: {name}": slope for axis, slope in zip("LH", plain, strict=True)}
         return found | {f"excess in {axis}: {name}": slope for axis, slope in zip("LH", excess, strict=True)}
+
+    def _adversarial(self, rows: Sequence[Row]) -> dict[str, Interval]:
+        """As `_slopes`, in L alone, for the initial conditions that climbed."""
+        sizes, squares = np.array([[row["layers"]] for row in rows], float), np.array([row["found"] for row in rows])
+        name = f"adversarial states, {self.asked[-1]} updates"
+        (plain,), (excess,) = (bootstrap_slopes(sizes, s) for s in (squares, squares / _bounds(rows)[:, None] ** 2))
+        return {f"slope in L: {name}": plain, f"excess in L: {name}": excess}
+
+    def _over_tokens(self, rows: Sequence[Row]) -> dict[str, Interval]:
+        sizes = np.array([[n] for n in self.tokens], dtype=float)
+        found = {}
+        for kind in ("states", "adjoints", "parameters"):
+            (slope,) = bootstrap_slopes(sizes, np.array([row[kind][-1] for row in rows]))
+            found[f"slope in N: {kind}, {self.asked[-1]} updates"] = slope
+        return found
+
+    def _ascent_figure(self, rows: Sequence[Row]) -> Lines:
+        L = [row["layers"] for row in rows]
+
+        def series(name: str, kind: str) -> Series:
+            squares = np.array([row[kind] for row in rows])
+            low, high = np.sqrt(np.quantile(squares, [0.1, 0.9], axis=1))
+            return Series.of(name, L, np.sqrt(squares.mean(-1)), low, high, mark="both")
+
+        found, bound = series("after gradient ascent", "found"), _bounds(rows)
+        scaled = bound * float(found.y[0] / bound[0])
+        return Lines(
+            title="initial conditions that climb the error",
+            caption="Largest error of the states over layers and tokens, before and after ascent within the ball.",
+            measured=f"H = {self.heads[-1]}, {self.asked[-1]} updates, {self.ascent} steps of projected ascent",
+            x=Scale("layers L", log=True),
+            y=Scale("error", log=True),
+            series=(series("drawn", "drawn"), found, Series.of("bound", L, scaled, mark="dashed", colour=1)),
+        )
+
+    def _tokens_figure(self, rows: Sequence[Row]) -> Lines:
+        def series(kind: str) -> Series:
+            squares = np.array([row[kind][-1] for row in rows])
+            low, high = np.sqrt(np.quantile(squares, [0.1, 0.9], axis=1))
+            return Series.of(kind, self.tokens, np.sqrt(squares.mean(-1)), low, high, mark="both")
+
+        return Lines(
+            title="errors against the number of tokens",
+            caption="The same number of tokens in all, in sequences of N.",
+            measured=f"L = 16, H = 4, {self.seeds} seeds, {self.asked[-1]} updates",
+            x=Scale("tokens N", log=True),
+            y=Scale("error", log=True),
+            series=tuple(series(kind) for kind in ("states", "adjoints", "parameters")),
+        )
 
     def _figure(self, kind: str, drawn: Sequence[Row], every: Sequence[Row]) -> Lines:
         series: list[Series] = []
@@ -105,7 +191,7 @@ class AdamWLimit(AbstractExperiment):
             squares = np.array([row[kind][-1] for row in own])
             low, high = np.sqrt(np.quantile(squares, [0.1, 0.9], axis=1))
             series.append(Series.of(f"H = {H}", L, np.sqrt(squares.mean(-1)), low, high, mark="both", colour=colour))
-            limit = 1.0 / L + L ** (-1 / 3) * H**-0.5
+            limit = _bounds(own)
             scaled = limit * float(np.sqrt(squares[0].mean()) / limit[0])
             series.append(Series.of(f"bound, H = {H}", L, scaled, mark="dashed", colour=colour))
         L = [row["layers"] for row in every]
@@ -120,3 +206,9 @@ class AdamWLimit(AbstractExperiment):
             y=Scale("error", log=True),
             series=tuple(series),
         )
+
+
+def _bounds(rows: Sequence[Row]) -> np.ndarray:
+    """L^-1 + L^-1/3 H^-1/2 of every row."""
+    L, H = (np.array([row[name] for row in rows], dtype=float) for name in ("layers", "heads"))
+    return 1.0 / L + L ** (-1 / 3) * H ** (-1 / 2)

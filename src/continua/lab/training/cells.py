@@ -90,7 +90,7 @@ class ClosedForm(AbstractCell):
             w.requires_grad_()
         x = start
         for layer in range(self.layers):
-            x = x + network.operator.velocity(network.theta(layer), Cloud(x)) / self.layers
+            x = x + network.operator.velocity(network.theta(layer, self.problem.sequences), Cloud(x)) / self.layers
         trained_on = self.problem.loss(x).sum()
         gradients = torch.autograd.grad(trained_on, network.parameters, retain_graph=True)
         gaps = x - self.problem.targets().repeat(self.seeds, 1, 1)

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -16,12 +16,14 @@ from continua.spaces import Cloud
 
 _CLOSE = 1e-14
 
+_Path: TypeAlias = Float[Tensor, "nodes sequences tokens width"]
+
 
 class Course(NamedTuple):
     """The limit at the collocation nodes: states, adjoints, and the loss of training."""
 
-    states: Float[Tensor, "nodes sequences tokens width"]
-    adjoints: Float[Tensor, "nodes sequences tokens width"]
+    states: _Path
+    adjoints: _Path
     loss: float
 
 
@@ -40,7 +42,6 @@ class Limit:
         law = problem.law()
         self.q, self.k, self.v, self.o = (w.repeat(nodes, 1, 1, 1) for w in (law.q, law.k, law.v, law.o))
         self.operator = problem.operator(problem.atoms)
-        self._masses = torch.full((nodes * problem.sequences, problem.atoms), 1.0 / problem.atoms, dtype=torch.float64)
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -49,28 +50,36 @@ class Limit:
 
     def both(self) -> Course:
         """Solves both equations; gradients at the nodes are left in `.grad` of the parameters."""
-        theta = AttentionTheta(
-            *(w.repeat_interleave(self.problem.sequences, 0) for w in self.parameters), p=self._masses
-        )
-        start = self.problem.start()
-        nodes = len(self.depths)
-        measure = Cloud(start.repeat(nodes, 1, 1)).measure
-
-        def forward(x: Points) -> Points:
-            return self._summed(self._integral, self.operator.velocity(theta, Cloud.on(x, measure)), start)
-
-        x = _fixed_point(forward, start.repeat(nodes, 1, 1))
-        end = self.problem.costate(x.unflatten(0, (nodes, -1))[-1])
-
-        def backward(p: Points) -> Points:
-            return self._summed(self._back, pullback(self.operator, theta, Cloud.on(x, measure), p).points, end)
-
-        p = _fixed_point(backward, end.repeat(nodes, 1, 1))
-        gradient = pullback(self.operator, theta, Cloud.on(x, measure), p).theta
+        states = self.forward(self.problem.start())
+        adjoints = self.backward(states, self.problem.costate(states[-1]))
+        cloud, nodes = Cloud(states.flatten(0, 1)), len(self.depths)
+        gradient = pullback(self.operator, self._theta(states.shape[1]), cloud, adjoints.flatten(0, 1)).theta
         for w, g in zip(self.parameters, (gradient.q, gradient.k, gradient.v, gradient.o), strict=True):
             w.grad = g.unflatten(0, (nodes, -1))[:, : self.problem.trained].mean(1)
-        states, adjoints = x.unflatten(0, (nodes, -1)), p.unflatten(0, (nodes, -1))
         return Course(states, adjoints, float(self.problem.loss(states[-1])[0]))
+
+    def forward(self, start: Points) -> _Path:
+        """x at the nodes, from any sequences."""
+        theta, nodes = self._theta(len(start)), len(self.depths)
+        measure = Cloud(start.repeat(nodes, 1, 1)).measure
+
+        def picard(x: Points) -> Points:
+            return self._summed(self._integral, self.operator.velocity(theta, Cloud.on(x, measure)), start)
+
+        return _fixed_point(picard, start.repeat(nodes, 1, 1)).unflatten(0, (nodes, -1))
+
+    def backward(self, states: _Path, end: Points) -> _Path:
+        """p at the nodes, with p(1) = end."""
+        theta, nodes, cloud = self._theta(len(end)), len(self.depths), Cloud(states.flatten(0, 1))
+
+        def picard(p: Points) -> Points:
+            return self._summed(self._back, pullback(self.operator, theta, cloud, p).points, end)
+
+        return _fixed_point(picard, end.repeat(nodes, 1, 1)).unflatten(0, (nodes, -1))
+
+    def _theta(self, sequences: int) -> AttentionTheta:
+        masses = self.q.new_full((len(self.depths) * sequences, self.problem.atoms), 1.0 / self.problem.atoms)
+        return AttentionTheta(*(w.repeat_interleave(sequences, 0) for w in self.parameters), p=masses)
 
     def _summed(self, integral: Tensor, slopes: Points, start: Float[Tensor, "sequences tokens width"]) -> Points:
         whole = slopes.unflatten(0, (len(self.depths), -1))
@@ -116,7 +125,7 @@ def limit_courses(problem: Problem, training: Training, asked: tuple[int, ...], 
 def _fixed_point(function: Callable[[Points], Points], x: Points) -> Points:
     for _ in range(500):
         after = function(x)
-        gap, size = float((after - x).abs().max()), float(after.abs().max())
+        gap, size = float((after - x).detach().abs().max()), float(after.detach().abs().max())
         if not math.isfinite(gap):
             break
         x = after

@@ -31,44 +31,46 @@ class Network:
         self.step = self.layers**-power
         self.q, self.k, self.v, self.o = (w[places] for w in (law.q, law.k, law.v, law.o))
         self.operator = problem.operator(self.heads)
-        self._masses = torch.full((self.seeds * problem.sequences, self.heads), 1.0 / self.heads, dtype=torch.float64)
 
     @property
     def parameters(self) -> list[Tensor]:
         """Q, K, V, O: each (layers, seeds, heads, key, width)."""
         return [self.q, self.k, self.v, self.o]
 
-    def theta(self, layer: int) -> AttentionTheta:
-        """The parameters of one layer, one set for each sequence of each seed."""
-        count = self.problem.sequences
-        spread = (w[layer].repeat_interleave(count, 0) if count > 1 else w[layer] for w in self.parameters)
-        return AttentionTheta(*spread, p=self._masses)
+    def theta(self, layer: int, sequences: int) -> AttentionTheta:
+        """The parameters of one layer, one set for each of the sequences of each seed."""
+        spread = (w[layer].repeat_interleave(sequences, 0) if sequences > 1 else w[layer] for w in self.parameters)
+        masses = self.q.new_full((self.seeds * sequences, self.heads), 1.0 / self.heads)
+        return AttentionTheta(*spread, p=masses)
 
-    def forward(self) -> list[Points]:
-        """x_0, ..., x_L."""
-        x = self.problem.start().repeat(self.seeds, 1, 1)
-        measure = Cloud(x).measure
+    def forward(self, start: Points) -> list[Points]:
+        """x_0, ..., x_L, from as many sequences for each seed, those of one seed after another."""
+        x, measure, sequences = start, Cloud(start).measure, len(start) // self.seeds
         states = [x]
         for layer in range(self.layers):
-            x = x + self.step * self.operator.velocity(self.theta(layer), Cloud.on(x, measure))
+            x = x + self.step * self.operator.velocity(self.theta(layer, sequences), Cloud.on(x, measure))
             states.append(x)
         return states
 
-    def both(self) -> Pass:
-        """A pass forward and back; the rescaled gradients are left in `.grad` of the parameters."""
-        states = self.forward()
-        measure = Cloud(states[0]).measure
-        p = self.problem.costate(states[-1])
+    def backward(self, states: list[Points], end: Points, seen: Callable[[int, AttentionTheta], None]) -> list[Points]:
+        """p_0, ..., p_L with p_L = end; `seen` is told the gradients of each layer, one set for each sequence."""
+        p, measure, sequences = end, Cloud(states[0]).measure, len(end) // self.seeds
         adjoints = [p]
-        for w in self.parameters:
-            w.grad = torch.empty_like(w) if w.grad is None else w.grad
         for layer in reversed(range(self.layers)):
-            back = pullback(self.operator, self.theta(layer), Cloud.on(states[layer], measure), p)
+            back = pullback(self.operator, self.theta(layer, sequences), Cloud.on(states[layer], measure), p)
             p = p + self.step * back.points
             adjoints.append(p)
-            self._keep(layer, back.theta)
+            seen(layer, back.theta)
+        return adjoints[::-1]
+
+    def both(self) -> Pass:
+        """A pass forward and back; the rescaled gradients are left in `.grad` of the parameters."""
+        for w in self.parameters:
+            w.grad = torch.empty_like(w) if w.grad is None else w.grad
+        states = self.forward(self.problem.start().repeat(self.seeds, 1, 1))
+        adjoints = self.backward(states, self.problem.costate(states[-1]), self._keep)
         shape = (self.seeds, self.problem.sequences)
-        stacked = (torch.stack(path).unflatten(1, shape) for path in (states, adjoints[::-1]))
+        stacked = (torch.stack(path).unflatten(1, shape) for path in (states, adjoints))
         return Pass(*stacked)
 
     def _keep(self, layer: int, gradient: AttentionTheta) -> None:

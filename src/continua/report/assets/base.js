@@ -52,7 +52,7 @@ function extent(lists, log) {
     if (x > high) high = x;
   }
   if (low > high) return log ? [0.1, 1] : [0, 1];
-  if (low === high) return log ? [low / 2, high * 2] : [low - (Math.abs(low) || 1) * 0.1, high + (Math.abs(high) || 1) * 0.1];
+  if (low === high) return log ? [low / 2, Math.min(high * 2, 1e308)] : [low - (Math.abs(low) || 1) * 0.1, high + (Math.abs(high) || 1) * 0.1];
   return [low, high];
 }
 

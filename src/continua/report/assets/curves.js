@@ -33,7 +33,10 @@ function band(series, frame) {
 }
 
 function padded([low, high], log) {
-  if (log) { const r = (high / low) ** 0.05; return [low / r, high * r]; }
+  if (log) {
+    const [a, b] = [Math.log10(low), Math.log10(high)], r = (b - a) * 0.05;
+    return [10 ** Math.max(a - r, -307), 10 ** Math.min(b + r, 308)];
+  }
   const gap = (high - low) * 0.05;
   return [low >= 0 && low < 0.55 * high ? 0 : low - gap, high + gap];
 }
