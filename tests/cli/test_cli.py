@@ -58,7 +58,10 @@ def test_version(capsys):
         (["solv"], "Did you mean 'solve'?"),
         (["demo"], "What `make demo` runs is `continua train`"),
         (["feed-a-cat"], "Choose from train, eval, generate, report, lab, solve, bench"),
-        (["bench", "sped"], "Choose from speed, overhead, memory, attention, estimators, fields, recipe, spectral, lab or all"),
+        (
+            ["bench", "sped"],
+            "Choose from speed, overhead, memory, attention, estimators, fields, recipe, spectral, lab or all",
+        ),
         (["solve", "--width", "7"], "--width = 7"),
         (["solve", "--tokens", "1"], "--tokens = 1"),
         (["solve", "--rtol", "0"], "--rtol = 0.0"),

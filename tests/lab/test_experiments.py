@@ -21,6 +21,7 @@ from continua.lab import (
     LionsDerivative,
     Local,
     MeanField,
+    Mnist1dCeiling,
     PostNorm,
     RMSScaling,
     SDEScaling,
@@ -56,6 +57,7 @@ TINY = [
     RMSScaling(widths=(5, 12), layers=4, updates=2),
     PostNorm(scales=(2.0, 3.0), layers=8, starts=4),
     SDEScaling(layers=(8, 16, 32), seeds=256),
+    Mnist1dCeiling(dropped=(0.0, 0.5), signals=20, part=20),
 ]
 KEYS = ["experiment", "claim", "source", "measured", "bound", "verdict", "seconds"]
 

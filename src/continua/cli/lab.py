@@ -29,6 +29,7 @@ from continua.lab import (
     LionsDerivative,
     Local,
     MeanField,
+    Mnist1dCeiling,
     Overlap,
     PostNorm,
     Ray,
@@ -57,6 +58,7 @@ EXPERIMENTS: dict[str, AbstractExperiment] = {
         RMSScaling(),
         PostNorm(),
         SDEScaling(),
+        Mnist1dCeiling(),
     )
 }
 """The one table from words to experiments."""

@@ -1,6 +1,7 @@
 """Floor 5: the lab - claims about the continuous Transformer, measured."""
 
 from continua.lab.cells import AbstractCell, Shelf
+from continua.lab.ceiling import Mnist1dCeiling
 from continua.lab.clusters import Clusters, FastestMode, Overlap
 from continua.lab.depth_limit import DepthLimit
 from continua.lab.engines import AbstractEngine, Local, Ray
@@ -31,6 +32,7 @@ __all__ = [
     "LionsDerivative",
     "Local",
     "MeanField",
+    "Mnist1dCeiling",
     "Overlap",
     "PostNorm",
     "RMSScaling",
