@@ -1,7 +1,7 @@
 """Floor 5: the lab - claims about the continuous Transformer, measured."""
 
-from continua.lab.cells import AbstractCell, Shelf
 from continua.lab.ceiling import Mnist1dCeiling
+from continua.lab.cells import AbstractCell, Shelf
 from continua.lab.clusters import Clusters, FastestMode, Overlap
 from continua.lab.depth_limit import DepthLimit
 from continua.lab.engines import AbstractEngine, Local, Ray

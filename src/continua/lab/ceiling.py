@@ -23,7 +23,7 @@ _CLAIMED = 0.9 * 0.98
 @final
 @dataclasses.dataclass(frozen=True)
 class Told(AbstractCell):
-    """Of `count` test signals from `first` on, without a random share of their samples: the largest posterior, and hits.
+    """Of `count` test signals from `first` on, less a random share of their samples: the largest posterior, and hits.
 
     The largest posterior is the probability of being right, so its mean is the accuracy, with less spread than hits.
     """
