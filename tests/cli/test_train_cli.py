@@ -1,8 +1,10 @@
 """`continua train`, `eval` and `generate`: from a word to a run folder, and mistakes told by name."""
 
+import importlib.util
 import inspect
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,9 @@ import pytest
 import continua
 from continua.cli.main import COMMANDS, main
 from continua.cli.tasks import TASKS, free_folder
+from continua.model import load, save
 from continua.runs import Run
+from continua.solve import Adaptive, DormandPrince, Solver
 
 SMALL = ["--updates", "3", "--batch", "4", "--width", "8", "--heads", "2", "--hidden", "8", "--modes", "2",
          "--evaluations", "1", "--threads", "1"]  # fmt: skip
@@ -30,7 +34,8 @@ def text_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     (folder / "tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 12)
     words = ["train", "text", "--text", str(folder / "tale.txt"), "--context", "8", *SMALL]
-    assert main([*words, "--compare", "--quiet", "--folder", str(folder / "run")]) == 0
+    words += ["--compare", "--optimiser", "recipe", "--recipe-lr", "0.002"]
+    assert main([*words, "--quiet", "--folder", str(folder / "run")]) == 0
     return folder / "run"
 
 
@@ -54,9 +59,13 @@ def test_a_run_holds_everything(text_run, capsys):
     for learner in ("continuous", "standard"):
         shown = {name[3:].removesuffix(f"-{learner}") for name in run.figures() if name.endswith(learner)}
         assert {"depth", "tokens", "attention", "optimal-control", "resolution"} <= shown
+    optimisers = run.manifest["facts"]["optimisers"]
+    assert optimisers["standard"] == "AdamW, rate 0.001"
+    assert "SOAP" in optimisers["continuous"] and optimisers["continuous"].endswith("rate 0.002")
     assert any("Vaswani" in str(reference) for reference in run.manifest["facts"]["references"])
     page = (run.folder / "report.html").read_text()
     assert "Optimal control" in page and "Attention is all you need" in page
+    assert optimisers["standard"] in page and optimisers["continuous"] in page and "improving and stabilizing" in page
     assert capsys.readouterr().out == ""
 
 
@@ -84,6 +93,28 @@ def test_generate_stops_where_it_is_told(text_run, capsys):
     assert main(words) == 0
     printed = capsys.readouterr().out.removesuffix("\n")
     assert printed.endswith("o") and "o" not in printed[4:-1]
+
+
+def test_kept_keys_and_values_change_no_text(text_run, capsys):
+    """Beyond the window of eight characters, one at a time and in blocks."""
+    for model in ("continuous", "standard"):
+        told = {}
+        for extra in ([], ["--uncached"], ["--slide", "5"], ["--slide", "5", "--uncached"]):
+            words = ["generate", str(text_run), "--prompt", "the ", "--length", "24", "--model", model]
+            assert main([*words, *extra]) == 0
+            printed = capsys.readouterr()
+            told[tuple(extra)] = printed.out
+            assert printed.err == "" and len(printed.out) == 29
+        assert told[()] == told[("--uncached",)] and told[("--slide", "5")] == told[("--slide", "5", "--uncached")]
+
+
+def test_without_a_fixed_grid_nothing_is_kept_and_that_is_said(text_run, tmp_path, capsys):
+    shutil.copytree(text_run, tmp_path / "run")
+    folder = tmp_path / "run" / "models" / "continuous"
+    save(load(folder).at(solver=Solver(DormandPrince(), Adaptive(1e-2, 1e-2))), folder)
+    assert main(["generate", "run", "--prompt", "the ", "--length", "2"]) == 0
+    printed = capsys.readouterr()
+    assert "its grid of depth is not fixed" in printed.err and len(printed.out) == 7
 
 
 def test_the_likeliest_characters_need_no_seed(text_run, capsys):
@@ -198,6 +229,12 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         (["train", "--lr", "nan"], "--lr = nan"),
         (["train", "--lr", "-1"], "--lr = -1.0"),
         (["train", "--width", "10"], "--width = 10"),
+        (["train", "--optimiser", "sgd"], "--optimiser = 'sgd'"),
+        (["train", "--baseline-optimiser", "recipe"], "Pass --compare as well"),
+        (["train", "--recipe-lr", "0"], "--recipe-lr = 0.0"),
+        (["train", "--floor", "2"], "--floor = 2.0"),
+        (["train", "--warmup", "1"], "--warmup = 1.0"),
+        (["train", "--b2", "1"], "--b2 = 1.0"),
         (["train", "--stepping", "leap"], "--stepping = 'leap'"),
         (["train", "--dropped", "2"], "--dropped = 2.0"),
         (["train", "--energy", "-1"], "--energy = -1.0"),
@@ -220,6 +257,44 @@ def test_a_mistake_is_one_line_and_code_2(words, told, capsys):
     assert main(words) == 2
     printed = capsys.readouterr().err
     assert printed.startswith("continua: ") and told in printed and printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--prompt", ""], "prompt = []: there is nothing to go on from"),
+        (["--prompt", "fox\u00dc"], "'\u00dc' is not in the alphabet"),
+        (["--length", "0"], "--length = 0"),
+        (["--stop", ""], "--stop = ''"),
+        (["--temperature", "-1"], "temperature = -1.0"),
+        (["--temperature", "nan"], "temperature = nan"),
+        (["--top", "0"], "top = 0"),
+        (["--slide", "0"], "slide = 0"),
+        (["--slide", "9"], "slide = 9: a full window moves on, and keeps its last token. Pass a number from 1 to 8"),
+    ],
+)
+def test_mistakes_in_generate_are_named_before_anything_is_written(text_run, capsys, words, told):
+    assert main(["generate", str(text_run), "--prompt", "the ", *words]) == 2
+    printed = capsys.readouterr()
+    assert told in printed.err and printed.out == ""
+
+
+def test_a_run_on_something_else_writes_nothing(capsys):
+    Run.begin(Path("other"), "train", {}, {"task": {"classes": 10}})
+    assert main(["generate", "other"]) == 2
+    assert "Pass a run of `continua train text`" in capsys.readouterr().err
+
+
+def test_the_recipe_says_what_it_needs(monkeypatch, capsys):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "pytorch_optimizer" else found(name, *rest)
+    )
+    for option in ("--optimiser", "--baseline-optimiser"):
+        words = ["train", "burgers", "--points", "16", *SMALL, "--compare", option, "recipe"]
+        assert main([*words, "--folder", "run"]) == 2
+        printed = capsys.readouterr().err
+        assert f"pip install 'continua[optim]', or pass {option} adamw" in printed and not Path("run").exists()
 
 
 def test_generate_wants_a_run_on_text(text_run, capsys):

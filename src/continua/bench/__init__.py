@@ -7,6 +7,7 @@ from continua.bench.fields import FieldCostRatio
 from continua.bench.flows import Sizes
 from continua.bench.memory import Memory
 from continua.bench.overhead import Overhead
+from continua.bench.reading import ReadingCost
 from continua.bench.recipe import RecipeCost
 from continua.bench.results import written
 from continua.bench.spectral import SpectralGain
@@ -21,6 +22,7 @@ __all__ = [
     "Outcome",
     "Overhead",
     "Ratio",
+    "ReadingCost",
     "RecipeCost",
     "Sizes",
     "SpectralGain",

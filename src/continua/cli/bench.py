@@ -16,6 +16,7 @@ from continua.bench import (
     Memory,
     Outcome,
     Overhead,
+    ReadingCost,
     RecipeCost,
     SpectralGain,
     Speed,
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, AbstractBenchmark] = {
     "recipe": RecipeCost(),
     "spectral": SpectralGain(),
     "lab": LabCost(),
+    "reading": ReadingCost(),
 }
 """The one table from words to benchmarks."""
 
@@ -48,11 +50,12 @@ class Bench:
     gradients from 8 to 64 steps), attention (weighted causal attention against plain), estimators (how cost
     grows with the tokens at a fixed number of nodes), fields (weights that depend on depth against constant ones),
     recipe (an update of the recipe against torch's AdamW), spectral (what a preconditioner gains there), lab (many
-    networks trained at once, against a budget of seconds), or all. Exit code 1: a ratio is above its limit.
+    networks trained at once, against a budget of seconds), reading (text with kept keys and values against solves of
+    the whole window), or all. Exit code 1: a ratio is above its limit.
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
-    """speed, overhead, memory, attention, estimators, fields, recipe, spectral, lab or all"""
+    """speed, overhead, memory, attention, estimators, fields, recipe, spectral, lab, reading or all"""
     quick: Flag = False
     """tiny sizes, to see that it runs; the ratios then say nothing"""
     folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("bench-results")

@@ -9,10 +9,12 @@ import tyro
 from rich.console import Console
 
 from continua.cli.loading import models_of
+from continua.cli.options import Count, Flag
 from continua.core.errors import reject
 from continua.data.text import encoded
+from continua.model import unreadable
 from continua.runs import Run
-from continua.train import Sampling, generated
+from continua.train import Sampling, Window, generated
 
 
 @final
@@ -31,14 +33,18 @@ class Generate:
     """characters to write"""
     temperature: float = 0.8
     """0 takes the likeliest character, higher values dare more"""
-    top: int | None = None
-    """draw among so many likeliest characters only"""
-    stop: str | None = None
-    """end as soon as this was written"""
+    top: Count = None
+    """draw among so many likeliest characters only (default: all)"""
+    stop: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
+    """end as soon as this was written (default: at --length)"""
     seed: int = 0
     """seed of the draws"""
+    slide: int = 1
+    """a full window moves on by so many characters at once: more is faster, but each is drawn from fewer before it"""
     model: str = "continuous"
     """which model of the run"""
+    uncached: Flag = False
+    """keep no keys and values, and solve the whole window for every character: the same text, slower"""
 
     def run(self, console: Console) -> int:
         """Runs the command."""
@@ -53,11 +59,15 @@ class Generate:
             reject("--length", self.length, "there is nothing to write", "Pass --length >= 1.")
         if self.stop == "":
             reject("--stop", self.stop, "nothing is written before it", "Pass some text, or leave it out.")
-        alphabet, written = facts["alphabet"], ""
-        tokens = encoded(self.prompt, alphabet)
-        sampling = Sampling(self.temperature, self.top)
+        model, alphabet, written = models[self.model], facts["alphabet"], ""
+        sampling, window = Sampling(self.temperature, self.top), Window(facts["context"], self.slide)
+        tokens = generated(model, encoded(self.prompt, alphabet), sampling, window, self.seed, not self.uncached)
+        why = unreadable(model)
+        if why is not None and not self.uncached:
+            note = "no keys and values are kept, and every character costs a solve of the whole window"
+            sys.stderr.write(f"continua: {note}: {why}\n")
         sys.stdout.write(self.prompt)
-        for token in generated(models[self.model], tokens, sampling, facts["context"], self.seed):
+        for token in tokens:
             written += alphabet[token]
             sys.stdout.write(alphabet[token])
             sys.stdout.flush()

@@ -1,13 +1,18 @@
-"""The one table from words to tasks, steppings and presets."""
+"""The one table from words to tasks, steppings, presets and optimisers."""
 
 import dataclasses
+import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
 from continua.cli.config import flag
 from continua.core.errors import reject
 from continua.data import AbstractTask, Burgers, Csv, Darcy, Digits, Mnist1d, Preset, Spirals, Stepping, Text, Uea
+from continua.train import by_space, decayed
 
 if TYPE_CHECKING:
     from continua.cli.train import Train
@@ -53,6 +58,25 @@ def task_of(options: "Train") -> AbstractTask:
             shown = str(value) if isinstance(value, Path) else value
             reject(flag(name), shown, f"the task {options.task} does not read it", cure)
     return TASKS[options.task](options)
+
+
+OPTIMISERS: Mapping[str, Callable[[nn.Module, Preset], torch.optim.Optimizer]] = {
+    "adamw": lambda model, preset: decayed(model, preset.lr, preset.decay, (0.9, preset.b2)),
+    # the same shrinkage in an update, rate times decay, as of adamw
+    "recipe": lambda model, preset: by_space(
+        model, preset.recipe_lr, preset.decay * preset.lr / preset.recipe_lr, (0.9, preset.b2)
+    ),
+}
+
+
+def optimiser_of(option: str, word: str, model: nn.Module, preset: Preset) -> torch.optim.Optimizer:
+    """The optimiser that an option names, for a model at the rates of a preset."""
+    if word not in OPTIMISERS:
+        reject(option, word, "there is no such optimiser", f"Choose from {', '.join(OPTIMISERS)}.")
+    if word == "recipe" and importlib.util.find_spec("pytorch_optimizer") is None:
+        cure = f"Install it with pip install 'continua[optim]', or pass {option} adamw."
+        reject(option, word, "its SOAP comes from pytorch-optimizer, which is not installed", cure)
+    return OPTIMISERS[word](model, preset)
 
 
 def _needed(options: "Train", what: str) -> Path:

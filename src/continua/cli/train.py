@@ -14,8 +14,8 @@ from rich.console import Console
 from continua.cli.config import built, flag
 from continua.cli.ending import ended
 from continua.cli.measuring import measured, portrayed, results_tables
-from continua.cli.options import Count, File, Flag, Folder, Number, Size, Stepping, Strength, Word
-from continua.cli.tasks import free_folder, preset_of, task_of
+from continua.cli.options import Count, File, Flag, Folder, Number, Optimiser, Size, Stepping, Strength, Word
+from continua.cli.tasks import free_folder, optimiser_of, preset_of, task_of
 from continua.core.errors import reject
 from continua.data import AbstractTask, Preset
 from continua.report import write_report
@@ -31,8 +31,8 @@ from continua.train import (
     Together,
     Training,
     continuous,
-    decayed,
     objective_of,
+    optimiser_name,
     parameters_of,
     standard,
 )
@@ -77,10 +77,22 @@ class Train:
     """updates of the optimiser"""
     batch: Size = None
     """sequences in a batch"""
+    optimiser: Optimiser = "adamw"
+    """adamw, or recipe: each parameter by the space it lives in, SOAP for the kernels of the flow (extra `optim`)"""
+    baseline_optimiser: Optimiser = "adamw"
+    """that of the standard Transformer beside it, the same words"""
     lr: Strength = None
-    """highest learning rate"""
+    """highest learning rate of adamw"""
+    recipe_lr: Strength = None
+    """highest learning rate of recipe"""
     decay: Strength = None
-    """weight decay of matrices"""
+    """weight decay of matrices at the rate of adamw; recipe shrinks them by as much in an update"""
+    warmup: Strength = None
+    """share of the updates in which the learning rate rises"""
+    floor: Strength = None
+    """share of the highest learning rate that it falls to"""
+    b2: Strength = None
+    """how much adamw keeps of its second moments"""
     clip: float = 1.0
     """largest norm of a gradient"""
     width: Size = None
@@ -152,8 +164,8 @@ class Train:
             torch.set_num_threads(self.threads)
         task = task_of(self)
         preset = preset_of(self, task)
-        plan = Plan(preset.updates, preset.batch, self.seed, clip=self.clip, evaluations=self.evaluations,
-                    jitter=preset.jitter)  # fmt: skip
+        plan = Plan(preset.updates, preset.batch, self.seed, preset.warmup, self.clip, self.evaluations,
+                    jitter=preset.jitter, floor=preset.floor)  # fmt: skip
         task.training_batch(preset.batch, 0, self.seed)  # data that do not fit are refused before a folder is made
         learners = self._learners(task, preset)
         again = run is not None
@@ -162,7 +174,8 @@ class Train:
         if run is None:
             run = Run.begin(folder, "train", _plain(self), {"task": task.facts(), "augmentation": task.augmentation})
             sizes = {learner.name: parameters_of(learner.model) for learner in learners}
-            run.note(parameters=sizes, preset=_plain(preset), threads=torch.get_num_threads())
+            optimisers = {learner.name: optimiser_name(learner.optimiser) for learner in learners}
+            run.note(parameters=sizes, optimisers=optimisers, preset=_plain(preset), threads=torch.get_num_threads())
         self._introduce(console, run, task, learners)
         training = Training(run, task, learners, plan, reporter)
         with ended(run):
@@ -183,7 +196,9 @@ class Train:
         trained = {"continuous": (model, objective_of(task.form, model, preset.energy, self.stiff))}
         if self.compare:
             trained["standard"] = (standard(task.form, preset, parameters_of(model)), objective_of(task.form))
-        return [Learner(name, m, j, decayed(m, preset.lr, preset.decay)) for name, (m, j) in trained.items()]
+        words = {"continuous": ("--optimiser", self.optimiser),
+                 "standard": ("--baseline-optimiser", self.baseline_optimiser)}  # fmt: skip
+        return [Learner(n, m, j, optimiser_of(*words[n], m, preset)) for n, (m, j) in trained.items()]
 
     def _reporter(self, console: Console, folder: Path) -> AbstractReporter:
         shown = JsonLines() if self.json else Silent() if self.quiet else Bar(console)
@@ -192,7 +207,10 @@ class Train:
     def _introduce(self, console: Console, run: Run, task: AbstractTask, learners: list[Learner]) -> None:
         if self.quiet or self.json:
             return
-        sizes = ", ".join(f"{learner.name} with {parameters_of(learner.model):,} parameters" for learner in learners)
+        sizes = "; ".join(
+            f"{learner.name} with {parameters_of(learner.model):,} parameters, {optimiser_name(learner.optimiser)}"
+            for learner in learners
+        )
         augmented = f"; augmentation: {task.augmentation}" if task.augmentation else ""
         console.print(f"[bold]{task.name}[/bold]: {sizes}{augmented}\nrun: {run.folder}", highlight=False)
 
@@ -209,10 +227,15 @@ class Train:
             value = getattr(self, name)
             if value is not None and value < 0.0:
                 reject(flag(name), value, why, f"Pass {flag(name)} >= 0.")
-        for name in ("lr", "depth"):
+        for name in ("lr", "recipe_lr", "depth"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 reject(flag(name), value, "it must be positive", f"Pass {flag(name)} > 0.")
+        if self.b2 is not None and not 0.0 <= self.b2 < 1.0:
+            reject("--b2", self.b2, "some of a moment is kept, not all", "Pass 0 <= b2 < 1.")
+        if self.baseline_optimiser != "adamw" and not self.compare:
+            cure = "Pass --compare as well, or leave it out."
+            reject("--baseline-optimiser", self.baseline_optimiser, "there is no baseline without --compare", cure)
 
     def _check_resumed(self) -> None:
         """A run that goes on does so with its own options: another one beside --resume would be lost."""

@@ -13,6 +13,7 @@ from continua.model.normed_embedding import NormedEmbedding, ProjectedEmbedding
 from continua.model.positions import AbstractPositionCode, FourierPositions, LearnedPositions, SinusoidalPositions
 from continua.model.presets import bert, decoder, encoder, encoder_decoder, gpt, macaron, parallel, sphere
 from continua.model.profile import AbstractProfile, BasisProfile, LinearProfile
+from continua.model.reading import Reading, unreadable
 from continua.model.readout import AbstractReadout, MeanReadout, Normalised, TokenReadout
 from continua.model.stem import AbstractStem, LocalStem, Stemmed
 from continua.model.storage import load, save
@@ -45,6 +46,7 @@ __all__ = [
     "Part",
     "ProjectedEmbedding",
     "Rate",
+    "Reading",
     "SinusoidalPositions",
     "Stemmed",
     "Synthesised",
@@ -67,4 +69,5 @@ __all__ = [
     "save",
     "sphere",
     "to_torch",
+    "unreadable",
 ]

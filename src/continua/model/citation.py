@@ -51,7 +51,9 @@ def _parts(thing: Any, seen: set[int]) -> Iterator[Any]:
 
 
 def _inside(thing: Any) -> list[Any]:
-    if isinstance(thing, Optimizer | type):
+    if isinstance(thing, Optimizer):
+        return list(getattr(thing, "members", {}).values())
+    if isinstance(thing, type):
         return []
     if isinstance(thing, nn.Module):
         made: dict[str, Any] = getattr(thing, "arguments", dict)()

@@ -36,7 +36,7 @@ LITERATURE: dict[Reference, tuple[str, ...]] = {
               "for Laplacian smoothing splines",
               "Communications in Statistics - Simulation and Computation 18, 1059-1076"): ("JacobianFrobenius",),
     Reference("kingma2015", "D. P. Kingma, J. Ba", 2015, "Adam: a method for stochastic optimization",
-              "International Conference on Learning Representations"): ("Adam", "AdamW"),
+              "International Conference on Learning Representations"): ("Adam", "AdamW", "BlockwiseAdamW"),
     Reference("kutta1901", "W. Kutta", 1901,
               "Beitrag zur näherungsweisen Integration totaler Differentialgleichungen",
               "Zeitschrift für Mathematik und Physik 46, 435-453"): ("RK4",),
@@ -46,7 +46,7 @@ LITERATURE: dict[Reference, tuple[str, ...]] = {
               2021, "Fourier neural operator for parametric partial differential equations",
               "International Conference on Learning Representations"): ("Spectral",),
     Reference("loshchilov2019", "I. Loshchilov, F. Hutter", 2019, "Decoupled weight decay regularization",
-              "International Conference on Learning Representations"): ("AdamW",),
+              "International Conference on Learning Representations"): ("AdamW", "BlockwiseAdamW"),
     Reference("owen1997", "A. B. Owen", 1997, "Scrambled net variance for integrals of smooth functions",
               "The Annals of Statistics 25, 1541-1562"): ("Sobol",),
     Reference("rhee2015", "C.-H. Rhee, P. W. Glynn", 2015,
@@ -73,6 +73,8 @@ LITERATURE: dict[Reference, tuple[str, ...]] = {
     Reference("vaswani2017", "A. Vaswani, N. Shazeer, N. Parmar, J. Uszkoreit, L. Jones, A. N. Gomez, L. Kaiser, "
               "I. Polosukhin", 2017, "Attention is all you need",
               "Advances in Neural Information Processing Systems 30"): ("Attention", "SinusoidalPositions"),
+    Reference("vyas2024", "N. Vyas, D. Morwani, R. Zhao, M. Kwun, I. Shapira, D. Brandfonbrener, L. Janson, S. Kakade",
+              2024, "SOAP: improving and stabilizing Shampoo using Adam", "arXiv:2409.11321"): ("SOAP",),
     Reference("xiong2020", "R. Xiong, Y. Yang, D. He, K. Zheng, S. Zheng, C. Xing, H. Zhang, Y. Lan, L. Wang, "
               "T.-Y. Liu", 2020, "On layer normalization in the Transformer architecture",
               "International Conference on Machine Learning"): ("PreNorm",),

@@ -28,6 +28,7 @@ from continua.operators.norms import (
 )
 from continua.operators.operator import AbstractOperator, AbstractPointwise, Context, NoTheta
 from continua.operators.pullback import Pullback, pullback
+from continua.operators.remembered import Past, Remembered
 from continua.operators.resolution import at_resolution, with_heads, with_integral
 from continua.operators.rotary import Rotary
 from continua.operators.spectral_norm import SpectrallyNormed, spectral_norm
@@ -64,10 +65,12 @@ __all__ = [
     "NormTheta",
     "NormedTheta",
     "Nystrom",
+    "Past",
     "PostNorm",
     "PreNorm",
     "Pullback",
     "RMSNorm",
+    "Remembered",
     "Rotary",
     "Sobol",
     "Spectral",

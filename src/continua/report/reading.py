@@ -25,6 +25,7 @@ class Learned:
     updates: Sequence[dict[str, Any]]
     evaluations: Sequence[dict[str, Any]]
     test: dict[str, Any]
+    optimiser: str | None = None
 
     def column(self, rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:
         """One number of every row, NaN where a row has none."""
@@ -86,7 +87,8 @@ def _read(folder: Path, name: str, several: bool) -> ReadRun:
         by_kind = {kind: [row for row in own if row["kind"] == kind] for kind in ("update", "evaluation", "test")}
         size = facts.get("parameters", {}).get(learner)
         test = by_kind["test"][-1] if by_kind["test"] else {}
-        return Learned(titled(learner), learner, size, by_kind["update"], by_kind["evaluation"], test)
+        optimiser = facts.get("optimisers", {}).get(learner)
+        return Learned(titled(learner), learner, size, by_kind["update"], by_kind["evaluation"], test, optimiser)
 
     def placed(section: Section) -> Section:
         source = titled(section.source) if section.source else name if several else ""

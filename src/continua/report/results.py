@@ -20,8 +20,8 @@ def summary_section(learned: Sequence[Learned]) -> Section | None:
     if not learned:
         return None
     tests = list(dict.fromkeys(name for one in learned for name in _test(one)))
-    names = ("parameters", *(f"test {name}" for name in tests), "best validation loss", "updates",
-             "evaluations / update", "tokens / s", "time in updates")  # fmt: skip
+    names = ("parameters", "optimiser", *(f"test {name}" for name in tests), "best validation loss",
+             "last validation loss", "updates", "evaluations / update", "tokens / s", "time in updates")  # fmt: skip
     found = [_facts(one, tests) for one in learned]
     if len(learned) <= _FEW:
         columns, rows = ("", *(one.name for one in learned)), tuple(zip(names, *found, strict=True))
@@ -109,9 +109,9 @@ def _by_steps(one: Learned, name: str, place: int) -> Series:
 
 def _facts(one: Learned, tests: Sequence[str]) -> tuple[Cell, ...]:
     losses = one.measured("loss")
-    best = float(np.nanmin(losses)) if np.isfinite(losses).any() else None
+    best, last = (float(np.nanmin(losses)), float(losses[-1])) if np.isfinite(losses).any() else (None, None)
     seconds = float(np.nansum(one.column(one.updates, "seconds"))) if one.updates else 0.0
-    return (one.parameters, *(_test(one).get(name) for name in tests), best, len(one.updates),
+    return (one.parameters, one.optimiser, *(_test(one).get(name) for name in tests), best, last, len(one.updates),
             _median(one, "evaluations"), _median(one, "tokens_per_second"),
             lasting(seconds) if seconds > 0.0 else None)  # fmt: skip
 

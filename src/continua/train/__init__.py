@@ -1,13 +1,13 @@
 """Floor 5: training - models that fit a task, the loop, evaluation, generation."""
 
 from continua.train.evaluation import anytime, evaluated, resolutions, solver_gap
-from continua.train.generation import Sampling, generated
+from continua.train.generation import Sampling, Window, generated
 from continua.train.interruption import Interrupted, Listening
 from continua.train.learner import Learner, Row, TrainingError
 from continua.train.loop import Training
 from continua.train.models import continuous, parameters_of, standard
 from continua.train.objectives import AnyObjective, AskingObjective, answers, objective_of
-from continua.train.optimisers import decayed
+from continua.train.optimisers import by_space, decayed, optimiser_name
 from continua.train.plan import Plan
 from continua.train.portrait import keep_portrait, portrait
 from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines, Silent, Together
@@ -29,14 +29,17 @@ __all__ = [
     "Together",
     "Training",
     "TrainingError",
+    "Window",
     "answers",
     "anytime",
+    "by_space",
     "continuous",
     "decayed",
     "evaluated",
     "generated",
     "keep_portrait",
     "objective_of",
+    "optimiser_name",
     "parameters_of",
     "portrait",
     "resolutions",

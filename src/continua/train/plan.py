@@ -16,7 +16,8 @@ class Plan:
     - `evaluations`: how often, evenly spread and at the end, the validation split is read;
     - `checkpoints`: how often a checkpoint is written, likewise;
     - `jitter`: each update has a depth grid of its own, the inner depths of the model's moved at random by up to this
-      share of half a step to either side; as many steps, no more evaluations.
+      share of half a step to either side; as many steps, no more evaluations;
+    - `floor`: the share of the highest rate that the cosine falls to.
     """
 
     updates: int
@@ -27,6 +28,7 @@ class Plan:
     evaluations: int = 5
     checkpoints: int = 5
     jitter: float = 0.0
+    floor: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("updates", "batch", "evaluations", "checkpoints"):
@@ -34,17 +36,20 @@ class Plan:
                 reject(name, getattr(self, name), "training needs at least one", f"Pass {name} >= 1.")
         if not 0.0 <= self.warmup < 1.0:
             reject("warmup", self.warmup, "this is no share of the updates", "Pass 0 <= warmup < 1.")
+        if not 0.0 <= self.floor <= 1.0:
+            reject("floor", self.floor, "this is no share of the highest rate", "Pass 0 <= floor <= 1.")
         if not 0.0 < self.clip < math.inf:
             reject("clip", self.clip, "a norm is positive", "Pass clip > 0.")
         if not 0.0 <= self.jitter <= 1.0:
             reject("jitter", self.jitter, "depths that move by more would pass one another", "Pass 0 <= jitter <= 1.")
 
     def rate(self, update: int) -> float:
-        """The learning rate of an update, as a share of the highest: linear to 1, then (1 + cos(pi s))/2 towards 0."""
+        """The learning rate of an update, as a share of the highest: linear to 1, then a cosine towards `floor`."""
         done, rise = update / self.updates, self.warmup
         if done < rise:
             return (update + 1) / (rise * self.updates + 1)
-        return 0.5 * (1.0 + math.cos(math.pi * (done - rise) / (1.0 - rise)))
+        fall = 0.5 * (1.0 + math.cos(math.pi * (done - rise) / (1.0 - rise)))
+        return self.floor + (1.0 - self.floor) * fall
 
     def evaluates(self, update: int) -> bool:
         """Whether the validation split is read after this many updates."""

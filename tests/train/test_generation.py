@@ -1,0 +1,117 @@
+"""Writing on: windows, draws, and the same text with kept keys and values as without."""
+
+import itertools
+
+import pytest
+import torch
+
+from continua.data import Form, Preset, Question, Stepping
+from continua.model import ContinuousTransformer, Reading
+from continua.solve import Adaptive, DormandPrince, Solver
+from continua.train import Sampling, Window, continuous, generated, parameters_of, standard
+
+FORM = Form(9, Question.TOKEN, vocabulary=9, causal=True, span=12.0, spacing=1.0)
+PROMPT = torch.tensor([3, 1, 4])
+
+
+def model_of(kind, stepping=Stepping.MIDPOINT):
+    torch.manual_seed(2)
+    preset = Preset(16, 2, 24, modes=3, stepping=stepping)
+    model = continuous(FORM, preset)
+    model = model if kind == "continuous" else standard(FORM, preset, parameters_of(model))
+    with torch.no_grad():
+        model.readout.linear.weight.mul_(4.0)  # draws that depend on what was read
+    return model.double()
+
+
+def written(model, count=40, sampling=Sampling(), window=Window(12), seed=5, prompt=PROMPT, **options):
+    return list(itertools.islice(generated(model, prompt, sampling, window, seed, **options), count))
+
+
+@pytest.mark.parametrize(
+    ("kind", "stepping", "slide"),
+    [
+        ("continuous", Stepping.MIDPOINT, 1),
+        ("continuous", Stepping.MIDPOINT, 12),
+        ("continuous", Stepping.SPLITTING, 5),
+        ("continuous", Stepping.EULER, 5),
+        ("standard", Stepping.MIDPOINT, 5),
+    ],
+)
+def test_the_same_text_with_and_without_the_cache(kind, stepping, slide):
+    """Far beyond the window, where it slides."""
+    model = model_of(kind, stepping)
+    cached, plain = (written(model, 26, window=Window(12, slide), cached=cached) for cached in (True, False))
+    assert cached == plain and len(set(cached)) > 3
+
+
+def test_every_character_is_drawn_from_the_last_of_them():
+    """Written anew from its definition: the model on the last `context` tokens, one draw each."""
+    model = model_of("continuous").eval()
+    tokens, generator = PROMPT.tolist(), torch.Generator().manual_seed(5)
+    for _ in range(20):
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens[-12:]]))[0, -1]
+        tokens.append(int(torch.multinomial(logits.softmax(0), 1, generator=generator)))
+    assert written(model, 20) == tokens[3:]
+
+
+def test_one_solve_of_the_window_serves_as_many_tokens_as_it_slides(monkeypatch):
+    sizes, read = [], Reading.read
+    monkeypatch.setattr(Reading, "read", lambda self, tokens: (sizes.append(tokens.shape[1]), read(self, tokens))[1])
+    written(model_of("continuous"), 21, window=Window(12, 4))
+    assert sizes == [3] + [1] * 9 + [9] + [1] * 3 + [9] + [1] * 3 + [9, 1, 1]
+
+
+def test_a_prompt_longer_than_the_window():
+    model, long = model_of("continuous"), torch.arange(30) % 9
+    for slide in (1, 3):
+        window = Window(12, slide)
+        shown = long[30 - 12 + slide - 1 :]
+        assert written(model, 1, window=window, prompt=long) == written(model, 1, window=window, prompt=shown)
+
+
+def test_adaptive_steps_are_solved_as_a_whole(monkeypatch):
+    def refused(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(Reading, "__init__", refused)
+    model = model_of("continuous").at(solver=Solver(DormandPrince(), Adaptive(1e-3, 1e-3)))
+    assert len(written(model, 3)) == 3
+    assert isinstance(model, ContinuousTransformer)
+
+
+def test_windows_move_when_they_are_full():
+    starts, start = [], 0
+    for length in range(1, 12):
+        start = Window(4, 2).start(start, length)
+        starts.append(start)
+    assert starts == [0, 0, 0, 0, 2, 2, 4, 4, 6, 6, 8]
+    with pytest.raises(ValueError, match="slide = 5"):
+        Window(4, 5)
+    with pytest.raises(ValueError, match="slide = 0"):
+        Window(4, 0)
+    with pytest.raises(ValueError, match="context = 0"):
+        Window(0)
+
+
+def test_an_empty_prompt_is_refused_at_once():
+    with pytest.raises(ValueError, match="nothing to go on from"):
+        generated(model_of("continuous"), PROMPT[:0], Sampling(), Window(12), 0)
+
+
+def test_draws_follow_temperature_and_top():
+    logits = torch.tensor([0.0, 1.0, 2.0, 3.0], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    for sampling, exact in (
+        (Sampling(), logits.softmax(0)),
+        (Sampling(0.5), (2 * logits).softmax(0)),
+        (Sampling(top=2), torch.tensor([0.0, 0.0, *logits[2:].softmax(0)])),
+        (Sampling(temperature=0.0), torch.tensor([0.0, 0.0, 0.0, 1.0])),
+    ):
+        drawn = torch.tensor([sampling.draw(logits, generator) for _ in range(2000)])
+        share = drawn.bincount(minlength=4).double() / 2000
+        assert float((share - exact).abs().max()) < 0.04  # 3.6 deviations of the mean of 2,000 draws
+    for wrong in ({"temperature": -1.0}, {"temperature": float("nan")}, {"top": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Sampling(**wrong)
