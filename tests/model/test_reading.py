@@ -181,4 +181,4 @@ def test_a_kept_field_is_evaluated_once_at_each_depth():
     assert field.breaks == inner.breaks and field.reach == inner.reach and not field(0.5).w1.requires_grad
     assert field(torch.tensor([0.25, 0.5])).w1.shape[0] == 2
     assert field.parameter_spaces().keys() == dict(field.named_parameters()).keys()
-    assert field.recipe() == {"inner": inner}
+    assert field.arguments() == {"inner": inner}

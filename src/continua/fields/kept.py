@@ -42,5 +42,5 @@ class Kept(AbstractField):
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         return {f"inner.{name}": space for name, space in self.inner.parameter_spaces().items()}
 
-    def recipe(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return {"inner": self.inner}
