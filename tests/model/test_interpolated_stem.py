@@ -38,24 +38,30 @@ def test_the_interpolant_is_that_of_numpy(missing):
     mass = torch.ones(3, 9)
     mass[:, missing] = 0.0
     asked = torch.linspace(-0.2, 1.2, 60).repeat(3, 1)
-    found = interpolant(Cloud(cloud.points, mass, cloud.positions), cloud.positions, asked)
+    found, distance = interpolant(Cloud(cloud.points, mass, cloud.positions), cloud.positions, asked)
     for row in range(3):
         kept = mass[row].numpy() > 0
         for number in range(2):
             times, values = cloud.positions[row].numpy()[kept], cloud.points[row, :, number].numpy()[kept]
             assert np.allclose(found[row, :, number], np.interp(asked[row], times, values), atol=1e-14)
+        nearest = np.abs(asked[row].numpy()[:, None] - cloud.positions[row].numpy()[kept]).min(1)
+        assert np.allclose(distance[row], nearest, atol=1e-14)
 
 
+@pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_it_is_the_integral_of_kernel_and_interpolant(causal):
+def test_it_is_the_integral_of_kernel_and_interpolant(causal, gaps):
     torch.manual_seed(0)
-    stem = InterpolatedStem(2, radius=0.3, modes=3, causal=causal, outputs=3)
+    stem = InterpolatedStem(2, radius=0.3, modes=3, causal=causal, outputs=3, gaps=gaps)
     cloud = cloud_of(1)
     found = stem(cloud)[0].detach().numpy()
     times, points = cloud.positions[0].numpy(), cloud.points[0].numpy()
 
     def integrand(u: float, at: float, output: int) -> float:
-        seen = np.array([np.interp(at - stem.radius * u, times, points[:, c]) for c in range(2)])
+        place = at - stem.radius * u
+        seen = np.array([np.interp(place, times, points[:, c]) for c in range(2)])
+        if gaps:
+            seen = np.append(seen, np.abs(place - times).min() / stem.radius)
         return float(seen @ kernel(stem, u)[:, output])
 
     for token in (0, 4):
@@ -102,9 +108,18 @@ def test_causal_stems_see_the_past_alone():
     assert bool((moved[:5] == 0).all()) and bool((moved[5:] > 0).all())
 
 
+def test_causal_stems_do_not_know_the_next_time():
+    torch.manual_seed(0)
+    stem, cloud = InterpolatedStem(2, radius=0.5, causal=True, gaps=True), cloud_of()
+    later = cloud.positions.clone()
+    later[:, 5:] += 0.1
+    moved = (stem(Cloud(cloud.points, cloud.mass, later)) - stem(cloud)).abs().amax((0, 2))
+    assert bool((moved[:5] == 0).all()) and bool((moved[5:] > 0).all())
+
+
 def test_padding_changes_nothing():
     torch.manual_seed(0)
-    stem, cloud = InterpolatedStem(2, radius=0.3), cloud_of()
+    stem, cloud = InterpolatedStem(2, radius=0.3, gaps=True), cloud_of()
     pad = torch.full((3, 2, 2), 1e3)
     mass = torch.cat([torch.ones(3, 9), torch.zeros(3, 2)], 1)
     padded = Cloud(torch.cat([cloud.points, pad], 1), mass, torch.cat([cloud.positions, torch.zeros(3, 2)], 1))

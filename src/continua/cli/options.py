@@ -19,4 +19,5 @@ Number = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hi
 Size = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=_PRESET)]
 Strength = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint=_PRESET)]
 Stepping = Annotated[str | None, tyro.conf.arg(metavar="euler|midpoint|splitting", help_behavior_hint=_PRESET)]
+Switch = Annotated[bool | None, tyro.conf.arg(metavar="True|False", help_behavior_hint=_PRESET)]
 Optimiser = Annotated[str, tyro.conf.arg(metavar="adamw|recipe")]

@@ -14,7 +14,7 @@ from rich.console import Console
 from continua.cli.config import built, flag
 from continua.cli.ending import ended
 from continua.cli.measuring import measured, portrayed, results_tables
-from continua.cli.options import Count, File, Flag, Folder, Number, Optimiser, Size, Stepping, Strength, Word
+from continua.cli.options import Count, File, Flag, Folder, Number, Optimiser, Size, Stepping, Strength, Switch, Word
 from continua.cli.tasks import free_folder, optimiser_of, preset_of, task_of
 from continua.core.errors import reject
 from continua.data import AbstractTask, Preset
@@ -121,6 +121,8 @@ class Train:
     """reach of the local stem in samples, 0 for none"""
     stem_modes: Size = None
     """modes of the stem's kernel"""
+    stem_gaps: Switch = None
+    """the stem also hears how far away the nearest sample is, for signals that lack some"""
     evaluations: int = 5
     """how often the validation split is read"""
     seed: int = 0

@@ -25,11 +25,19 @@ class InterpolatedStem(AbstractStem):
     integration), so the kernel may be finer than the sampling. Inserting interpolated samples changes nothing. The
     integral over u is a midpoint rule on fixed lags. Second order in the spacing of the samples.
 
-    Tokens of `width` numbers become `outputs` numbers; at the start a constant signal keeps its variance.
+    Tokens of `width` numbers become `outputs` numbers; at the start a constant signal keeps its variance. With `gaps`
+    the kernel meets one more signal, the distance from s to the nearest sample over R: the interpolant does not say
+    where it was observed and where it is a guess. It falls to zero as samples are added.
     """
 
     def __init__(
-        self, width: int, radius: float, modes: int = 9, causal: bool = False, outputs: int | None = None
+        self,
+        width: int,
+        radius: float,
+        modes: int = 9,
+        causal: bool = False,
+        outputs: int | None = None,
+        gaps: bool = False,
     ) -> None:
         super().__init__()
         if not radius > 0:
@@ -42,14 +50,18 @@ class InterpolatedStem(AbstractStem):
         self.outputs = width if outputs is None else outputs
         integral = (1.0 if causal else 2.0) / (modes + _DEGREE)  # of every N_m
         spread = 1.0 / (integral * (modes * width) ** 0.5)
-        self.coefficients = nn.Parameter(torch.randn(modes, width, self.outputs) * spread)
+        self.gaps = gaps
+        self.coefficients = nn.Parameter(torch.randn(modes, width + gaps, self.outputs) * spread)
 
     def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
         unit, weights = self._rule(cloud.points)
         lags = self.radius * (unit if self.causal else 2.0 * unit - 1.0)
         times = times_of(cloud)
         asked = (times.unsqueeze(-1) - lags).flatten(1)  # (batch tokens*lags)
-        seen = interpolant(cloud, times, asked).unflatten(1, (-1, len(lags)))  # (batch tokens lags width)
+        seen, distance = interpolant(cloud, times, asked)
+        if self.gaps:
+            seen = torch.cat([seen, (distance / self.radius).unsqueeze(-1)], -1)
+        seen = seen.unflatten(1, (-1, len(lags)))  # (batch tokens lags width)
         kernel = torch.einsum("km,mcd->kcd", weights, self.coefficients)
         return seen.flatten(2) @ kernel.flatten(0, 1)
 
@@ -62,15 +74,15 @@ class InterpolatedStem(AbstractStem):
 
     def arguments(self) -> dict[str, Any]:
         known = {"width": self.width, "radius": self.radius, "modes": self.modes, "causal": self.causal}
-        return {**known, "outputs": self.outputs}
+        return {**known, "outputs": self.outputs, "gaps": self.gaps}
 
 
 def interpolant(
     cloud: Cloud, times: Float[Tensor, "batch tokens"], asked: Float[Tensor, "batch asked"]
-) -> Float[Tensor, "batch asked width"]:
-    """The linear interpolant of the tokens that have mass, at asked times; constant beyond its ends.
+) -> tuple[Float[Tensor, "batch asked width"], Float[Tensor, "batch asked"]]:
+    """The linear interpolant of the tokens that have mass, at asked times, and how far the nearest of them is.
 
-    Equivalent to `numpy.interp` for each sequence and number.
+    Constant beyond its ends. Equivalent to `numpy.interp` for each sequence and number.
     """
     left, right = _bracket(_heard(cloud), times.detach(), asked.detach())
     t0, t1 = times.gather(1, left), times.gather(1, right)
@@ -79,7 +91,8 @@ def interpolant(
     share = torch.where(inside, (asked - t0) / torch.where(inside, gap, 1.0), 0.0).clamp(0.0, 1.0).unsqueeze(-1)
     points = cloud.points
     lower, upper = points.take_along_dim(left.unsqueeze(-1), 1), points.take_along_dim(right.unsqueeze(-1), 1)
-    return lower + share * (upper - lower)
+    distance = torch.minimum((asked - t0).abs(), (asked - t1).abs())
+    return lower + share * (upper - lower), distance
 
 
 def _heard(cloud: Cloud) -> Tensor:

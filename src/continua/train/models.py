@@ -105,7 +105,9 @@ def _embedding(form: Form, preset: Preset) -> AbstractEmbedding:
         return VectorEmbedding(form.features, preset.width, rule=rule, asks=form.asks)
     channels = min(_CHANNELS * form.features, preset.width)
     radius = preset.stem_radius * form.spacing
-    stem = InterpolatedStem(channels, radius, preset.stem_modes, form.causal, outputs=preset.width)
+    stem = InterpolatedStem(
+        channels, radius, preset.stem_modes, form.causal, outputs=preset.width, gaps=preset.stem_gaps
+    )
     return Stemmed(VectorEmbedding(form.features, channels, rule=rule, asks=form.asks), stem)
 
 
