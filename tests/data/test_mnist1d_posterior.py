@@ -50,6 +50,15 @@ def test_the_posterior_is_that_of_scipys_densities(posterior):
     assert found.max() < 0.9999, "a sure answer would test nothing"
 
 
+def test_more_scales_change_nothing(posterior):
+    signals, _ = raw_mnist1d()
+    finer = dataclasses.replace(posterior, scales=torch.linspace(0.8, 1.2, 97, dtype=torch.float64))
+    kept = torch.arange(1, 40, 2)
+    for row in signals[4000:4004]:
+        found, wanted = (law.log_probabilities(row[kept], kept).exp() for law in (posterior, finer))
+        torch.testing.assert_close(found, wanted, rtol=0.0, atol=3e-3)
+
+
 def test_the_mixture_has_the_moments_of_what_the_generator_draws(posterior):
     arguments, templates = get_dataset_args(), get_templates()
     state = np.random.get_state()

@@ -124,3 +124,8 @@ def test_sizes_are_fields():
     for experiment in TINY:
         assert dataclasses.is_dataclass(experiment)
         assert all(cell.key() for cell in experiment.cells())
+
+
+def test_a_ceiling_needs_all_samples_and_half_of_them():
+    with pytest.raises(ValueError, match="about all samples and half"):
+        Mnist1dCeiling(dropped=(0.0, 0.25))

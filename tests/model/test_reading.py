@@ -153,6 +153,31 @@ def test_what_cannot_be_kept_is_refused_with_its_reason(model, why):
     assert "model.at(steps=8)" in str(raised.value)
 
 
+def test_an_interrupt_forgets_the_piece_that_was_half_read(monkeypatch):
+    model, read = flowing(), tokens()
+    reading = Reading(model)
+    reading.read(read[:, :4])
+    kernel = model.readout.forward
+    monkeypatch.setattr(model.readout, "forward", lambda cloud: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        reading.read(read[:, 4:6])
+    monkeypatch.setattr(model.readout, "forward", kernel)
+    assert reading.length == 0
+    with torch.no_grad():
+        torch.testing.assert_close(reading.read(read), model.eval()(read), rtol=1e-12, atol=1e-12)
+
+
+def test_a_new_sequence_reads_the_weights_of_its_time():
+    model, read = flowing(), tokens()
+    reading = Reading(model)
+    reading.read(read)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+        reading.forget()
+        torch.testing.assert_close(reading.read(read), model.eval()(read), rtol=1e-12, atol=1e-12)
+
+
 def test_a_frozen_grid_is_the_cure():
     assert unreadable(flowing(solver=Solver(DormandPrince(), Adaptive())).at(steps=8)) is None
     layers = Layers(1, WIDTH, 2)

@@ -207,3 +207,10 @@ def test_multipliers_have_frequencies_as_their_modes():
     grads, theta = list(gradients(shape, 7)), start(shape)
     ended = updated(modal(space=SpectralSpace(paired=True)), grads, theta)
     torch.testing.assert_close(ended, reference(grads, theta, -4), rtol=1e-11, atol=1e-12)
+
+
+def test_complex_weights_are_refused():
+    p = nn.Parameter(torch.zeros(SHAPE, dtype=torch.complex128))
+    p.grad = torch.ones_like(p)
+    with pytest.raises(ValueError, match="that of real weights"):
+        ModalAdamW([p]).step()

@@ -33,3 +33,6 @@ def ended(run: Run) -> Iterator[None]:
         raise TrainingError(
             f"the run could not be written ({why}). Mend this; nothing is half written. {again}"
         ) from error
+    except Exception:
+        run.end("failed")
+        raise

@@ -6,6 +6,7 @@ import time
 from typing import final
 
 from continua.bench import AbstractBenchmark, Outcome, Ratio
+from continua.core.errors import reject
 from continua.lab.engines import Local
 from continua.lab.training import AgainstLimit, Problem, Training
 
@@ -40,6 +41,9 @@ class LabCost(AbstractBenchmark):
 
     def run(self) -> Outcome:
         problem = Problem(tokens=self.tokens, width=self.width, key=self.width, sequences=1, trained=1)
+        if self.seeds % self.threads:
+            cure = f"Pass a multiple of {self.threads}."
+            reject("seeds", self.seeds, f"{self.threads} processes share them evenly", cure)
         share, asked = self.seeds // self.threads, (0, self.updates)
         cells = [
             AgainstLimit(self.layers, self.heads, share, asked, problem, Training(), first=first)

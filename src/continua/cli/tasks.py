@@ -47,12 +47,17 @@ _OWN: Mapping[str, tuple[str, ...]] = {
 """Options that only some tasks read; with another one they would be passed over in silence."""
 
 
+def reads(task: str | None, option: str) -> bool:
+    """Whether a task reads an option; one that is not of some tasks alone is read by all."""
+    return option not in _OWN or task in _OWN[option]
+
+
 def task_of(options: "Train") -> AbstractTask:
     """The task that the options name."""
     if options.task not in TASKS:
         reject("task", options.task, "there is no such task", f"Choose from {', '.join(TASKS)}.")
     for name, tasks in _OWN.items():
-        if getattr(options, name) is not None and options.task not in tasks:
+        if getattr(options, name) is not None and not reads(options.task, name):
             value = getattr(options, name)
             cure = f"Leave it out, or use {' or '.join(f'`continua train {task}`' for task in tasks)}."
             shown = str(value) if isinstance(value, Path) else value

@@ -15,7 +15,7 @@ from continua.cli.config import built, flag
 from continua.cli.ending import ended
 from continua.cli.measuring import measured, portrayed, results_tables
 from continua.cli.options import Count, File, Flag, Folder, Number, Optimiser, Size, Stepping, Strength, Switch, Word
-from continua.cli.tasks import free_folder, optimiser_of, preset_of, task_of
+from continua.cli.tasks import free_folder, optimiser_of, preset_of, reads, task_of
 from continua.core.errors import reject
 from continua.data import AbstractTask, Preset
 from continua.report import write_report
@@ -263,5 +263,12 @@ def _plain(options: Any) -> dict[str, Any]:
 
 
 def given(config: dict[str, Any]) -> dict[str, Any]:
-    """The options of an earlier run that were given, without those that only said how to begin."""
-    return {name: value for name, value in config.items() if value is not None and name not in ("config", "resume")}
+    """The options of an earlier run that were given, without those that only said how to begin.
+
+    Runs of earlier versions hold the defaults of options that their task does not read; these are left out as well.
+    """
+    return {
+        name: value
+        for name, value in config.items()
+        if value is not None and name not in ("config", "resume") and reads(config.get("task"), name)
+    }

@@ -14,14 +14,18 @@ from continua.spaces.parameter_spaces import AbstractParameterSpace
 class Kept(AbstractField):
     """theta(z) of `inner`, kept for every depth it was asked at: for many solves on one grid with the same weights.
 
-    Without a gradient, and blind to weights that change later. It holds one theta for each evaluation of a solve, as a
-    network of so many layers would. One depth for each sequence is not kept.
+    Without a gradient, and blind to weights that change before `forget`. It holds one theta for each evaluation of a
+    solve, as a network of so many layers would. One depth for each sequence is not kept.
     """
 
     def __init__(self, inner: AbstractField) -> None:
         super().__init__()
         self.inner, self.spec = inner, inner.spec
         self._known: dict[tuple[Depth, Depth | None], Theta] = {}
+
+    def forget(self) -> None:
+        """Evaluates every depth anew: the weights have changed."""
+        self._known.clear()
 
     @property
     def breaks(self) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ from typing import ClassVar, final
 import numpy as np
 import torch
 
+from continua.core.errors import reject
 from continua.core.intervals import Interval
 from continua.core.seeds import generator_of
 from continua.data.mnist1d_posterior import Mnist1dPosterior, raw_mnist1d
@@ -17,7 +18,7 @@ from continua.lab.verdicts import Judgement, Word, all_of, at_least, equals
 from continua.runs.figures import Lines, Scale, Series
 
 _TRAINING = 4000
-_CLAIMED = 0.9 * 0.98
+_KEPT = 0.9
 
 
 @final
@@ -53,8 +54,8 @@ class Mnist1dCeiling(AbstractExperiment):
 
     name: ClassVar[str] = "mnist1d-ceiling"
     claim: ClassVar[str] = (
-        "with all of its samples a signal of MNIST-1D can be told without error; with half of them dropped at random "
-        "no classifier keeps nine tenths of 98 %, whatever it was trained on"
+        "the best classifier of MNIST-1D, which knows its generator, tells 99 % of whole signals; with half of their "
+        "samples dropped at random it keeps less than nine tenths of that, so no other can keep more"
     )
     formula: ClassVar[str] = "max_f P(f(o) = y) = E max_y P(y | o)"
     source: ClassVar[str] = "beyond the source; the generator of S. Greydanus, arXiv 2011.14439"
@@ -62,6 +63,10 @@ class Mnist1dCeiling(AbstractExperiment):
     dropped: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75)
     signals: int = 1000
     part: int = 50
+
+    def __post_init__(self) -> None:
+        if not {0.0, 0.5} <= set(self.dropped):
+            reject("dropped", self.dropped, "the claim is about all samples and half of them", "Pass 0.0 and 0.5 too.")
 
     def quick(self) -> "Mnist1dCeiling":
         return Mnist1dCeiling(dropped=(0.0, 0.5), signals=150)
@@ -75,10 +80,11 @@ class Mnist1dCeiling(AbstractExperiment):
         right = {s: np.concatenate([row["right"] for row in rows if row["dropped"] == s]) for s in self.dropped}
         best = {share: _mean(values) for share, values in sure.items()}
         gaps = {share: _mean(right[share] - sure[share]) for share in self.dropped}
-        whole, half = self.dropped[0], 0.5
+        whole, half = 0.0, 0.5
+        limit = _KEPT * best[whole].value
         judgement = all_of(
             at_least("best accuracy with all samples", best[whole].value, 0.99),
-            _below("best accuracy with half of them", best[half], _CLAIMED),
+            _below("best accuracy with half of them", best[half], limit),
             equals("hits less probabilities, half dropped", gaps[half], 0.0, 4.0 * _error(right[half] - sure[half])),
         )
         measured = {f"best accuracy, {share:.0%} dropped": best[share] for share in self.dropped}
@@ -91,11 +97,15 @@ class Mnist1dCeiling(AbstractExperiment):
             series=(
                 Series.of("exact posterior", self.dropped, [best[s].value for s in self.dropped], mark="both"),
                 Series.of("its hits", self.dropped, [float(right[s].mean()) for s in self.dropped], mark="points"),
-                Series.of("nine tenths of 98 %", self.dropped, [_CLAIMED] * len(self.dropped), mark="dashed"),
+                Series.of("nine tenths of all", self.dropped, [limit] * len(self.dropped), mark="dashed"),
             ),
         )
         return Findings(
-            [], (figure,), {**measured, **hits}, {f"best accuracy, {half:.0%} dropped": _CLAIMED}, judgement
+            [],
+            (figure,),
+            {**measured, **hits},
+            {f"best accuracy, {half:.0%} dropped": limit},
+            judgement,
         )
 
 

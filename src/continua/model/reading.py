@@ -35,9 +35,8 @@ class Reading:
         if why is not None:
             cure = "Call model(tokens) on the whole sequence, or freeze a grid: model.at(steps=8)."
             reject("model", type(model).__name__, why, cure)
-        self._past = Past()
-        integral = Remembered(self._past)
-        flow = model.flow.changed(lambda part: Part(with_integral(part.operator, integral), Kept(part.field)))
+        self._past, self._fields = Past(), list[Kept]()
+        flow = model.flow.changed(self._remembering)
         self._model = ContinuousTransformer(model.embedding, flow, model.readout, model.solver, model.gradient)
         self._model.training = False
         self._length = self._sequences = 0
@@ -47,9 +46,15 @@ class Reading:
         """How many tokens were read."""
         return self._length
 
+    def _remembering(self, part: Part) -> Part:
+        self._fields.append(Kept(part.field))
+        return Part(with_integral(part.operator, Remembered(self._past)), self._fields[-1])
+
     def forget(self) -> None:
-        """Begins a new sequence."""
+        """Begins a new sequence, with the weights that the model has now."""
         self._past.clear()
+        for field in self._fields:
+            field.forget()
         self._length = 0
 
     @torch.no_grad()
@@ -65,7 +70,7 @@ class Reading:
         self._past.begin()
         try:
             output = self._model(tokens, times.expand(tokens.shape))
-        except Exception:
+        except BaseException:  # an interrupt too would leave half of a piece behind
             self.forget()
             raise
         self._length, self._sequences = self._length + tokens.shape[-1], tokens.shape[0]

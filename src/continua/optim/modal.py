@@ -31,7 +31,8 @@ class ModalAdamW(AbstractOptimiser):
 
     This is SOAP (arXiv 2409.11321) on one axis: modes that are correlated are what AdamW cannot see. Turning n modes
     there and back costs 4n operations a number, one product each, and statistics are gathered with the bases alone.
-    Updates do not depend on the basis in which the modes of the axis are written. Axes before the last four count
+    Updates do not depend on the basis in which the modes of the axis are written, up to rounding: in float32 directions
+    that no gradient has are filled by it, as they are by AdamW in another basis. Axes before the last four count
     weights of their own, each with its own basis. Costs and gains are measured in docs/benchmarks.md.
     """
 
@@ -85,6 +86,9 @@ class ModalAdamW(AbstractOptimiser):
                 p.copy_(theta.view(p.shape))
 
     def _fresh(self, p: Tensor) -> dict[str, Any]:
+        if p.is_complex():
+            cure = "Assign another optimiser: Recipe(spectral=use(BlockwiseAdamW))."
+            reject("params", p.dtype, "the eigenbasis of modes is that of real weights", cure)
         modes = p.shape[self.axis]
         rows = math.prod(p.shape[: self.axis]), modes, math.prod(p.shape[self.axis + 1 :])
         basis = torch.eye(modes, dtype=p.dtype, device=p.device).repeat(math.prod(p.shape[:-4]), 1, 1)
