@@ -65,7 +65,9 @@ def test_results_are_kept_and_reported(capsys, tmp_path):
         (["run", "mean-field", "--beta", "4"], "only clusters"),
         (["run", "clusters", "--engine", "cloud"], "there is no such engine"),
         (["run", "clusters", "--processes", "0"], "processes = 0"),
-        (["report", "--folder", "nowhere"], "manifest.json"),
+        (["report", "--folder", "nowhere"], "nothing was measured there yet"),
+        (["report", "clusters"], "Leave the name out"),
+        (["run"], "the lab needs to know what to run"),
     ],
 )
 def test_mistakes_are_one_line(words, said, capsys, monkeypatch, tmp_path):

@@ -248,9 +248,9 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         (["train", "--text", "a.txt"], "--text = 'a.txt'"),
         (["train", "text", "--text", "absent.txt"], "absent.txt"),
         (["train", "--config", "absent.toml"], "absent.toml"),
-        (["train", "--resume", "absent"], "no manifest.json"),
-        (["eval", "absent"], "no manifest.json"),
-        (["generate", "absent"], "no manifest.json"),
+        (["train", "--resume", "absent"], "there is no such folder"),
+        (["eval", "absent"], "there is no such folder"),
+        (["generate", "absent"], "there is no such folder"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_2(words, told, capsys):
@@ -262,7 +262,7 @@ def test_a_mistake_is_one_line_and_code_2(words, told, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--prompt", ""], "prompt = []: there is nothing to go on from"),
+        (["--prompt", ""], "--prompt = '': there is nothing to go on from"),
         (["--prompt", "fox\u00dc"], "'\u00dc' is not in the alphabet"),
         (["--length", "0"], "--length = 0"),
         (["--stop", ""], "--stop = ''"),

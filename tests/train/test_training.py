@@ -253,7 +253,7 @@ def test_reporters_tell(tmp_path):
     reporter = Together(Bar(console), JsonLines(every=2, stream=lines))
     training(tmp_path / "run", Plan(updates=4, batch=5, evaluations=2), reporter=reporter).go()
     told = [json.loads(line) for line in lines.getvalue().splitlines()]
-    assert [row["kind"] for row in told] == ["begin", "update", "evaluation", "update", "evaluation", "end"]
+    assert [row["kind"] for row in told] == ["begin", *["update"] * 2, "evaluation", "update", "evaluation", "end"]
     assert "extrapolation" in console.file.getvalue()
 
 

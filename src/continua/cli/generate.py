@@ -57,11 +57,15 @@ class Generate:
             reject("--model", self.model, "the run has no such model", f"Choose from {', '.join(models)}.")
         if self.length < 1:
             reject("--length", self.length, "there is nothing to write", "Pass --length >= 1.")
+        if self.prompt == "":
+            reject("--prompt", self.prompt, "there is nothing to go on from", "Pass at least one character.")
         if self.stop == "":
             reject("--stop", self.stop, "nothing is written before it", "Pass some text, or leave it out.")
         model, alphabet, written = models[self.model], facts["alphabet"], ""
         sampling, window = Sampling(self.temperature, self.top), Window(facts["context"], self.slide)
-        tokens = generated(model, encoded(self.prompt, alphabet), sampling, window, self.seed, not self.uncached)
+        tokens = generated(
+            model, encoded(self.prompt, alphabet, "--prompt"), sampling, window, self.seed, not self.uncached
+        )
         why = unreadable(model)
         if why is not None and not self.uncached:
             note = "no keys and values are kept, and every character costs a solve of the whole window"

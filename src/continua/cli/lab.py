@@ -78,7 +78,7 @@ class Lab:
 
     action: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="list|run|report")] = "list"
     """what to do"""
-    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = ""
     """which experiment, or all"""
     quick: Flag = False
     """sizes of seconds"""
@@ -101,6 +101,8 @@ class Lab:
 
     def run(self, console: Console) -> int:
         """Runs the command; 1 where a verdict is `fails`."""
+        if self.action != "run" and self.name != "":
+            reject("name", self.name, f"`lab {self.action}` tells of all experiments", "Leave the name out.")
         if self.action == "list":
             console.print(_listed())
             return 0
@@ -143,7 +145,8 @@ class Lab:
         if self._asks():
             return [self._question()]
         if self.name != "all" and self.name not in EXPERIMENTS:
-            reject("name", self.name, "there is no such experiment", f"Choose from {', '.join(EXPERIMENTS)} or all.")
+            why = "there is no such experiment" if self.name else "the lab needs to know what to run"
+            reject("name", self.name, why, f"Choose from {', '.join(EXPERIMENTS)} or all.")
         chosen = list(EXPERIMENTS.values()) if self.name == "all" else [EXPERIMENTS[self.name]]
         return [experiment.quick() if self.quick else experiment for experiment in chosen]
 
@@ -172,6 +175,9 @@ class Lab:
         return Local(1 if self.processes is None and self.quick else self.processes)
 
     def _report(self, console: Console) -> int:
+        if not (self.folder / "manifest.json").is_file():
+            cure = "Begin with `continua lab run clusters --quick`."
+            reject("--folder", str(self.folder), "nothing was measured there yet", cure)
         run = Run.open(self.folder)
         latest = {record["experiment"]: record for record in run.records("experiment")}
         for record in latest.values():

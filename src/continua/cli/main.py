@@ -54,7 +54,7 @@ options:
   --completion SHELL
              print a script that completes commands and options in bash, zsh or tcsh
 
-exit codes: 0 done, 1 failed, 2 bad use, 75 interrupted and resumable
+exit codes: 0 done, 1 failed, 2 bad use, 75 interrupted and resumable, 130 stopped
 """
 
 
@@ -73,7 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complete(words)
     if words[0] not in COMMANDS:
         return _failed(_unknown(words[0]), 2)
-    return _run(words[0], words[1:], debug)
+    try:
+        return _run(words[0], words[1:], debug)
+    except KeyboardInterrupt:
+        return _failed("stopped", _STOPPED)
 
 
 def _run(name: str, words: list[str], debug: bool) -> int:
@@ -97,8 +100,6 @@ def _run(name: str, words: list[str], debug: bool) -> int:
         return command.run(Console())
     except Interrupted as stopped:
         return _failed(str(stopped), INTERRUPTED)
-    except KeyboardInterrupt:
-        return _failed("stopped", _STOPPED)
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -81,7 +81,12 @@ def read_csv(
 def _rows(file: Path) -> tuple[list[str], list[_Row]]:
     """The names of the columns, and all rows that are not blank."""
     if not file.is_file():
-        reject("file", str(file), "there is no such file", "Pass the path of a CSV file.")
+        reject(
+            "file",
+            str(file),
+            "this is a folder" if file.is_dir() else "there is no such file",
+            "Pass the path of a CSV file.",
+        )
     reader = csv.reader(io.StringIO(file.read_text(encoding="utf-8-sig", errors="replace")), skipinitialspace=True)
     try:
         lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(map(str.strip, cells))]

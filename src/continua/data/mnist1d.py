@@ -97,7 +97,8 @@ class Mnist1d(AbstractTask):
         return 1
 
     def facts(self) -> dict[str, Any]:
-        return {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST), "classes": 10}
+        counts = {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST), "classes": 10}
+        return counts if self.held_out else {**counts, "validation": "the test samples"}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {

@@ -105,12 +105,14 @@ class Text(AbstractTask):
         return part
 
 
-def encoded(text: str, alphabet: str) -> Int[Tensor, " tokens"]:
+def encoded(text: str, alphabet: str, name: str = "text") -> Int[Tensor, " tokens"]:
     """The number of every character of `text` in the alphabet."""
     numbers = {character: number for number, character in enumerate(alphabet)}
-    unknown = [character for character in text if character not in numbers]
+    unknown = dict.fromkeys(character for character in text if character not in numbers)
     if unknown:
-        reject("text", text, f"{unknown[0]!r} is not in the alphabet of the model", f"Use characters of {alphabet!r}.")
+        shown = ", ".join(repr(character) for character in unknown)
+        why = f"{shown} {'is' if len(unknown) == 1 else 'are'} not in the alphabet of the model"
+        reject(name, text, why, f"Use characters of {alphabet!r}.")
     return torch.tensor([numbers[character] for character in text], dtype=torch.long)
 
 
@@ -127,7 +129,12 @@ def _read(file: Path | None) -> tuple[str, Int[Tensor, " tokens"]]:
 
 def _content(file: Path) -> str:
     if not file.is_file():
-        reject("text", str(file), "there is no such file", "Pass the path of a text file.")
+        reject(
+            "text",
+            str(file),
+            "this is a folder" if file.is_dir() else "there is no such file",
+            "Pass the path of a text file.",
+        )
     content = file.read_bytes()
     try:
         return content.decode("utf-8")

@@ -26,7 +26,12 @@ def read_ts(file: Path, classes: tuple[str, ...] | None = None) -> LabelledSerie
     A. Bagnall et al., The UEA multivariate time series classification archive (2018).
     """
     if not file.is_file():
-        reject("file", str(file), "there is no such file", "Pass the path of a .ts file.")
+        reject(
+            "file",
+            str(file),
+            "this is a folder" if file.is_dir() else "there is no such file",
+            "Pass the path of a .ts file.",
+        )
     known, rows = classes, list[tuple[int, list[list[float]], str]]()
     inside = False
     for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):

@@ -63,6 +63,10 @@ class Run:
     def open(cls, folder: Path) -> "Run":
         """The run in a folder."""
         cure = "Pass the folder of a run, one with a manifest.json."
+        if not folder.is_dir():
+            near = Path("runs") / folder
+            cure = f"Did you mean {near}?" if (near / "manifest.json").is_file() else cure
+            reject("run", str(folder), "there is no such folder", cure)
         if not (folder / "manifest.json").is_file():
             reject("run", str(folder), "there is no manifest.json in it", cure)
         run = cls(folder)
