@@ -220,8 +220,7 @@ def _overview(records: list[dict]) -> Section:
     """The first part of the page: every verdict at a glance."""
     held = sum(record["verdict"] == "holds" for record in records)
     rows = tuple(
-        (r["experiment"], r["verdict"], "quick" if r["quick"] else "full", float(f"{r['seconds']:.1f}"))
-        for r in records
+        (r["experiment"], r["verdict"], "quick" if r["quick"] else "full", f"{r['seconds']:.1f}") for r in records
     )
     columns = ("experiment", "verdict", "size", "seconds")
     prose = (
