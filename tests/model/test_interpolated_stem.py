@@ -32,12 +32,22 @@ def kernel(stem: InterpolatedStem, u: float) -> np.ndarray:
     return np.einsum("m,mcd->cd", np.array(values), stem.coefficients.detach().numpy())
 
 
+def of_one_clock(cloud: Cloud) -> Cloud:
+    """The same tokens, all sequences at the times of the first."""
+    assert cloud.positions is not None
+    return Cloud(cloud.points, cloud.mass, cloud.positions[:1].expand_as(cloud.positions))
+
+
+@pytest.mark.parametrize("asked_at", ["one clock", "own times"])
+@pytest.mark.parametrize("sampled_at", ["one clock", "own times"])
 @pytest.mark.parametrize("missing", [[], [2, 3, 6], [0, 8]])
-def test_the_interpolant_is_that_of_numpy(missing):
-    cloud = cloud_of()
+def test_the_interpolant_is_that_of_numpy(missing, sampled_at, asked_at):
+    cloud = of_one_clock(cloud_of()) if sampled_at == "one clock" else cloud_of()
     mass = torch.ones(3, 9)
     mass[:, missing] = 0.0
     asked = torch.linspace(-0.2, 1.2, 60).repeat(3, 1)
+    if asked_at == "own times":
+        asked = asked + 0.1 * torch.arange(3.0).unsqueeze(-1)
     found, distance = interpolant(Cloud(cloud.points, mass, cloud.positions), cloud.positions, asked)
     for row in range(3):
         kept = mass[row].numpy() > 0
@@ -46,6 +56,25 @@ def test_the_interpolant_is_that_of_numpy(missing):
             assert np.allclose(found[row, :, number], np.interp(asked[row], times, values), atol=1e-14)
         nearest = np.abs(asked[row].numpy()[:, None] - cloud.positions[row].numpy()[kept]).min(1)
         assert np.allclose(distance[row], nearest, atol=1e-14)
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_sequences_of_one_clock_are_heard_as_each_alone(gaps):
+    torch.manual_seed(0)
+    stem, cloud = InterpolatedStem(2, radius=0.3, outputs=3, gaps=gaps), of_one_clock(cloud_of())
+    points = cloud.points.requires_grad_()
+    together = stem(cloud)
+    each = torch.cat(
+        [stem(Cloud(points[i : i + 1], cloud.mass[i : i + 1], cloud.positions[i : i + 1])) for i in range(3)]
+    )
+    weights = torch.randn(together.shape)
+    inputs = (points, stem.coefficients)
+    one, other = (torch.autograd.grad((weights * y).sum(), inputs) for y in (together, each))
+    assert torch.allclose(together, each, atol=1e-13)
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(one, other, strict=True))
+    # times that are trained are heard through their own path, to the same numbers
+    trained = Cloud(points, cloud.mass, cloud.positions.clone().requires_grad_())
+    assert torch.allclose(stem(trained), together, atol=1e-13)
 
 
 @pytest.mark.parametrize("gaps", [False, True])

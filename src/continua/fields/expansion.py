@@ -55,7 +55,8 @@ class Expansion(AbstractField):
             return self.spec
         b = modes_at(self.basis, self.depth, z, inside, next(iter(self.coefficients.values())))
         names = [name for name, _ in leaves(self.spec)]
-        return rebuilt(self.spec, {name: _mixed(b, self.coefficients[key(name)]) for name in names})
+        with torch.autocast(b.device.type, enabled=False):  # weights keep their own precision
+            return rebuilt(self.spec, {name: _mixed(b, self.coefficients[key(name)]) for name in names})
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         """As the leaves themselves: modes stand before them. Masses need modes that are positive and sum to one."""
@@ -92,8 +93,7 @@ def _on_the_side_of(inside: Depth, z: Depth, breaks: tuple[float, ...]) -> Depth
 
 def _mixed(b: Tensor, C: Tensor) -> Tensor:
     """sum_k b_k C_k."""
-    with torch.autocast(C.device.type, enabled=False):  # weights keep their own precision
-        return (b @ C.flatten(1)).view(*b.shape[:-1], *C.shape[1:])
+    return (b @ C.flatten(1)).view(*b.shape[:-1], *C.shape[1:])
 
 
 def spread_of(basis: AbstractBasis) -> Tensor:

@@ -52,9 +52,10 @@ class InterpolatedStem(AbstractStem):
         spread = 1.0 / (integral * (modes * width) ** 0.5)
         self.gaps = gaps
         self.coefficients = nn.Parameter(torch.randn(modes, width + gaps, self.outputs) * spread)
+        self._unit, self._weights = _rule(modes, causal)
 
     def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
-        unit, weights = self._rule(cloud.points)
+        unit, weights = self._unit.to(cloud.points), self._weights.to(cloud.points)
         lags = self.radius * (unit if self.causal else 2.0 * unit - 1.0)
         times = times_of(cloud)
         asked = (times.unsqueeze(-1) - lags).flatten(1)  # (batch tokens*lags)
@@ -65,16 +66,18 @@ class InterpolatedStem(AbstractStem):
         kernel = torch.einsum("km,mcd->kcd", weights, self.coefficients)
         return seen.flatten(2) @ kernel.flatten(0, 1)
 
-    def _rule(self, like: Tensor) -> tuple[Float[Tensor, " lags"], Float[Tensor, "lags modes"]]:
-        """Nodes in [0, 1], and N_m at each times its share of the integral over u."""
-        count = _NODES * (self.modes + _DEGREE)
-        unit = (torch.arange(count, dtype=like.dtype, device=like.device) + 0.5) / count
-        values = BSpline(self.modes + 2 * _DEGREE, _DEGREE).evaluate(unit)[:, _DEGREE:-_DEGREE]
-        return unit, values * ((1.0 if self.causal else 2.0) / count)
-
     def arguments(self) -> dict[str, Any]:
         known = {"width": self.width, "radius": self.radius, "modes": self.modes, "causal": self.causal}
         return {**known, "outputs": self.outputs, "gaps": self.gaps}
+
+
+def _rule(modes: int, causal: bool) -> tuple[Float[Tensor, " lags"], Float[Tensor, "lags modes"]]:
+    """Nodes in [0, 1], and N_m at each times its share of the integral over u, in double precision."""
+    count = _NODES * (modes + _DEGREE)
+    with torch.inference_mode(False), torch.device("cpu"):
+        unit = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+        values = BSpline(modes + 2 * _DEGREE, _DEGREE).evaluate(unit)[:, _DEGREE:-_DEGREE]
+        return unit, values * ((1.0 if causal else 2.0) / count)
 
 
 def interpolant(
@@ -84,15 +87,36 @@ def interpolant(
 
     Constant beyond its ends. Equivalent to `numpy.interp` for each sequence and number.
     """
-    left, right = _bracket(_heard(cloud), times.detach(), asked.detach())
+    heard, points = _heard(cloud), cloud.points
+    if _one_clock(heard, times, asked):
+        left, right, share, distance = _shares(heard[:1], times[:1], asked[:1])
+        rows = points.transpose(0, 1).flatten(1)  # (tokens batch*width)
+        seen = rows[left[0]].lerp(rows[right[0]], share.mT)
+        return seen.unflatten(1, points.shape[::2]).transpose(0, 1), distance.expand_as(asked)
+    left, right, share, distance = _shares(heard, times, asked)
+    lower, upper = points.take_along_dim(left.unsqueeze(-1), 1), points.take_along_dim(right.unsqueeze(-1), 1)
+    return lower.lerp(upper, share.unsqueeze(-1)), distance
+
+
+def _one_clock(heard: Tensor, times: Float[Tensor, "batch tokens"], asked: Float[Tensor, "batch asked"]) -> bool:
+    """Whether all sequences are sampled, and asked, at the same times: one interpolation then serves them all."""
+    if times.requires_grad or asked.requires_grad or torch.compiler.is_compiling():
+        return False
+    return all(bool((rows == rows[:1]).all()) for rows in (heard, times, asked))
+
+
+def _shares(
+    heard: Tensor, times: Float[Tensor, "batch tokens"], asked: Float[Tensor, "batch asked"]
+) -> tuple[
+    Int[Tensor, "batch asked"], Int[Tensor, "batch asked"], Float[Tensor, "batch asked"], Float[Tensor, "batch asked"]
+]:
+    """The samples on both sides of each asked time, the share of the right one, and how far the nearer one is."""
+    left, right = _bracket(heard, times.detach(), asked.detach())
     t0, t1 = times.gather(1, left), times.gather(1, right)
     gap = t1 - t0
     inside = gap > 0
-    share = torch.where(inside, (asked - t0) / torch.where(inside, gap, 1.0), 0.0).clamp(0.0, 1.0).unsqueeze(-1)
-    points = cloud.points
-    lower, upper = points.take_along_dim(left.unsqueeze(-1), 1), points.take_along_dim(right.unsqueeze(-1), 1)
-    distance = torch.minimum((asked - t0).abs(), (asked - t1).abs())
-    return lower + share * (upper - lower), distance
+    share = torch.where(inside, (asked - t0) / torch.where(inside, gap, 1.0), 0.0).clamp(0.0, 1.0)
+    return left, right, share, torch.minimum((asked - t0).abs(), (asked - t1).abs())
 
 
 def _heard(cloud: Cloud) -> Tensor:

@@ -29,8 +29,8 @@ class Rotary:
 
     def frequencies(self, key: int, like: Tensor) -> Float[Tensor, " half"]:
         """om_r for r = 0, ..., key/2 - 1."""
-        steps = torch.arange(key // 2, dtype=torch.float64) / (key // 2)
-        return (self.fastest * (self.slowest / self.fastest) ** steps).to(like.detach())
+        steps = [self.fastest * (self.slowest / self.fastest) ** (2 * r / key) for r in range(key // 2)]
+        return torch.tensor(steps, dtype=like.dtype, device=like.device)
 
     def turned(
         self, x: Float[Tensor, "batch heads tokens nodes_key"], measure: Measure, key: int
@@ -41,6 +41,8 @@ class Rotary:
             times = torch.arange(x.shape[2], dtype=x.dtype, device=x.device).expand(x.shape[0], -1)
         angles = times.masked_fill(~measure.present, 0.0) if measure.present is not None else times
         angles = angles[:, None, :, None, None] * self.frequencies(key, x)  # (batch 1 tokens 1 half)
-        first, second = x.unflatten(-1, (-1, key)).chunk(2, -1)
         cos, sin = angles.cos(), angles.sin()
-        return torch.cat([first * cos - second * sin, first * sin + second * cos], -1).flatten(3)
+        x = x.unflatten(-1, (-1, key))
+        first, second = x.chunk(2, -1)
+        swapped = torch.cat([second, first], -1)
+        return torch.addcmul(x * torch.cat([cos, cos], -1), swapped, torch.cat([-sin, sin], -1)).flatten(3)
