@@ -23,7 +23,7 @@ test: $(STAMP) ## format check, lint, types, import rules, dependencies, all tes
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory types
 	@echo '== tests, slow ones included'
-	@$(ONE_THREAD) $(BIN)/pytest -n 2 --durations=10
+	@$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal --durations=10
 
 bench: $(STAMP) ## measure against the peers
 	@$(BIN)/continua bench all

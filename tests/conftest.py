@@ -14,12 +14,17 @@ torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
 
-@pytest.fixture
-def unchecked():
+def without_checks():
     """The package as its users have it: without the shape checker, whose own errors would come first."""
+    before = config.jaxtyping_disable
     config.update("jaxtyping_disable", True)
     yield
-    config.update("jaxtyping_disable", False)
+    config.update("jaxtyping_disable", before)
+
+
+unchecked = pytest.fixture(without_checks, name="unchecked")
+unchecked_module = pytest.fixture(without_checks, name="unchecked_module", scope="module")
+"""For whole commands and whole runs, whose parts are checked in tests of their own: it takes most of their time."""
 
 
 @pytest.fixture

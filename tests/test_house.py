@@ -251,7 +251,7 @@ def test_readme_names_the_two_commands():
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/recipes.md"])
-def test_examples_run(page, tmp_path, monkeypatch):
+def test_examples_run(page, tmp_path, monkeypatch, unchecked):
     readme = ROOT / page
     assert grab_code_blocks(readme.read_text(encoding="utf-8"), lang="python"), f"{page} has no python example"
     monkeypatch.chdir(tmp_path)  # what an example saves does not belong in the repository

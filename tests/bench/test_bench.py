@@ -14,6 +14,8 @@ from continua.bench.peak import peak_memory
 from continua.bench.timing import interleaved, paired, summed, using_threads
 from continua.cli.bench import BENCHMARKS
 
+pytestmark = pytest.mark.usefixtures("unchecked_module")
+
 
 @pytest.fixture
 def no_processes(monkeypatch):

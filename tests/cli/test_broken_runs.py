@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from continua.cli.main import main
 from continua.runs import Run
 from continua.runs import folder as run_folder
+from short_runs import SMALL, stop_after
 
-SMALL = ["--updates", "3", "--batch", "4", "--width", "8", "--heads", "2", "--hidden", "8", "--modes", "2",
-         "--steps", "1", "--evaluations", "1", "--threads", "1", "--quiet"]  # fmt: skip
-TRAIN = ["train", "spirals", *SMALL]
+TRAIN = ["train", "spirals", *SMALL, "--steps", "1", "--quiet"]
+
+
+pytestmark = pytest.mark.usefixtures("unchecked_module")
 
 
 @pytest.fixture(autouse=True)
@@ -26,23 +29,9 @@ def quiet_environment(monkeypatch, tmp_path):
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
     """A run that was stopped after two of three updates, with two checkpoints."""
-    from continua.train import learner
-
     folder = tmp_path_factory.mktemp("runs") / "run"
-    plain, done = learner.Learner.update, []
-
-    def stopping(self, *arguments):
-        import os
-        import signal
-
-        row = plain(self, *arguments)
-        done.append(row)
-        if len(done) == 2:
-            os.kill(os.getpid(), signal.SIGINT)
-        return row
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learner.Learner, "update", stopping)
+        stop_after(patch, 2, signal.SIGINT)
         assert main([*TRAIN, "--folder", str(folder)]) == 75
     return folder
 

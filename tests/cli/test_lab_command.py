@@ -6,6 +6,9 @@ import pytest
 
 from continua.cli.lab import EXPERIMENTS
 from continua.cli.main import main
+from continua.lab import Finished, Shelf
+
+pytestmark = pytest.mark.usefixtures("unchecked_module")
 
 
 def test_the_list_names_every_experiment(capsys):
@@ -45,6 +48,43 @@ def test_results_are_kept_and_reported(capsys, tmp_path):
     assert "criteria are met" in page and "continua lab run lions-derivative --quick" in page
     assert "1 of them hold at these sizes" in page
     assert first["verdict"] == "holds"
+
+
+class KilledError(Exception):
+    """Ends a sweep in the middle, as a kill does: nothing is written any more."""
+
+
+def test_a_report_after_a_kill_says_what_is_incomplete_and_how_to_go_on(capsys, tmp_path, monkeypatch):
+    folder, name = str(tmp_path / "lab"), "lions-derivative"
+    cells = EXPERIMENTS[name].quick().cells()
+    kept = Shelf.write
+
+    def killed_at_the_third(shelf, cell, row):
+        if cell == cells[2]:
+            raise KilledError
+        kept(shelf, cell, row)
+
+    def reported() -> tuple[str, str]:
+        assert main(["lab", "report", "--folder", folder]) == 0
+        return capsys.readouterr().out, (tmp_path / "lab" / "report.html").read_text()
+
+    command = f"continua lab run {name} --quick --folder {folder}"
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(Shelf, "write", killed_at_the_third)
+        main(["lab", "run", name, "--quick", "--folder", folder])
+    said, page = reported()
+    assert f"incomplete: {name}, 2 of {len(cells)} cells are done; go on with `{command}`" in said
+    assert f"Incomplete: {name}." in page and command in page and " · running · " in page
+    assert main(command.split()[1:]) == 0
+    capsys.readouterr()
+    said, page = reported()
+    assert "ncomplete" not in said and "Incomplete" not in page and " · finished · " in page
+    with monkeypatch.context() as patch, pytest.raises(KilledError):  # another size, beside a verdict that stays
+        patch.setattr(Finished, "of", lambda *_: (_ for _ in ()).throw(KilledError()))
+        main(["lab", "run", name, "--folder", folder])
+    said, page = reported()
+    assert f"incomplete: {name}, " in said and f"go on with `{command.replace(' --quick', '')}`" in said
+    assert "1 of them hold" in page and f"Incomplete: {name}." in page and " · running · " in page
 
 
 @pytest.mark.parametrize(

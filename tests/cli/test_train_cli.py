@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +18,9 @@ from continua.cli.tasks import TASKS, free_folder
 from continua.model import load, save
 from continua.runs import Run
 from continua.solve import Adaptive, DormandPrince, Solver
+from short_runs import SMALL, stop_after
 
-SMALL = ["--updates", "3", "--batch", "4", "--width", "8", "--heads", "2", "--hidden", "8", "--modes", "2",
-         "--evaluations", "1", "--threads", "1"]  # fmt: skip
+pytestmark = pytest.mark.usefixtures("unchecked_module")
 
 
 @pytest.fixture(autouse=True)
@@ -171,22 +172,8 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
 
 
 def test_an_interrupted_run_leaves_with_75_and_goes_on(tmp_path, capsys, monkeypatch):
-    from continua.train import learner
-
     words = ["train", "spirals", *SMALL, "--steps", "1", "--quiet", "--folder", "run"]
-    plain, done = learner.Learner.update, []
-
-    def interrupting(self, *arguments):
-        import os
-        import signal
-
-        row = plain(self, *arguments)
-        done.append(row)
-        if len(done) == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return row
-
-    monkeypatch.setattr(learner.Learner, "update", interrupting)
+    done = stop_after(monkeypatch, 2, signal.SIGTERM)
     assert main(words) == 75
     assert "continua train --resume run" in capsys.readouterr().err
     assert main(["train", "--resume", "run", "--quiet"]) == 0

@@ -11,9 +11,12 @@ from rich.console import Console
 
 from continua.cli.main import COMMANDS, main
 from continua.train import Bar, JsonLines, Plan, Row
+from short_runs import SMALL
 
-SMALL = ["--updates", "3", "--batch", "4", "--width", "8", "--heads", "2", "--hidden", "8", "--modes", "2",
-         "--steps", "1", "--evaluations", "1", "--threads", "1"]  # fmt: skip
+STEP = [*SMALL, "--steps", "1"]
+
+
+pytestmark = pytest.mark.usefixtures("unchecked_module")
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +58,7 @@ def test_json_lines_are_json_even_where_a_number_is_not():
 
 
 def test_every_line_of_a_json_run_parses(capsys):
-    assert main(["train", "spirals", *SMALL, "--compare", "--json", "--folder", "run"]) == 0
+    assert main(["train", "spirals", *STEP, "--compare", "--json", "--folder", "run"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["kind"] for each in found] == ["begin", *["update"] * 2, *["evaluation"] * 2, "end", "test"]
     assert set(found[-1]["results"]) == {"continuous", "standard"}
@@ -64,7 +67,7 @@ def test_every_line_of_a_json_run_parses(capsys):
 def test_asked_times_have_costates_too(tmp_path):
     from continua.runs import Run
 
-    assert main(["train", "spirals", *SMALL, "--stiff", "--quiet", "--folder", "run"]) == 0
+    assert main(["train", "spirals", *STEP, "--stiff", "--quiet", "--folder", "run"]) == 0
     run = Run.open(tmp_path / "run")
     assert any("optimal-control" in name for name in run.figures())
     assert all("at_random_depth" in each["running"] for each in run.records("update"))
@@ -75,7 +78,7 @@ def test_tensorboard_reads_what_was_written(tmp_path, capsys):
         "tensorboard.backend.event_processing.event_accumulator",
         reason="the package tensorboard is not installed: pip install 'continua[tensorboard]'",
     )
-    assert main(["train", "spirals", *SMALL, "--quiet", "--tensorboard", "--folder", "run"]) == 0
+    assert main(["train", "spirals", *STEP, "--quiet", "--tensorboard", "--folder", "run"]) == 0
     events = accumulators.EventAccumulator(str(tmp_path / "run" / "tensorboard" / "continuous"))
     events.Reload()
     rows = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
@@ -89,7 +92,7 @@ def test_tensorboard_that_is_missing_is_named(monkeypatch, capsys):
     import sys
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    assert main(["train", "spirals", *SMALL, "--tensorboard", "--folder", "run"]) == 2
+    assert main(["train", "spirals", *STEP, "--tensorboard", "--folder", "run"]) == 2
     printed = capsys.readouterr().err
     assert "--tensorboard = True" in printed and "pip install 'continua[tensorboard]'" in printed
     assert not Path("run").exists()

@@ -34,6 +34,10 @@ def test_batches_are_padded_and_scaled_by_the_training_file(files):
     assert torch.allclose(every.mean(0), torch.zeros(2), atol=1e-6)
     assert torch.allclose(every.std(0), torch.ones(2), atol=1e-6)
     assert task.batch(Split.TEST, torch.tensor([0])).targets.tolist() == [1]
+    assert task.facts()["validation"] == "the test samples"
+    assert torch.equal(
+        task.batch(Split.VALIDATION, torch.tensor([0])).inputs[0], task.batch(Split.TEST, torch.tensor([0])).inputs[0]
+    )
 
 
 @pytest.mark.parametrize(

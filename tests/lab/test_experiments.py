@@ -27,7 +27,7 @@ from continua.lab import (
     SDEScaling,
     Shelf,
 )
-from continua.lab.depth_limit import distance, smooth_flow, solved
+from continua.lab.depth_limit import EulerGap, distance, smooth_flow, solved
 from continua.lab.lipschitz import wasserstein
 from continua.lab.mean_field import Sampled, limit_map
 from continua.lab.sde_scaling import Walk
@@ -59,6 +59,8 @@ TINY = [
     SDEScaling(layers=(8, 16, 32), seeds=256),
     Mnist1dCeiling(dropped=(0.0, 0.5), signals=20, part=20),
 ]
+LONG = ("depth-limit", "adamw-limit", "adamw-compactness")
+"""Their cells are long; shapes are checked where each kind of cell is tested alone, here and in `test_training`."""
 KEYS = ["experiment", "claim", "source", "measured", "bound", "verdict", "seconds"]
 
 
@@ -68,7 +70,9 @@ def test_every_experiment_of_the_command_line_is_tested_here():
 
 
 @pytest.mark.parametrize("experiment", TINY, ids=lambda e: e.name)
-def test_an_experiment_leaves_plain_data_figures_and_a_verdict(experiment):
+def test_an_experiment_leaves_plain_data_figures_and_a_verdict(experiment, request):
+    if experiment.name in LONG:
+        request.getfixturevalue("unchecked")
     finished = Finished.of(experiment, silent, Local(1), Shelf())
     record = json.loads(json.dumps(finished.record(), allow_nan=False))
     assert list(record) == KEYS
@@ -101,6 +105,11 @@ def test_layers_converge_to_the_flow_at_first_order():
         exact = solved(flow, x, 16, RK4())
         gaps = [float(distance(solved(flow, x, L, Euler()), exact).max()) for L in (32, 64)]
     assert gaps[0] / gaps[1] == pytest.approx(2.0, abs=0.1)
+
+
+def test_initial_conditions_that_climb_go_further_from_the_flow():
+    drawn, climbed = (EulerGap(3, (4, 8), 4, width=3, ascent=n, fine=8).measure() for n in (0, 3))
+    assert all(b > a for a, b in zip(drawn["mean"], climbed["mean"], strict=True))
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -1,6 +1,7 @@
 """Finite networks and their limit: against autograd, torch's optimiser, the project's solver and each other."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from continua.lab.training.adversary import Adversarial
 from continua.lab.training.cells import AgainstLimit, ClosedForm
 from continua.lab.training.compactness import LongTraining
 from continua.lab.training.limit import Limit, limit_courses
-from continua.lab.training.network import Network, trained
+from continua.lab.training.network import Network
 from continua.lab.training.problem import Problem, Training
 from continua.lab.training.stationary import Stationary
+from continua.lab.training.trained import trained
 from continua.solve import Adaptive, Direct, DormandPrince, integrate
 from continua.spaces import Cloud
 
@@ -133,6 +135,8 @@ def test_the_residual_vanishes_at_kkt_points_alone(blockwise):
         found = cell.distance([w])
         assert (found.residual, found.size) == (pytest.approx(residual, abs=1e-12), pytest.approx(1.0))
     assert found.edge == (1.0 if blockwise else 0.25)
+    met = dataclasses.replace(cell, updates=3).measure()["residual"]
+    assert len(met) == 4 and all(math.isfinite(residual) for residual in met)
 
 
 def test_adjoints_grow_no_more_than_the_operator_allows():

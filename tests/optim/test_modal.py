@@ -8,7 +8,7 @@ import scipy.linalg
 import torch
 from torch import nn
 
-from continua.optim import BlockwiseAdamW, ModalAdamW, Recipe, use
+from continua.optim import BlockwiseAdamW, Composite, ModalAdamW, Recipe, use
 from continua.spaces import FlatSpace, SpectralSpace
 
 SHAPE = (4, 3, 2, 5)
@@ -200,6 +200,44 @@ def test_the_recipe_gives_it_all_spectral_weights():
 def test_what_cannot_be_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         ModalAdamW([nn.Parameter(torch.zeros(SHAPE))], **options)
+
+
+def test_groups_have_intervals_and_axes_of_their_own():
+    grads, theta = list(gradients(SHAPE, 7)), start(SHAPE)
+    first, second = nn.Parameter(theta.clone()), nn.Parameter(theta.clone())
+    optimiser = modal()([{"params": [first]}, {"params": [second], "interval": 2, "axis": -3}])
+    for g in grads:
+        first.grad, second.grad = g.clone(), g.clone()
+        optimiser.step()
+    assert torch.equal(first.detach(), updated(modal(), grads, theta))
+    assert torch.equal(second.detach(), updated(modal(interval=2, axis=-3), grads, theta))
+    assert not torch.equal(second.detach(), updated(modal(axis=-3), grads, theta))
+    for name, value in (("interval", 0), ("interval", 1.5), ("axis", -2)):
+        with pytest.raises(ValueError, match=f"{name} = {value}"):
+            optimiser.add_param_group({"params": [nn.Parameter(theta.clone())], name: value})
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["alone", "in a composite"])
+def test_a_state_of_another_axis_is_refused(wrapped):
+    """With as many modes along both axes all shapes agree, and only the axis tells."""
+    shape = (3, 3, 2, 5)
+    (g,) = gradients(shape, 1)
+
+    def optimiser(axis):
+        p = nn.Parameter(start(shape))
+        p.grad = g.clone()
+        made = ModalAdamW([p], axis=axis)
+        return Composite({"modes": made}) if wrapped else made
+
+    saved = optimiser(-4)
+    saved.step()
+    other = optimiser(-3)
+    with pytest.raises(ValueError, match=r"\['axis'\] = -4: the optimiser turns axis -3"):
+        other.load_state_dict(saved.state_dict())
+    assert not other.state
+    again = optimiser(-4)
+    again.load_state_dict(saved.state_dict())
+    assert torch.equal(again.state[again.param_groups[0]["params"][0]]["m"], saved.state_dict()["state"][0]["m"])
 
 
 def test_multipliers_have_frequencies_as_their_modes():

@@ -114,6 +114,34 @@ def test_time_is_that_of_the_learners_own_updates(run):
     )  # 0.2 s an update, every 60th is evaluated
 
 
+def test_training_time_has_one_meaning_on_the_tile_in_the_table_and_on_the_axis(run):
+    """300 updates of 0.2 s; the clock, which counts the turns of the other learner too, says 120 s."""
+    page = report_page([run.folder])
+    assert ("1 min 0 s", "training time, 300 updates of continuous") in page.cards
+    results, training = (next(s for s in page.sections if s.heading == name) for name in ("Results", "Training"))
+    assert results.figures[0].rows[-1] == ("training time", "1 min 0 s", "1 min 0 s")
+    assert training.figures[1].x.label == "training time in seconds"
+    assert training.figures[1].series[0].x[-1] == pytest.approx(60.0, abs=1.0)
+    assert page.html().count("Training time is that of a model&#x27;s own updates") == 1
+
+
+def test_validation_on_the_test_samples_is_said_where_it_is_shown(run, tmp_path):
+    def said(*folders: Path) -> dict[str, list[str]]:
+        sections = {s.heading: s for s in report_page(folders).sections}
+        accuracy = next(f for f in sections["Training"].figures if f.title == "Validation accuracy")
+        prose = {name: [t for t in sections[name].prose if "Validation" in t] for name in ("Results", "Training")}
+        return {**prose, "measured": [accuracy.measured]}
+
+    assert said(run.folder) == {"Results": [], "Training": [], "measured": ["all of the validation split"]}
+    run.note(task={"test samples": 1000, "validation": "the test samples"})
+    told = ["Validation reads the test samples: this task keeps none apart for it. Training chooses nothing by them."]
+    assert said(run.folder) == {"Results": told, "Training": told, "measured": ["all of the test samples"]}
+    other = written_run(tmp_path / "second", learners=("continuous",))
+    both = said(run.folder, other.folder)
+    assert both["Results"][0].startswith("Validation of first · continuous, first · standard reads the test samples")
+    assert both["measured"] == ["all of the test samples; all of the validation split"]
+
+
 def test_a_run_without_records_still_has_a_page(tmp_path):
     run = written_run(tmp_path / "run")
     (run.folder / "records.jsonl").unlink()
@@ -166,6 +194,7 @@ def test_numbers_have_sensible_digits(value, text):
 
 def test_times_are_said_in_the_unit_that_fits():
     assert [lasting(x) for x in (3.21, 24.2, 98.0, 7300.0)] == ["3.2 s", "24 s", "1 min 38 s", "2 h 1 min"]
+    assert [lasting(x) for x in (59.4, 59.99, 3599.8)] == ["59 s", "1 min 0 s", "1 h 0 min"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,20 @@ ONES = torch.ones(2, 3)
 TIMES = torch.tensor([[0.0, 1.0, 3.0], [0.5, 0.5, 2.0]])
 
 
+def test_the_first_sequences_are_those_of_a_batch_without_the_others():
+    generator = torch.Generator().manual_seed(0)
+    points, mass = torch.rand(3, 4, 2, generator=generator), torch.rand(3, 4, generator=generator) + 0.1
+    mass[0, 2:], mass[1, 3:] = 0.0, 0.0
+    own = mass / 2
+    times = torch.arange(4.0).expand(3, -1).clone()
+    few, alone = Cloud(points, mass, times, own).first(2), Cloud(points[:2], mass[:2], times[:2], own[:2])
+    assert torch.equal(few.points, alone.points) and torch.equal(few.mass, alone.mass)
+    assert torch.equal(few.present, alone.present) and torch.equal(few.positions, alone.positions)
+    torch.testing.assert_close(few.measure.log_own, alone.measure.log_own)
+    plain = Cloud(points).first(1)
+    assert torch.equal(plain.points, points[:1]) and plain.mass is plain.positions is plain.present is None
+
+
 def test_a_cloud_holds_what_it_was_given():
     mass, own = torch.tensor([[1.0, 2.0, 0.5], [1.0, 0.0, 3.0]]), torch.tensor([[0.5, 1.0, 0.2], [1.0, 0.0, 2.0]])
     cloud = Cloud(X, mass, TIMES, own)

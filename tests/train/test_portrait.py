@@ -7,16 +7,17 @@ import pytest
 import torch
 
 import continua
-from continua.control import CrossEntropy, Objective
+from continua.control import CrossEntropy, MeanSquaredError, Objective
 from continua.core.batch import Batch
 from continua.data import Preset, Spirals, Split
 from continua.fields import ContinuousHeads, Expansion
-from continua.model import Flow, MeanReadout, Part, VectorEmbedding
-from continua.operators import Attention, FeedForward, LayerNorm, PreNorm
+from continua.model import Embedded, EncoderDecoder, Flow, MeanReadout, Normalised, Part, VectorEmbedding
+from continua.operators import Attention, Cross, FeedForward, LayerNorm, PreNorm
 from continua.report import report_page
 from continua.runs.folder import Run
-from continua.solve import Adaptive, Solver
-from continua.spaces import Legendre
+from continua.solve import Adaptive, Euler, Fixed, Solver
+from continua.solve.state import State
+from continua.spaces import Cloud, Legendre
 from continua.train import continuous, objective_of
 from continua.train.portrait import keep_portrait, portrait, resolution_section
 
@@ -168,6 +169,75 @@ def test_costates_of_asked_times_are_those_of_the_asking_objective():
     assert table["objective J"] == pytest.approx(total.item(), rel=1e-12)
     assert table["projected |dJ/dφ|"] == pytest.approx(math.sqrt(squares), rel=1e-9)
     assert table["terminal mismatch"] < 1e-12
+
+
+@pytest.fixture
+def translator():
+    """An encoder-decoder with weights smooth in depth, in double precision, and a batch for it."""
+    torch.manual_seed(0)
+
+    def flow(*operators):
+        normed = [PreNorm(LayerNorm(), operator) for operator in operators]
+        return Flow([Part(operator, Expansion(operator.spec(8), Legendre(2))) for operator in normed])
+
+    attention, feedforward = Attention(2, 4), FeedForward(8)
+    euler = Solver(Euler(), Fixed(4))
+    reader = continua.ContinuousTransformer(Embedded(8), flow(attention, feedforward), Normalised(8), euler)
+    writer = continua.ContinuousTransformer(
+        Embedded(8), flow(Attention(2, 4, causal=True), Cross(attention), feedforward), Normalised(8), euler
+    )
+    source, target = (torch.randn(3, tokens, 8, dtype=torch.float64) for tokens in (5, 4))
+    present = torch.arange(5) < torch.tensor([[3], [5], [5]])
+    batch = Batch(((Cloud(source, present.double()),), (Cloud(target),)), torch.randn(3, 4, 8, dtype=torch.float64))
+    return EncoderDecoder(reader, writer).double(), batch
+
+
+def test_costates_of_a_decoder_are_those_of_autograd_through_its_steps(translator):
+    """Euler's steps written out on the encoder's tokens, every state kept: autograd gives dJ/dX(z) at each of them."""
+    both, batch = translator
+    sections = [s for s in portrait(both, batch, Objective(MeanSquaredError())) if s.heading == "Optimal control"]
+    assert [section.source for section in sections] == ["decoder"]
+    hamiltonian, sizes, table = sections[0].figures
+    (source,), (target,) = batch.inputs
+    flow = both.decoder.flow
+    bound = flow.bind(target, memory=both.eval().remember(source), random=False)
+    states, velocities = [target.points.clone().requires_grad_()], []
+    for k in range(4):
+        velocities.append(bound(k / 4, State(states[-1])).points)
+        states.append(states[-1] + velocities[-1] / 4)
+    J = (both.decoder.readout(target.at(states[-1])) - batch.targets).square().mean()
+    weights = list(flow.parameters())
+    found = torch.autograd.grad(J, [*states, *weights])
+    a, by_weights = found[:5], found[5:]
+    np.testing.assert_allclose(sizes.series[0].y, [float(g.norm()) for g in a], rtol=1e-9)
+    H = [3 * (g * f).sum((-1, -2)).median().item() for g, f in zip(a, velocities, strict=False)]
+    np.testing.assert_allclose(hamiltonian.series[0].y[:4], H, rtol=1e-9)
+    numbers = {row[0]: row[1] for row in table.rows}
+    assert numbers["objective J"] == pytest.approx(J.item(), rel=1e-12)
+    assert numbers["projected |dJ/dφ|"] == pytest.approx(math.sqrt(sum(float(g.square().sum()) for g in by_weights)))
+    assert numbers["terminal mismatch"] < 1e-12 and sections[0].verdict.holds
+
+
+def test_an_encoder_and_a_decoder_are_portrayed_each_under_its_name(translator):
+    both, batch = translator
+    sections = portrait(both, batch, source="ours")
+    headings = ["Depth", "Tokens", "Attention"]
+    assert [(s.source, s.heading) for s in sections] == [
+        (f"ours, {word}", heading) for word in ("encoder", "decoder") for heading in headings
+    ]
+    own, across = sections[-1].figures
+    assert own.values.shape == (3, 13, 4, 4) and np.all(np.triu(own.values[0, 0], 1) == 0.0)
+    assert across.title.startswith("Cross-attention") and across.values.shape == (3, 13, 4, 3)  # two are padding
+    for heat in (own, across):
+        np.testing.assert_allclose(heat.values.sum(-1), 1.0, rtol=1e-12)
+    with torch.no_grad():
+        memory = both.eval().remember(batch.inputs[0][0])
+        end = both.decoder.solve(batch.inputs[1][0], memory=memory).points[0]
+    paths = sections[-2].figures[0].points
+    gaps = (end - end.mean(0)).norm(dim=-1).max()  # the plane shows no more than there is, and most of it
+    assert 0.0 < np.linalg.norm(paths[-1] - paths[-1].mean(0), axis=-1).max() <= float(gaps) * (1 + 1e-9)
+    with pytest.raises(ValueError, match="a tuple for the source and one for the target"):
+        portrait(both, Batch((batch.inputs[1][0],), None))
 
 
 def test_a_flow_too_wild_for_an_adaptive_solve_keeps_its_other_figures(model, monkeypatch):

@@ -120,7 +120,7 @@ def _ratios(seconds: dict[str, list[float]]) -> Iterator[Ratio]:
     usual, renewing, adamw = (
         seconds[name] for name in ("recipe, spectral", "recipe, spectral, new bases", "AdamW, spectral")
     )
-    interval = ModalAdamW([nn.Parameter(torch.zeros(1, 1, 1, 1))]).interval
+    interval = ModalAdamW([nn.Parameter(torch.zeros(1, 1, 1, 1))]).defaults["interval"]
     spread = [((interval - 1) * a + b) / interval for a, b in zip(usual, renewing, strict=True)]
     yield Ratio("recipe / AdamW, spectral", paired(usual, adamw), 1.5)
     yield Ratio("recipe / AdamW, spectral, an update with new bases", paired(renewing, adamw))

@@ -9,10 +9,12 @@ from typing import Annotated, final
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from continua.cli.lab_overview import FOLDER, begin, overview, unfinished
 from continua.cli.options import Count, Flag, Number
 from continua.core.errors import reject
 from continua.lab import (
@@ -41,8 +43,7 @@ from continua.lab.clusters.equiangular import check_question
 from continua.lab.sweep import Progress
 from continua.report import write_report
 from continua.runs import Run
-from continua.runs.figures import Section, keep_section
-from continua.runs.figures import Table as FigureTable
+from continua.runs.figures import keep_section
 
 EXPERIMENTS: dict[str, AbstractExperiment] = {
     experiment.name: experiment
@@ -96,7 +97,7 @@ class Lab:
     """where cells run: local (processes on this machine) or ray (a cluster; needs the extra `scale`)"""
     processes: Count = None
     """how many processes (default: one with --quick, else one a core)"""
-    folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("runs/lab")
+    folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = FOLDER
     """where results are kept"""
 
     def run(self, console: Console) -> int:
@@ -116,6 +117,8 @@ class Lab:
         chosen, engine = self._chosen(), self._engine()
         asked = self._asks()
         run = None if asked else _opened(self.folder)
+        if run is not None:
+            begin(run, chosen, self.quick)
         shelf = Shelf() if asked else Shelf(self.folder / "cells")
         failed = False
         with _bar(shown=not asked) as progress:
@@ -182,14 +185,21 @@ class Lab:
         latest = {record["experiment"]: record for record in run.records("experiment")}
         for record in latest.values():
             _show(console, record)
-        keep_section(run, "verdicts", _overview(list(latest.values())))
+        left = unfinished(run, EXPERIMENTS)
+        for one in left:
+            console.print(f"[yellow]incomplete[/]: {escape(str(one))}", highlight=False, soft_wrap=True)
+        keep_section(run, "verdicts", overview(list(latest.values()), left))
         console.print(f"report: {write_report([self.folder])}", soft_wrap=True)
         return 0
 
 
 def _opened(folder: Path) -> Run:
     """The lab's run folder, begun if there is none."""
-    return Run.open(folder) if (folder / "manifest.json").is_file() else Run.begin(folder, "lab", {"task": "the lab"})
+    if not (folder / "manifest.json").is_file():
+        return Run.begin(folder, "lab", {"task": "the lab"})
+    run = Run.open(folder)
+    run.go_on()
+    return run
 
 
 @contextmanager
@@ -214,21 +224,6 @@ def _listed() -> Table:
     for name, experiment in EXPERIMENTS.items():
         table.add_row(name, experiment.claim, experiment.source)
     return table
-
-
-def _overview(records: list[dict]) -> Section:
-    """The first part of the page: every verdict at a glance."""
-    held = sum(record["verdict"] == "holds" for record in records)
-    rows = tuple(
-        (r["experiment"], r["verdict"], "quick" if r["quick"] else "full", f"{r['seconds']:.1f}") for r in records
-    )
-    columns = ("experiment", "verdict", "size", "seconds")
-    prose = (
-        f"{len(records)} claims about the continuous Transformer, measured; {held} of them hold at these sizes. Every "
-        "part below states a claim and its source, shows what was measured against what bounds it, and says how to "
-        "measure it again.",
-    )
-    return Section("Results", prose, figures=(FigureTable(title="verdicts", columns=columns, rows=rows),))
 
 
 def _show(console: Console, record: dict) -> None:

@@ -126,13 +126,7 @@ class Objective:
 
     def _two(self, model: EncoderDecoder, batch: Batch, seed: int) -> Terms:
         """Encoder and decoder, each with its running costs; the terminal loss is the decoder's."""
-        if len(batch.inputs) != 2 or not all(isinstance(x, tuple | list) for x in batch.inputs):
-            cure = "Pass Batch(((source, ...), (target, ...)), targets)."
-            kinds = tuple(type(x).__name__ for x in batch.inputs)
-            reject(
-                "batch.inputs", kinds, "an encoder-decoder takes a tuple for the source and one for the target", cure
-            )
-        source, target = batch.inputs
+        source, target = source_and_target(batch)
         encoder, decoder = model.encoder, model.decoder
         first = self.setting(encoder, encoder.embedding(*source), seed)
         solution = self.solved(encoder, first)
@@ -151,6 +145,16 @@ class Objective:
         for weight, cost in zip(self.weights, running.values(), strict=True):
             total = total + weight * cost
         return Terms(total, terminal, running, stats, output)
+
+
+def source_and_target(batch: Batch) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """What an encoder-decoder reads: the arguments of the encoder's embedding and those of the decoder's."""
+    if len(batch.inputs) != 2 or not all(isinstance(x, tuple | list) for x in batch.inputs):
+        cure = "Pass Batch(((source, ...), (target, ...)), targets)."
+        kinds = tuple(type(x).__name__ for x in batch.inputs)
+        reject("batch.inputs", kinds, "an encoder-decoder takes a tuple for the source and one for the target", cure)
+    source, target = batch.inputs
+    return tuple(source), tuple(target)
 
 
 def heard(batch: Batch, cloud: Cloud) -> Batch:

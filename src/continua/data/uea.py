@@ -71,7 +71,7 @@ class Uea(AbstractTask):
 
     def facts(self) -> dict[str, Any]:
         sizes = {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST)}
-        return {**sizes, "classes": list(_read(self.file)[0].classes)}
+        return {**sizes, "classes": list(_read(self.file)[0].classes), "validation": "the test samples"}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {}

@@ -7,9 +7,8 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
-from continua.fields.field import AbstractField, key, refuse_masses, refuse_orthonormal
+from continua.fields.field import AbstractField, check_depth, key, refuse_masses, refuse_orthonormal
 from continua.operators.parameters import Filled, Spec, Theta, leaves, rebuilt
 from continua.spaces.bases import AbstractBasis
 from continua.spaces.parameter_spaces import AbstractParameterSpace
@@ -31,8 +30,7 @@ class Expansion(AbstractField):
         self, spec: Theta, basis: AbstractBasis, depth: float = 1.0, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        if not 0 < depth < math.inf:
-            reject("depth", depth, "the flow needs a finite, positive depth", "Pass depth > 0.")
+        check_depth(depth)
         refuse_orthonormal(spec, "a sum over modes of such kernels is not one")
         self.spec = spec
         self.basis = basis

@@ -1,6 +1,7 @@
 """What every parameter field is: a path theta(z) of an operator's parameters over depth."""
 
 import abc
+import math
 from typing import Any
 
 import torch
@@ -47,6 +48,12 @@ class AbstractField(nn.Module, abc.ABC):
     @abc.abstractmethod
     def arguments(self) -> dict[str, Any]:
         """The arguments that build this field anew (its values apart)."""
+
+
+def check_depth(depth: float) -> None:
+    """Refuses a depth Z that no flow can have."""
+    if not 0 < depth < math.inf:
+        reject("depth", depth, "the flow needs a finite, positive depth", "Pass depth > 0.")
 
 
 def key(name: str) -> str:

@@ -12,7 +12,7 @@ from torch import nn
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.expansion import constant_coefficients, modes_at, spread_of
-from continua.fields.field import AbstractField, key, refuse_orthonormal
+from continua.fields.field import AbstractField, check_depth, key, refuse_orthonormal
 from continua.fields.simplex import check_loaded, check_simplex
 from continua.operators.parameters import Filled, Role, Spec, Theta, leaves, mapped, rebuilt
 from continua.spaces.bases import AbstractBasis, Legendre
@@ -43,8 +43,7 @@ class ContinuousHeads(AbstractField):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if not 0 < depth < math.inf:
-            reject("depth", depth, "the flow needs a finite, positive depth", "Pass depth > 0.")
+        check_depth(depth)
         if degree < 0:
             reject("degree", degree, "a density is a polynomial over h", "Pass degree >= 0.")
         refuse_orthonormal(spec, "a sum over modes of such kernels is not one")

@@ -10,7 +10,7 @@ from torch import nn
 
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
-from continua.fields.field import AbstractField, key, parameters_of, refuse_masses, refuse_orthonormal
+from continua.fields.field import AbstractField, check_depth, key, parameters_of, refuse_masses, refuse_orthonormal
 from continua.operators.parameters import Spec, Theta, drawn, leaves, rebuilt
 from continua.spaces.parameter_spaces import AbstractParameterSpace, GeneratedSpace
 
@@ -38,8 +38,7 @@ class Hypernetwork(AbstractField):
         for name, value in (("frequencies", frequencies), ("hidden", hidden), ("rank", 1 if rank is None else rank)):
             if value < 1:
                 reject(name, value, "a hypernetwork needs at least one", f"Pass {name} >= 1.")
-        if not 0 < depth < math.inf:
-            reject("depth", depth, "the flow needs a finite, positive depth", "Pass depth > 0.")
+        check_depth(depth)
         refuse_orthonormal(spec, "a generated kernel is not one")
         self.spec, self.depth, self.frequencies, self.hidden, self.rank = spec, float(depth), frequencies, hidden, rank
         self.base = parameters_of(drawn(spec, generator))

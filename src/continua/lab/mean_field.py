@@ -15,6 +15,7 @@ from continua.core.shapes import Float, Points, Tensor
 from continua.lab.cells import AbstractCell, Row
 from continua.lab.experiment import AbstractExperiment, Findings
 from continua.lab.flows import attention_flow, random_theta
+from continua.lab.series import rms_series
 from continua.lab.verdicts import all_of, at_least, equals
 from continua.model import Flow
 from continua.operators import Attention
@@ -147,9 +148,7 @@ class MeanField(AbstractExperiment):
 
     def _figure(self, full: Sequence[Row], causal: Sequence[Row]) -> Lines:
         def series(name: str, rows: Sequence[Row], kind: str) -> Series:
-            squares = np.array([row[kind] for row in rows])
-            low, high = np.sqrt(np.quantile(squares, [0.1, 0.9], axis=1))
-            return Series.of(name, self.tokens, np.sqrt(squares.mean(-1)), low, high, mark="both")
+            return rms_series(name, self.tokens, np.array([row[kind] for row in rows]))
 
         return Lines(
             title="sampled tokens against their limit",

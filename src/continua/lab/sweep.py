@@ -29,3 +29,8 @@ def swept(
         done += 1
         progress(name, done, len(cells))
     return [row for row in rows if row is not None]
+
+
+def measured(cells: Sequence[AbstractCell], shelf: Shelf) -> int:
+    """How many of the cells are on the shelf, measured by this very code."""
+    return sum(shelf.read(cell) is not None for cell in cells)

@@ -10,6 +10,7 @@ from torch import nn
 from continua.core.errors import reject
 from continua.core.shapes import Depth
 from continua.fields.expansion import Expansion
+from continua.fields.field import check_depth
 from continua.fields.spaces import parameter_spaces
 from continua.operators.parameters import Filled, Spec
 from continua.spaces.bases import AbstractBasis
@@ -49,7 +50,7 @@ class LinearProfile(AbstractProfile):
 
     def __init__(self, start: float, end: float, depth: float = 1.0) -> None:
         super().__init__()
-        _check_depth(depth)
+        check_depth(depth)
         for name, value in (("start", start), ("end", end)):
             if not math.isfinite(value):
                 reject(name, value, "a velocity cannot be multiplied by it", f"Pass a finite {name}.")
@@ -76,7 +77,7 @@ class BasisProfile(AbstractProfile):
 
     def __init__(self, basis: AbstractBasis, depth: float = 1.0) -> None:
         super().__init__()
-        _check_depth(depth)
+        check_depth(depth)
         self.expansion = Expansion((Spec((1,), Filled(1.0)),), basis, depth)
 
     @property
@@ -93,8 +94,3 @@ class BasisProfile(AbstractProfile):
 
     def arguments(self) -> dict[str, Any]:
         return {"basis": self.expansion.basis, "depth": self.expansion.depth}
-
-
-def _check_depth(depth: float) -> None:
-    if not 0 < depth < math.inf:
-        reject("depth", depth, "the flow needs a finite, positive depth", "Pass depth > 0.")

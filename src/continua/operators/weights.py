@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import final
+from typing import NamedTuple, final
 
 from continua.core.shapes import Float, Tensor
 from continua.operators.integral import AbstractTokenIntegral, Means, Memory, Queries, check_own, tilted
@@ -15,12 +15,19 @@ from continua.spaces.measure import Measure
 Weights = Float[Tensor, "batch heads queries tokens"]
 
 
+class Kernel(NamedTuple):
+    """The weights of one attention, and the measure of the tokens that answer: those of the cloud, or of a memory."""
+
+    weights: Weights
+    answering: Measure
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class Watched(AbstractTokenIntegral):
     """The exact token integral that forms alpha, O(queries * tokens) in memory, and hands it to `show`, detached."""
 
-    show: Callable[[Weights], None]
+    show: Callable[["Kernel"], None]
 
     def bind(self, context: Context) -> "Watched":
         return self
@@ -28,8 +35,18 @@ class Watched(AbstractTokenIntegral):
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
         check_own(asked, memory.measure, causal)
         alpha = tilted(q, asked, memory, beta, causal)
-        self.show(alpha.detach())
+        self.show(Kernel(alpha.detach(), memory.measure))
         return alpha @ memory.values
+
+
+def attention_kernels(
+    operator: AbstractOperator, theta: Theta, cloud: Cloud, memory: Cloud | None = None
+) -> list[Kernel]:
+    """`attention_weights`, each with the measure that it sums over."""
+    found: list[Kernel] = []
+    watched = with_integral(operator, Watched(found.append)).bind(Context(cloud, memory))
+    watched.velocity(theta, cloud)
+    return found
 
 
 def attention_weights(
@@ -41,7 +58,4 @@ def attention_weights(
     positions, masses and causality are those of the operator. On the counting measure: the weights of
     `torch.nn.MultiheadAttention` before they are averaged over heads.
     """
-    found: list[Weights] = []
-    watched = with_integral(operator, Watched(found.append)).bind(Context(cloud, memory))
-    watched.velocity(theta, cloud)
-    return found
+    return [kernel.weights for kernel in attention_kernels(operator, theta, cloud, memory)]

@@ -32,7 +32,8 @@ class ModalAdamW(AbstractOptimiser):
     This is SOAP (arXiv 2409.11321) on one axis: modes that are correlated are what AdamW cannot see. Turning n modes
     there and back costs 4n operations a number, one product each, and statistics are gathered with the bases alone.
     Updates do not depend on the basis in which the modes of the axis are written, up to rounding: in float32 directions
-    that no gradient has are filled by it, as they are by AdamW in another basis. Axes before the last four count
+    that no gradient has are filled by it, as they are by AdamW in another basis. `interval` and `axis` may differ from
+    group to group; a state is loaded only by groups of the axis that it was saved with. Axes before the last four count
     weights of their own, each with its own basis. Costs and gains are measured in docs/benchmarks.md.
     """
 
@@ -47,14 +48,8 @@ class ModalAdamW(AbstractOptimiser):
         axis: int = -4,
         space: AbstractParameterSpace = SpectralSpace(),
     ) -> None:
-        if not (isinstance(interval, int) and interval >= 1):
-            reject("interval", interval, "it counts updates between two bases", "Pass a whole number from 1 on.")
-        if axis not in (-4, -3):
-            reject(
-                "axis", axis, "the modes of a spectral weight stand before its two axes of channels", "Pass -4 or -3."
-            )
-        self.interval, self.axis = interval, axis
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, space)
+        numbers = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**numbers, "interval": interval, "axis": axis}, space)
 
     @property
     def serves(self) -> tuple[type, ...]:
@@ -65,15 +60,15 @@ class ModalAdamW(AbstractOptimiser):
         return True
 
     def advance(self, group: Group, state: Held) -> None:
-        params, grads, states = gathered(group, state, self._fresh)
+        params, grads, states = gathered(group, state, lambda p: _fresh(p, group["axis"]))
         if not params:
             return
-        (b1, b2), lr, decay = group["betas"], float(group["lr"]), group["weight_decay"]
+        (b1, b2), lr, decay, interval = group["betas"], float(group["lr"]), group["weight_decay"], group["interval"]
         # one after the other, not as lists: each has a product of its own, and finds its numbers still in the cache
         for p, gradient, held, k in zip(params, grads, states, counted(states), strict=True):
             g = gradient.reshape(held["m"].shape)
-            if (k - 1) % self.interval == 0:
-                _renew(held, g, max(1.0 / ((k - 1) // self.interval + 1), 1.0 - KEEP))
+            if (k - 1) % interval == 0:
+                _renew(held, g, max(1.0 / ((k - 1) // interval + 1), 1.0 - KEEP))
             q, m, v = _each(held["basis"], g), held["m"], held["v"]
             r = torch.bmm(q.mT, g)
             m.lerp_(r, 1.0 - b1)
@@ -85,19 +80,20 @@ class ModalAdamW(AbstractOptimiser):
             if not p.is_contiguous():  # theta is a copy
                 p.copy_(theta.view(p.shape))
 
-    def _fresh(self, p: Tensor) -> dict[str, Any]:
-        if p.is_complex():
-            cure = "Assign another optimiser: Recipe(spectral=use(BlockwiseAdamW))."
-            reject("params", p.dtype, "the eigenbasis of modes is that of real weights", cure)
-        modes = p.shape[self.axis]
-        rows = math.prod(p.shape[: self.axis]), modes, math.prod(p.shape[self.axis + 1 :])
-        basis = torch.eye(modes, dtype=p.dtype, device=p.device).repeat(math.prod(p.shape[:-4]), 1, 1)
-        moments = {"m": p.new_zeros(rows), "v": p.new_zeros(rows)}
-        return {**moments, "basis": basis, "statistics": torch.zeros_like(basis)}
-
 
 KEEP = 0.95
 """The share of the old statistics that is kept when new ones come: with the default interval, 200 updates count."""
+
+
+def _fresh(p: Tensor, axis: int) -> dict[str, Any]:
+    if p.is_complex():
+        cure = "Assign another optimiser: Recipe(spectral=use(BlockwiseAdamW))."
+        reject("params", p.dtype, "the eigenbasis of modes is that of real weights", cure)
+    modes = p.shape[axis]
+    rows = math.prod(p.shape[:axis]), modes, math.prod(p.shape[axis + 1 :])
+    basis = torch.eye(modes, dtype=p.dtype, device=p.device).repeat(math.prod(p.shape[:-4]), 1, 1)
+    moments = {"m": p.new_zeros(rows), "v": p.new_zeros(rows)}
+    return {**moments, "basis": basis, "statistics": torch.zeros_like(basis)}
 
 
 def _each(bases: Bases, like: Rows) -> Float[Tensor, "rows modes modes"]:

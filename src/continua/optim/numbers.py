@@ -1,6 +1,6 @@
 """The numbers of a parameter group, and what each may be."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from continua.core.errors import reject
@@ -19,6 +19,12 @@ def check_numbers(numbers: Mapping[str, Any]) -> None:
             reject(name, numbers[name], why, f"Pass {name} >= 0.")
     if "betas" in numbers:
         check_betas(numbers["betas"])
+    interval = numbers.get("interval", 1)
+    if not (isinstance(interval, int) and interval >= 1):
+        reject("interval", interval, "it counts updates between two bases", "Pass a whole number from 1 on.")
+    if numbers.get("axis", -4) not in (-4, -3):
+        why = "the modes of a spectral weight stand before its two axes of channels"
+        reject("axis", numbers["axis"], why, "Pass -4 or -3.")
     if "damping" in numbers and not numbers["damping"] > 0:
         reject("damping", numbers["damping"], "without it a factor may have no inverse", "Pass damping > 0.")
     if "forget" in numbers and not 0.0 <= numbers["forget"] < 1.0:
@@ -34,3 +40,12 @@ def check_betas(betas: tuple[float, float]) -> None:
     for name, value in zip(("betas[0]", "betas[1]"), betas, strict=True):
         if not 0.0 <= value < 1.0:
             reject(name, value, "a rate of forgetting lies in [0, 1)", "Pass betas=(0.9, 0.999).")
+
+
+def check_same_axes(saved: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses a state whose moments are turned along other axes of modes: their shapes alone would not tell."""
+    for place, (theirs, ours) in enumerate(zip(saved, own, strict=False)):  # torch counts the groups
+        if theirs.get("axis") != ours.get("axis"):
+            why = f"the optimiser turns axis {ours.get('axis')}, and moments of one axis mean nothing along another"
+            cure = "Load it into an optimiser with the axis that it was saved with."
+            reject(f"state_dict['param_groups'][{place}]['axis']", theirs.get("axis"), why, cure)

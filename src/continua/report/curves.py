@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from continua.report.reading import Learned
+from continua.report.reading import Learned, borrowed_validation
 from continua.runs.figures import AbstractFigure, Lines, Scale, Section, Series
 
 _POINTS = 100
@@ -19,11 +19,14 @@ def training_section(learned: Sequence[Learned]) -> Section | None:
         return None
     figures: list[AbstractFigure] = [_losses(with_rows, "update", "update")]
     if any("seconds" in row for one in with_rows for row in one.updates):
-        figures.append(_losses(with_rows, "seconds", "seconds of its own updates"))
+        figures.append(_losses(with_rows, "seconds", "training time in seconds"))
     names = dict.fromkeys(name for one in with_rows for name in one.measures if name != "loss")
     figures += [_measure(with_rows, name) for name in names]
     figures += [figure for make in _COURSES if (figure := make(with_rows)) is not None]
-    prose = ("Learners of one run see the same batches. Click a name to hide its curves.",)
+    prose = (
+        "Learners of one run see the same batches. Click a name to hide its curves.",
+        *borrowed_validation(learned),
+    )
     return Section("Training", prose, figures=tuple(figures))
 
 
@@ -38,7 +41,7 @@ def _losses(learned: Sequence[Learned], key: str, label: str) -> Lines:
             series.append(Series.of(f"{one.name}, validation", x, y, mark="both", colour=place))
     lowest = min((float(np.nanmin(s.y)) for s in series if np.isfinite(s.y).any()), default=0.0)
     return Lines(
-        title="Loss" if key == "update" else "Loss over time",
+        title="Loss" if key == "update" else "Loss over training time",
         caption="Training losses are means over neighbouring updates; bands hold eight of ten of them.",
         x=Scale(label),
         y=Scale("loss", log=lowest > 0.0),
@@ -51,6 +54,7 @@ def _along(one: Learned, rows: Sequence[dict[str, Any]], key: str) -> np.ndarray
 
 
 def _measure(learned: Sequence[Learned], name: str) -> Lines:
+    sources = dict.fromkeys(one.validated or "the validation split" for one in learned if name in one.measures)
     series = tuple(
         Series.of(one.name, one.column(one.evaluations, "update"), one.measured(name), mark="both", colour=place)
         for place, one in enumerate(learned)
@@ -58,7 +62,7 @@ def _measure(learned: Sequence[Learned], name: str) -> Lines:
     )
     return Lines(
         title=f"Validation {name}",
-        measured="the whole validation split",
+        measured="; ".join(f"all of {source}" for source in sources),
         x=Scale("update"),
         y=Scale(name),
         series=series,

@@ -29,8 +29,9 @@ def shown(value: str | int | float | None, digits: int = 4) -> str:
 
 def lasting(seconds: float) -> str:
     """A time as hours, minutes or seconds, whichever says it best."""
-    if seconds < 60:
+    whole = round(seconds)
+    if whole < 60:
         return f"{shown(float(seconds), 2)} s"
-    if seconds < 3600:
-        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
-    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

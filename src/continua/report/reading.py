@@ -26,6 +26,8 @@ class Learned:
     evaluations: Sequence[dict[str, Any]]
     test: dict[str, Any]
     optimiser: str | None = None
+    validated: str = ""
+    """What its validation readings are of, where they are of no samples of their own."""
 
     def column(self, rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:
         """One number of every row, NaN where a row has none."""
@@ -37,6 +39,11 @@ class Learned:
         done, seconds = self.column(self.updates, "update"), np.nancumsum(self.column(self.updates, "seconds"))
         asked = self.column(rows, "update")
         return np.interp(asked, done, seconds) if len(done) else np.full_like(asked, np.nan)
+
+    @property
+    def seconds(self) -> float:
+        """Training time: what its own updates took, without evaluations and without the turns of other learners."""
+        return float(np.nansum(self.column(self.updates, "seconds")))
 
     @property
     def measures(self) -> list[str]:
@@ -76,6 +83,8 @@ def _read(folder: Path, name: str, several: bool) -> ReadRun:
         if not isinstance(manifest.get(key, {}), dict):
             reject(f"manifest.{key}", manifest[key], f"{folder / 'manifest.json'} is damaged", "Copy the folder again.")
     facts = manifest.get("facts", {})
+    task = facts.get("task", {})
+    validated = str(task.get("validation", "")) if isinstance(task, dict) else ""
     rows = rows_of(folder / "records.jsonl")
     learners = list(dict.fromkeys(str(row["learner"]) for row in rows if "learner" in row))
 
@@ -87,8 +96,8 @@ def _read(folder: Path, name: str, several: bool) -> ReadRun:
         by_kind = {kind: [row for row in own if row["kind"] == kind] for kind in ("update", "evaluation", "test")}
         size = facts.get("parameters", {}).get(learner)
         test = by_kind["test"][-1] if by_kind["test"] else {}
-        optimiser = facts.get("optimisers", {}).get(learner)
-        return Learned(titled(learner), learner, size, by_kind["update"], by_kind["evaluation"], test, optimiser)
+        told = (test, facts.get("optimisers", {}).get(learner), validated)
+        return Learned(titled(learner), learner, size, by_kind["update"], by_kind["evaluation"], *told)
 
     def placed(section: Section) -> Section:
         source = titled(section.source) if section.source else name if several else ""
@@ -97,6 +106,18 @@ def _read(folder: Path, name: str, several: bool) -> ReadRun:
     sections = [placed(section) for section in kept_sections(run)]
     references = [Reference.of(plain) for plain in facts.get("references", ())]
     return ReadRun(name, folder, manifest, [learned(learner) for learner in learners], sections, references)
+
+
+def borrowed_validation(learned: Sequence[Learned]) -> tuple[str, ...]:
+    """One sentence for each kind of samples that validation borrows: a reader must not take it for an unseen split."""
+    sources = dict.fromkeys(one.validated for one in learned if one.evaluations and one.validated)
+
+    def told(source: str) -> str:
+        those = [one.name for one in learned if one.validated == source]
+        whose = "" if len(those) == len(learned) else f" of {', '.join(those)}"
+        return f"Validation{whose} reads {source}: this task keeps none apart for it. Training chooses nothing by them."
+
+    return tuple(told(source) for source in sources)
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

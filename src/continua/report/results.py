@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from continua.report.digits import lasting, shown
-from continua.report.reading import Learned
+from continua.report.reading import Learned, borrowed_validation
 from continua.runs.figures import AbstractFigure, Bars, Lines, Scale, Section, Series, Table
 from continua.runs.figures.table import Cell
 
@@ -21,15 +21,17 @@ def summary_section(learned: Sequence[Learned]) -> Section | None:
         return None
     tests = list(dict.fromkeys(name for one in learned for name in _test(one)))
     names = ("parameters", "optimiser", *(f"test {name}" for name in tests), "best validation loss",
-             "last validation loss", "updates", "evaluations / update", "tokens / s", "time in updates")  # fmt: skip
+             "last validation loss", "updates", "evaluations / update", "tokens / s", "training time")  # fmt: skip
     found = [_facts(one, tests) for one in learned]
     if len(learned) <= _FEW:
         columns, rows = ("", *(one.name for one in learned)), tuple(zip(names, *found, strict=True))
     else:
         columns = ("model", *names)
         rows = tuple((one.name, *facts) for one, facts in zip(learned, found, strict=True))
-    caption = "Evaluations and speed are medians over the updates."
-    return Section("Results", figures=(Table(title="Models", columns=columns, rows=rows, caption=caption),))
+    caption = "Evaluations and speed are medians over the updates. "
+    caption += "Training time is that of a model's own updates; evaluations and other models are not in it."
+    table = Table(title="Models", columns=columns, rows=rows, caption=caption)
+    return Section("Results", borrowed_validation(learned), figures=(table,))
 
 
 def cards(learned: Sequence[Learned]) -> list[tuple[str, str]]:
@@ -44,7 +46,8 @@ def cards(learned: Sequence[Learned]) -> list[tuple[str, str]]:
             found.append((shown(one.parameters), f"parameters, {one.name}"))
         if one.updates:
             found.append((shown(_median(one, "evaluations")), "evaluations of the velocity in one update"))
-            found.append((lasting(float(one.updates[-1].get("clock", 0.0))), f"for {len(one.updates):,} updates"))
+        if one.seconds > 0.0:
+            found.append((lasting(one.seconds), f"training time, {len(one.updates):,} updates of {one.name}"))
     return found
 
 
@@ -110,10 +113,9 @@ def _by_steps(one: Learned, name: str, place: int) -> Series:
 def _facts(one: Learned, tests: Sequence[str]) -> tuple[Cell, ...]:
     losses = one.measured("loss")
     best, last = (float(np.nanmin(losses)), float(losses[-1])) if np.isfinite(losses).any() else (None, None)
-    seconds = float(np.nansum(one.column(one.updates, "seconds"))) if one.updates else 0.0
     return (one.parameters, one.optimiser, *(_test(one).get(name) for name in tests), best, last, len(one.updates),
             _median(one, "evaluations"), _median(one, "tokens_per_second"),
-            lasting(seconds) if seconds > 0.0 else None)  # fmt: skip
+            lasting(one.seconds) if one.seconds > 0.0 else None)  # fmt: skip
 
 
 def _test(one: Learned) -> dict[str, Any]:

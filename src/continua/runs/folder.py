@@ -88,6 +88,11 @@ class Run:
         manifest["facts"] = {**manifest["facts"], **facts}
         self._write_manifest(manifest)
 
+    def go_on(self) -> None:
+        """Says that the run is running again; how it ended before no longer counts."""
+        manifest = {key: value for key, value in self.manifest.items() if key != "ended"}
+        self._write_manifest({**manifest, "state": "running"})
+
     def end(self, state: str) -> None:
         """Says how the run ended: `finished`, `interrupted` or `failed`."""
         ended = datetime.now(UTC).isoformat(timespec="seconds")

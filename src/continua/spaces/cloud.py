@@ -95,6 +95,15 @@ class Cloud:
         points = self.points.to(device=device, dtype=dtype)
         return Cloud(points, moved(measure.mass), moved(measure.positions), moved(own), present)
 
+    def first(self, count: int) -> "Cloud":
+        """The first sequences of the batch, on a measure of their own."""
+        measure = self.measure
+        own = None if measure.log_own is None else measure.log_own[:count].exp()
+        mass, positions, present = (
+            None if x is None else x[:count] for x in (measure.mass, measure.positions, measure.present)
+        )
+        return Cloud(self.points[:count], mass, positions, own, present)
+
     def with_listeners(
         self, points: Float[Tensor, "batch asked width"], times: Float[Tensor, "batch asked"]
     ) -> tuple["Cloud", Int[Tensor, "batch asked"]]:

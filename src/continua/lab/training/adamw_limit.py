@@ -10,6 +10,7 @@ import numpy as np
 from continua.core.intervals import Interval, bootstrap_slopes, slope_interval
 from continua.lab.cells import AbstractCell, Row
 from continua.lab.experiment import AbstractExperiment, Findings
+from continua.lab.series import rms_series
 from continua.lab.training.adversary import Adversarial
 from continua.lab.training.cells import AgainstLimit, ClosedForm
 from continua.lab.training.problem import Problem, Training
@@ -153,9 +154,7 @@ class AdamWLimit(AbstractExperiment):
         L = [row["layers"] for row in rows]
 
         def series(name: str, kind: str) -> Series:
-            squares = np.array([row[kind] for row in rows])
-            low, high = np.sqrt(np.quantile(squares, [0.1, 0.9], axis=1))
-            return Series.of(name, L, np.sqrt(squares.mean(-1)), low, high, mark="both")
+            return rms_series(name, L, np.array([row[kind] for row in rows]))
 
         found, bound = series("after gradient ascent", "found"), _bounds(rows)
         scaled = bound * float(found.y[0] / bound[0])
@@ -170,9 +169,7 @@ class AdamWLimit(AbstractExperiment):
 
     def _tokens_figure(self, rows: Sequence[Row]) -> Lines:
         def series(kind: str) -> Series:
-            squares = np.array([row[kind][-1] for row in rows])
-            low, high = np.sqrt(np.quantile(squares, [0.1, 0.9], axis=1))
-            return Series.of(kind, self.tokens, np.sqrt(squares.mean(-1)), low, high, mark="both")
+            return rms_series(kind, self.tokens, np.array([row[kind][-1] for row in rows]))
 
         return Lines(
             title="errors against the number of tokens",
@@ -189,8 +186,7 @@ class AdamWLimit(AbstractExperiment):
             own = [row for row in drawn if row["heads"] == H]
             L = np.array([row["layers"] for row in own], dtype=float)
             squares = np.array([row[kind][-1] for row in own])
-            low, high = np.sqrt(np.quantile(squares, [0.1, 0.9], axis=1))
-            series.append(Series.of(f"H = {H}", L, np.sqrt(squares.mean(-1)), low, high, mark="both", colour=colour))
+            series.append(rms_series(f"H = {H}", L, squares, colour))
             limit = _bounds(own)
             scaled = limit * float(np.sqrt(squares[0].mean()) / limit[0])
             series.append(Series.of(f"bound, H = {H}", L, scaled, mark="dashed", colour=colour))

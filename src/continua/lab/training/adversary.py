@@ -9,8 +9,9 @@ from continua.core.shapes import Float, Points, Tensor
 from continua.lab.cells import AbstractCell, Row
 from continua.lab.flows import in_ball
 from continua.lab.training.limit import Limit, limit_courses
-from continua.lab.training.network import Network, trained
+from continua.lab.training.network import Network
 from continua.lab.training.problem import Problem, Training
+from continua.lab.training.trained import trained
 from continua.operators import radial
 
 

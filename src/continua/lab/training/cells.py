@@ -8,8 +8,9 @@ import torch
 from continua.core.shapes import Tensor
 from continua.lab.cells import AbstractCell, Row
 from continua.lab.training.limit import Kept, limit_courses
-from continua.lab.training.network import Network, Pass, trained
+from continua.lab.training.network import Network, Pass
 from continua.lab.training.problem import Problem, Training
+from continua.lab.training.trained import trained
 from continua.spaces import Cloud
 
 

@@ -12,9 +12,10 @@ from continua.lab.cells import AbstractCell, Row
 from continua.lab.experiment import OVERFLOW, AbstractExperiment, Findings
 from continua.lab.training import stationary
 from continua.lab.training.cells import AgainstLimit
-from continua.lab.training.network import Network, Pass, trained
+from continua.lab.training.network import Network, Pass
 from continua.lab.training.problem import Problem, Training
 from continua.lab.training.stationary import Stationary
+from continua.lab.training.trained import trained
 from continua.lab.verdicts import all_of, at_least, at_most, settled
 from continua.operators import AttentionTheta
 from continua.optim import parameter_bound

@@ -9,6 +9,7 @@ import numpy as np
 from continua.core.intervals import bootstrap_slopes
 from continua.lab.cells import AbstractCell, Row
 from continua.lab.experiment import AbstractExperiment, Findings
+from continua.lab.series import rms_series
 from continua.lab.training.cells import AgainstLimit
 from continua.lab.training.problem import Problem, Training
 from continua.lab.verdicts import all_of, no_slower
@@ -79,9 +80,7 @@ class DimensionFree(AbstractExperiment):
 
     def _figure(self, kind: str, problem: str, entry: Sequence[Row], block: Sequence[Row]) -> Lines:
         def series(name: str, rows: Sequence[Row]) -> Series:
-            squares = np.array([row[kind][0] for row in rows])
-            low, high = np.sqrt(np.quantile(squares, [0.1, 0.9], axis=1))
-            return Series.of(name, self.widths, np.sqrt(squares.mean(-1)), low, high, mark="both")
+            return rms_series(name, self.widths, np.array([row[kind][0] for row in rows]))
 
         return Lines(
             title=f"error of {kind} against the dimension, {problem} problem",

@@ -11,6 +11,7 @@ import torch
 from continua.core.errors import SolveError
 from continua.core.shapes import Float, Points, Tensor
 from continua.lab.training.problem import Problem, Training
+from continua.lab.training.trained import trained
 from continua.operators import AttentionTheta, pullback
 from continua.spaces import Cloud
 
@@ -86,16 +87,6 @@ class Limit:
         return (start + torch.tensordot(integral, whole, 1)).flatten(0, 1)
 
 
-def trained_limit(limit: Limit, training: Training, updates: int, watch: Callable[[int, Course], None]) -> None:
-    """As `trained`, for the limit."""
-    optimiser = training.optimiser(limit.parameters)
-    with torch.no_grad():
-        for update in range(updates + 1):
-            watch(update, limit.both())
-            if update < updates:
-                optimiser.step()
-
-
 class Kept(NamedTuple):
     """The limit after some updates: its course, and the atoms at the nodes, (nodes, atoms, key, width) each."""
 
@@ -118,7 +109,7 @@ def limit_courses(problem: Problem, training: Training, asked: tuple[int, ...], 
         if update in asked:
             kept[update] = Kept(limit.depths, course, [w.clone() for w in limit.parameters])
 
-    trained_limit(limit, training, max(asked), watch)
+    trained(limit, training, max(asked), watch)
     return kept
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from continua.core.shapes import Float, Int, Points, Tensor
-from continua.lab.training.problem import Problem, Training
+from continua.lab.training.problem import Problem
 from continua.operators import AttentionTheta, pullback
 from continua.spaces import Cloud
 
@@ -79,13 +79,3 @@ class Network:
         for w, g in zip(self.parameters, (gradient.q, gradient.k, gradient.v, gradient.o), strict=True):
             assert w.grad is not None
             torch.mean(g.unflatten(0, shape)[:, : self.problem.trained], 1, out=w.grad[layer])
-
-
-def trained(network: Network, training: Training, updates: int, watch: Callable[[int, Pass], None]) -> None:
-    """`updates` updates of all seeds at once; `watch` sees every pass, the one after the last update included."""
-    optimiser = training.optimiser(network.parameters)
-    with torch.no_grad():
-        for update in range(updates + 1):
-            watch(update, network.both())
-            if update < updates:
-                optimiser.step()

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from continua.control import Objective
+from continua.control.objective import source_and_target
 from continua.core.batch import Batch
 from continua.core.errors import expect
-from continua.model import ContinuousTransformer
+from continua.model import ContinuousTransformer, EncoderDecoder
 from continua.runs.figures import Section, keep_section
 from continua.runs.folder import Run
 from continua.train.objectives import AnyObjective, AskingObjective
@@ -16,13 +17,14 @@ from continua.train.portrait.costates import costate_section
 from continua.train.portrait.depth import depth_section
 from continua.train.portrait.heads import heads_section
 from continua.train.portrait.resolution import resolution_section
+from continua.train.portrait.sitter import Sitter
 from continua.train.portrait.tokens import attention_section, trajectory_section
 
 __all__ = ["keep_portrait", "portrait", "resolution_section"]
 
 
 def portrait(
-    model: ContinuousTransformer,
+    model: ContinuousTransformer | EncoderDecoder,
     batch: Batch,
     objective: AnyObjective | None = None,
     resolution: Mapping[str, Any] | None = None,
@@ -33,20 +35,42 @@ def portrait(
     The model is looked at in evaluation mode and left in its own. Costates need the objective, an `Objective` or an
     `AskingObjective`; `resolution` is the plain data of a resolution report. `source` names the model where several are
     shown in one report.
+
+    Of an encoder-decoder both are portrayed, each under its own name. Costates are those of the decoder, whose end the
+    loss reads; the encoder is reached by the loss through every depth of the decoder, and has none here.
     """
-    expect("model", model, ContinuousTransformer, "Portray encoder and decoder apart, each on its own batch.")
+    cure = "Pass a ContinuousTransformer or an EncoderDecoder."
+    expect("model", model, (ContinuousTransformer, EncoderDecoder), cure)
+    if isinstance(model, EncoderDecoder):
+        inputs, asked = source_and_target(batch)
+        reader = Sitter.of(model.encoder, inputs)
+        writer = Sitter.of(model.decoder, asked, reader.answers())
+        names = [f"{source}, {word}" if source else word for word in ("encoder", "decoder")]
+        own = dataclasses.replace(batch, inputs=asked)
+        return [*_seen(reader, None, None, None, names[0]), *_seen(writer, own, objective, resolution, names[1])]
+    assert isinstance(model, ContinuousTransformer)
+    return _seen(Sitter.of(model, batch.inputs), batch, objective, resolution, source)
+
+
+def _seen(
+    sitter: Sitter,
+    batch: Batch | None,
+    objective: AnyObjective | None,
+    resolution: Mapping[str, Any] | None,
+    source: str,
+) -> list[Section]:
     asks = isinstance(objective, AskingObjective)
     plain = objective.objective if isinstance(objective, AskingObjective) else objective
-    seen = model.at()
-    seen.training = False
-    count = len(batch.inputs[0]) if hasattr(batch.inputs[0], "__len__") else 1
+    count = len(sitter.cloud.points)
     one, all_of = "first sequence of the batch, evaluation mode", f"{count} sequences, evaluation mode"
     found = [
-        depth_section(seen, batch, all_of),
-        trajectory_section(seen, batch, one),
-        attention_section(seen, batch, one),
-        heads_section(seen),
-        costate_section(seen, batch, plain, all_of, asks) if isinstance(plain, Objective) else None,
+        depth_section(sitter, all_of),
+        trajectory_section(sitter.first(), one),
+        attention_section(sitter.first(), one),
+        heads_section(sitter.model),
+        costate_section(sitter, batch, plain, all_of, asks)
+        if batch is not None and isinstance(plain, Objective)
+        else None,
         None if resolution is None else resolution_section(resolution, all_of),
     ]
     return [dataclasses.replace(section, source=source) for section in found if section is not None]

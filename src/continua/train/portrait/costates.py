@@ -12,18 +12,20 @@ from continua.model import ContinuousTransformer, Embedded
 from continua.runs.figures import Lines, Note, Scale, Section, Series, Table, Verdict
 from continua.solve import Solver
 from continua.solve.methods.projected import manifold_of
+from continua.train.portrait.sitter import Sitter
 
 
 def costate_section(
-    model: ContinuousTransformer, batch: Batch, objective: Objective, measured: str, asks: bool = False
+    sitter: Sitter, batch: Batch, objective: Objective, measured: str, asks: bool = False
 ) -> Section | None:
     """H(z), |a(z)| and |dH/dtheta(z)|, and the conditions of optimality as numbers; nothing for projected flows.
 
     With `asks` the targets stand at `batch.positions`, and the listeners there have costates as all tokens do.
     """
+    model = sitter.model
     if isinstance(model.solver, Solver) and manifold_of(model.solver.method) is not None:
         return None
-    report = pontryagin(*(_asked(model, batch) if asks else (model, batch)), objective)
+    report = pontryagin(*(_asked(model, batch) if asks else (model, batch)), objective, memory=sitter.memory)
     gap = report.terminal_mismatch
     mismatch = f"The costate at the end is the derivative of the loss{f', up to {gap:.1e}' if gap else ' exactly'}."
     prose = (

@@ -1,24 +1,21 @@
 """How depth was solved: the steps, what they cost, and the statistics of the solve."""
 
-import torch
+import dataclasses
 
-from continua.core.batch import Batch
 from continua.core.errors import SolveError
-from continua.model import ContinuousTransformer
 from continua.runs.figures import AbstractFigure, Note, Scale, Section, Stairs, Steps, Table
 from continua.solve import Adaptive, DormandPrince, Solver, Stats
+from continua.train.portrait.sitter import Sitter
 
 
-@torch.no_grad()
-def depth_section(model: ContinuousTransformer, batch: Batch, measured: str) -> Section:
+def depth_section(sitter: Sitter, measured: str) -> Section:
     """Steps of the model's own solver beside those that an adaptive one would take, and the numbers of both."""
-    cloud = model.embedding(*batch.inputs)
-    tight = model.at(solver=Solver(DormandPrince(), Adaptive(1e-5, 1e-5)))
-    own = model.solve(cloud)
-    breaks = model.flow.bind(cloud, random=False).breaks
+    tight = sitter.model.at(solver=Solver(DormandPrince(), Adaptive(1e-5, 1e-5)))
+    own = sitter.solved()
+    breaks = sitter.model.flow.bind(sitter.cloud, memory=sitter.memory, random=False).breaks
     solves = {"as trained": own.stats}
     try:
-        adaptive = tight.solve(cloud)
+        adaptive = dataclasses.replace(sitter, model=tight).solved()
         solves["adaptive, 1e-5"] = adaptive.stats
         gap = float((own.points - adaptive.points).norm() / adaptive.points.norm().clamp_min(1e-30))
         told = f"The two ends X(Z) differ by {gap:.2g} of their norm: how much the model leans on its own grid. "

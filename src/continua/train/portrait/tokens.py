@@ -5,23 +5,21 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from continua.core.batch import Batch
 from continua.model import ContinuousTransformer
 from continua.model.flow import Part
-from continua.operators import attention_weights
+from continua.operators.weights import attention_kernels
 from continua.runs.figures import Heat, Paths, Scale, Section
 from continua.spaces.cloud import Cloud
+from continua.train.portrait.sitter import Sitter
 
 _MOST = 64
 """More tokens than this are thinned out evenly in a figure."""
 
 
-@torch.no_grad()
-def trajectory_section(model: ContinuousTransformer, batch: Batch, measured: str, frames: int = 33) -> Section:
-    """X(z) of the first sequence, in the plane of its two principal directions over all depths."""
-    cloud = _first(model, batch)
-    depths = _depths(model, frames)
-    trajectory = model.solve(cloud, at=depths).trajectory
+def trajectory_section(sitter: Sitter, measured: str, frames: int = 33) -> Section:
+    """X(z) of one sequence, in the plane of its two principal directions over all depths."""
+    cloud, depths = sitter.cloud, _depths(sitter.model, frames)
+    trajectory = sitter.solved(at=depths).trajectory
     assert trajectory is not None
     kept = _kept(cloud)
     tokens = trajectory.points[:, 0, kept].double().cpu().numpy()
@@ -42,23 +40,29 @@ def trajectory_section(model: ContinuousTransformer, batch: Batch, measured: str
 
 
 @torch.no_grad()
-def attention_section(model: ContinuousTransformer, batch: Batch, measured: str, frames: int = 13) -> Section | None:
-    """alpha(t, s) of the first sequence at several depths, for every head and their mean; nothing without attention."""
-    cloud = _first(model, batch)
+def attention_section(sitter: Sitter, measured: str, frames: int = 13) -> Section | None:
+    """alpha(t, s) of one sequence at several depths, for every head and their mean; nothing without attention.
+
+    Cross-attention has the tokens of the memory as its columns.
+    """
+    model, cloud, memory = sitter.model, sitter.cloud, sitter.memory
     depths = _depths(model, frames)
-    trajectory = model.solve(cloud, at=depths).trajectory
+    trajectory = sitter.solved(at=depths).trajectory
     assert trajectory is not None
     parts = [part for part in model.flow.parts if isinstance(part, Part)]
     stacks: list[list[np.ndarray]] = []
+    answering: list[Cloud] = []
     for z, points in zip(depths, trajectory.points, strict=True):
         now = cloud.at(points)
         inside = min(z, model.flow.depth * (1.0 - 1e-9))  # a jump at the very end belongs to nobody
-        found = [a for part in parts for a in attention_weights(part.operator, part.field(inside), now)]
-        stacks.append([a[0].double().cpu().numpy() for a in found])
-    kept = _kept(cloud)
+        found = [a for part in parts for a in attention_kernels(part.operator, part.field(inside), now, memory)]
+        stacks.append([a.weights[0].double().cpu().numpy() for a in found])
+        answering = [memory if memory is not None and a.answering is memory.measure else cloud for a in found]
     figures = tuple(
-        _heat([stack[i][:, kept][:, :, kept] for stack in stacks], i, len(stacks[0]), cloud, kept, depths, measured)
-        for i in range(len(stacks[0]))
+        _heat(
+            [stack[i] for stack in stacks], f", part {i + 1}" if len(answering) > 1 else "", cloud, of, depths, measured
+        )
+        for i, of in enumerate(answering)
     )
     if not figures:
         return None
@@ -71,26 +75,22 @@ def attention_section(model: ContinuousTransformer, batch: Batch, measured: str,
 
 
 def _heat(
-    alphas: Sequence[np.ndarray],
-    place: int,
-    count: int,
-    cloud: Cloud,
-    kept: np.ndarray,
-    depths: Sequence[float],
-    measured: str,
+    alphas: Sequence[np.ndarray], place: str, asking: Cloud, answering: Cloud, depths: Sequence[float], measured: str
 ) -> Heat:
-    stack = np.stack(alphas, axis=1)  # (heads, depths, queries, tokens)
+    rows, columns = _kept(asking), _kept(answering)
+    stack = np.stack(alphas, axis=1)[:, :, rows][..., columns]  # (heads, depths, queries, tokens)
     whole = np.concatenate([stack.mean(0, keepdims=True), stack]) if len(stack) > 1 else stack
     names = (*(["mean of the heads"] if len(stack) > 1 else []), *(f"head {k + 1}" for k in range(len(stack))))
-    word = "t" if cloud.positions is not None else "token"
+    across = answering is not asking
     return Heat(
-        title="Attention kernel" + (f", part {place + 1}" if count > 1 else ""),
-        caption="Row: the token that asks. Column: the token that answers. Move the slider through depth.",
+        title=("Cross-attention kernel" if across else "Attention kernel") + place,
+        caption="Row: the token that asks. Column: the token that answers"
+        f"{', one of the encoder' if across else ''}. Move the slider through depth.",
         measured=measured,
-        x=Scale("answering s" if word == "t" else "answering token"),
-        y=Scale("asking t" if word == "t" else "asking token"),
-        columns=_times(cloud)[kept],
-        rows=_times(cloud)[kept],
+        x=Scale("answering token" if answering.positions is None else "answering s"),
+        y=Scale("asking token" if asking.positions is None else "asking t"),
+        columns=_times(answering)[columns],
+        rows=_times(asking)[rows],
         values=whole,
         value="α",
         frames=np.array(depths),
@@ -99,13 +99,8 @@ def _heat(
     )
 
 
-def _first(model: ContinuousTransformer, batch: Batch) -> Cloud:
-    """The first sequence of a batch, embedded."""
-    return model.embedding(*(x[:1] if isinstance(x, torch.Tensor) else x for x in batch.inputs))
-
-
-def _depths(model: ContinuousTransformer, frames: int) -> list[float]:
-    return [model.flow.depth * k / (frames - 1) for k in range(frames)]
+def _depths(model: ContinuousTransformer, frames: int) -> tuple[float, ...]:
+    return tuple(model.flow.depth * k / (frames - 1) for k in range(frames))
 
 
 def _kept(cloud: Cloud) -> np.ndarray:

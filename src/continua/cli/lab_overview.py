@@ -1,0 +1,90 @@
+"""The lab at a glance: every verdict, and the experiments that were begun and have none yet."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from continua.lab import AbstractExperiment, Shelf
+from continua.lab.sweep import measured
+from continua.runs import Run
+from continua.runs.figures import Section, Table
+
+FOLDER = Path("runs/lab")
+"""Where results are kept, unless told otherwise."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Unfinished:
+    """An experiment that was begun at some size and has no verdict since."""
+
+    experiment: str
+    quick: bool
+    done: int
+    cells: int
+    folder: Path
+
+    @property
+    def command(self) -> str:
+        """What to type to go on."""
+        elsewhere = "" if self.folder == FOLDER else f" --folder {self.folder}"
+        return f"continua lab run {self.experiment}{' --quick' if self.quick else ''}{elsewhere}"
+
+    def __str__(self) -> str:
+        return f"{self.experiment}, {self.done} of {self.cells} cells are done; go on with `{self.command}`"
+
+
+def begin(run: Run, chosen: Sequence[AbstractExperiment], quick: bool) -> None:
+    """Notes what is about to be measured: what is killed before its verdict is then known to be missing."""
+    for experiment in chosen:
+        run.record("begun", experiment=experiment.name, quick=quick)
+
+
+def unfinished(run: Run, experiments: Mapping[str, AbstractExperiment]) -> list[Unfinished]:
+    """What was begun after its last verdict, in the order of the experiments; cells of other code do not count."""
+    open_ones: set[tuple[str, bool]] = set()
+    for row in run.records():
+        if row["kind"] in ("begun", "experiment"):
+            change = open_ones.add if row["kind"] == "begun" else open_ones.discard
+            change((row["experiment"], row["quick"]))
+    shelf = Shelf(run.folder / "cells")
+    found = []
+    for name, experiment in experiments.items():
+        for quick in (True, False):
+            if (name, quick) in open_ones:
+                cells = (experiment.quick() if quick else experiment).cells()
+                found.append(Unfinished(name, quick, measured(cells, shelf), len(cells), run.folder))
+    return found
+
+
+def overview(records: Sequence[Mapping[str, Any]], left: Sequence[Unfinished]) -> Section:
+    """The first part of the page: every verdict, and what has none."""
+    held = sum(record["verdict"] == "holds" for record in records)
+    verdicts = Table(
+        title="verdicts",
+        columns=("experiment", "verdict", "size", "seconds"),
+        rows=tuple((r["experiment"], r["verdict"], _size(r["quick"]), f"{r['seconds']:.1f}") for r in records),
+    )
+    prose = (
+        f"{len(records)} claims about the continuous Transformer, measured; {held} of them hold at these sizes. Every "
+        "part below states a claim and its source, shows what was measured against what bounds it, and says how to "
+        "measure it again.",
+    )
+    if not left:
+        return Section("Results", prose, figures=(verdicts,))
+    warning = (
+        f"Incomplete: {', '.join(one.experiment for one in left)}. Begun and stopped, or still running: verdicts are "
+        "missing or older. Cells that are done are kept, and the commands below go on from them."
+    )
+    missing = Table(
+        title="incomplete",
+        caption="Cells count if they were measured by the code that is installed now.",
+        columns=("experiment", "size", "cells done", "of", "go on with"),
+        rows=tuple((one.experiment, _size(one.quick), one.done, one.cells, one.command) for one in left),
+    )
+    return Section("Results", (warning, *prose), figures=(missing, verdicts))
+
+
+def _size(quick: bool) -> str:
+    return "quick" if quick else "full"

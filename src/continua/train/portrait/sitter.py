@@ -1,0 +1,43 @@
+"""Who is portrayed: a model in evaluation mode, the cloud it moves, and what its cross-attention reads."""
+
+import dataclasses
+from typing import Any, final
+
+import torch
+
+from continua.model import ContinuousTransformer
+from continua.solve import Solution
+from continua.spaces.cloud import Cloud
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sitter:
+    """A model with one embedded batch; `memory` is the encoder's tokens, where the model is a decoder."""
+
+    model: ContinuousTransformer
+    cloud: Cloud
+    memory: Cloud | None = None
+
+    @classmethod
+    def of(cls, model: ContinuousTransformer, inputs: tuple[Any, ...], memory: Cloud | None = None) -> "Sitter":
+        """The model as it is seen, in evaluation mode; the one that was given is left in its own."""
+        seen = model.at()
+        seen.training = False
+        with torch.no_grad():
+            return cls(seen, seen.embedding(*inputs), memory)
+
+    def first(self) -> "Sitter":
+        """With the first sequence of the batch alone."""
+        memory = None if self.memory is None else self.memory.first(1)
+        return dataclasses.replace(self, cloud=self.cloud.first(1), memory=memory)
+
+    @torch.no_grad()
+    def solved(self, at: tuple[float, ...] = ()) -> Solution:
+        """Its solve, without a graph."""
+        return self.model.solve(self.cloud, at=at, memory=self.memory)
+
+    def answers(self) -> Cloud:
+        """Its tokens at the end, read out: the memory of a decoder."""
+        with torch.no_grad():
+            return self.cloud.at(self.model.readout(self.cloud.at(self.solved().points)))

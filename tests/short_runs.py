@@ -1,0 +1,26 @@
+"""Training from the command line at a size of moments, and runs that are stopped on the way."""
+
+import os
+import signal
+
+import pytest
+
+from continua.train import learner
+
+SMALL = ["--updates", "3", "--batch", "4", "--width", "8", "--heads", "2", "--hidden", "8", "--modes", "2",
+         "--evaluations", "1", "--threads", "1"]  # fmt: skip
+
+
+def stop_after(patch: pytest.MonkeyPatch, updates: int, kind: signal.Signals) -> list[object]:
+    """Lets this process get a signal after so many updates; the rows of all updates, as they come."""
+    plain, done = learner.Learner.update, []
+
+    def stopping(self, *arguments):
+        row = plain(self, *arguments)
+        done.append(row)
+        if len(done) == updates:
+            os.kill(os.getpid(), kind)
+        return row
+
+    patch.setattr(learner.Learner, "update", stopping)
+    return done
