@@ -60,7 +60,7 @@ class Mnist1d(AbstractTask):
         return " and ".join(shift + drop)
 
     def presets(self) -> Mapping[str, Preset]:
-        demo = Preset(48, 3, 96, energy=0.003, stem_radius=5.5, stem_modes=11, updates=2500, lr=5e-3)
+        demo = Preset(48, 3, 96, energy=0.003, stem_radius=5.5, stem_modes=11, updates=2200, lr=5e-3)
         demo = dataclasses.replace(demo, stem_gaps=self.dropped > 0.0)
         return {"demo": demo, "full": dataclasses.replace(demo, updates=10_000)}
 
