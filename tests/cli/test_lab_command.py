@@ -1,10 +1,13 @@
 """`continua lab`: list, run, report; single questions; refusals."""
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from continua.cli.lab import EXPERIMENTS
+from continua.cli.lab_list import list_experiments
 from continua.cli.main import main
 from continua.lab import Finished, Shelf
 
@@ -14,7 +17,21 @@ pytestmark = pytest.mark.usefixtures("unchecked_module")
 def test_the_list_names_every_experiment(capsys):
     assert main(["lab", "list"]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in EXPERIMENTS)
+    rows = [line.split("\t") for line in shown.splitlines()]
+    assert rows == [[name, each.claim, each.source] for name, each in EXPERIMENTS.items()]  # a pipe: a line for each
+    assert main(["lab", "list", "--json"]) == 0
+    assert [json.loads(line)["experiment"] for line in capsys.readouterr().out.splitlines()] == list(EXPERIMENTS)
+
+
+@pytest.mark.parametrize(("width", "longest"), [(40, 40), (80, 80), (200, 100)])
+def test_the_list_fits_the_terminal(width, longest):
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, no_color=True, color_system=None)
+    list_experiments(console, EXPERIMENTS, as_json=False)
+    lines = console.file.getvalue().splitlines()
+    assert longest - 15 < max(map(len, lines)) <= longest
+    assert [line for line in lines if line and line[0] != " "][: len(EXPERIMENTS)] == list(EXPERIMENTS)
+    words = " ".join(" ".join(lines).split())
+    assert all(" ".join(each.claim.split()) in words for each in EXPERIMENTS.values())
 
 
 def test_a_question_is_one_line_of_json(capsys):
@@ -91,7 +108,7 @@ def test_a_report_after_a_kill_says_what_is_incomplete_and_how_to_go_on(capsys, 
     ("words", "said"),
     [
         (["run", "nothing"], "there is no such experiment"),
-        (["dance"], "list, run and report"),
+        (["dance"], "Choose from list, run, report"),
         (["run", "clusters", "--circle", "--beta", "-1"], "beta = -1.0"),
         (["run", "clusters", "--circle", "--beta", "0"], "beta = 0.0"),
         (

@@ -125,17 +125,19 @@ GOOD = "".join(f"{i},{i % 3},{i % 5}\n" for i in range(100))
 @pytest.mark.parametrize(
     ("content", "options", "told"),
     [
-        ("", {}, "row 1: the file is empty"),
-        ("\n\n", {}, "row 1: the file is empty"),
+        ("", {}, "the file is empty"),
+        ("\n\n", {}, "the file is empty"),
+        (",,\n,,\n", {}, "no cell that is filled"),
         ("t,x,y\n", {}, "row 1: a header without rows"),
         (GOOD, {}, "row 1: numbers in the header"),
         ("t;x\n1;2\n", {}, "row 1: cells parted by ';'"),
         ("t,x,x\n0,1,2\n", {}, "row 1: two columns are called 'x'"),
-        ("t,x,y\n" + GOOD, {"time": "hour"}, "row 1: no column 'hour' among"),
-        ("t,x,y\n" + GOOD, {"id": "who"}, "row 1: no column 'who' among"),
-        ("t,x,y\n" + GOOD, {"columns": ("x", "z")}, "row 1: no column 'z' among"),
-        ("t,x,y\n" + GOOD, {"columns": ("t",)}, "row 1: a column is named twice"),
+        ("t,x,y\n" + GOOD, {"time": "hour"}, "time = 'hour': .* has no such column. Its columns are t, x, y"),
+        ("t,x,y\n" + GOOD, {"id": "who"}, "id = 'who': .* has no such column"),
+        ("t,x,y\n" + GOOD, {"columns": ("x", "z")}, "columns = 'z': .* has no such column"),
+        ("t,x,y\n" + GOOD, {"columns": ("t",)}, "columns = 't': this column of .* holds the times"),
         ("t,note\n0,a\n1,b\n", {}, "row 1: no column of numbers"),
+        ("t,x,note\n0,1,a\n1,2,b\n", {"columns": ("note",)}, "^columns = 'note': no row of .* has a number"),
         ("t,x\n0,1\n1,2,3\n", {}, "row 3: 3 cells, where the header has 2"),
         ("t,x\n0,1\n\n1,two\n", {}, "row 4: 'two' in the column 'x'"),
         ("t,x\n0,1\n1,-inf\n", {}, "row 3: '-inf' in the column 'x'"),
@@ -145,10 +147,12 @@ GOOD = "".join(f"{i},{i % 3},{i % 5}\n" for i in range(100))
         ("day,x\n2024-01-01,1\n", {}, "row 2: a time '2024-01-01'"),
         ("t,x\n0,1\n2,2\n1,3\n", {}, r"row 4: the time 1 comes after 2\. Sort the rows"),
         ("t,x\n0,1\n1,2\n1,3\n", {}, "row 4: the time 1 for the second time"),
-        ("t,x,y\n" + "".join(f"{i},{i % 3},0.1\n" for i in range(100)), {}, "row 61: .* the column 'y' is constant"),
+        ("t,x,y\n" + "".join(f"{i},{i % 3},.1\n" for i in range(100)), {}, "row 61: .* 'y' is constant, 0.1. .* x"),
+        ("t,x,y\n" + "".join(f"{i},{i % 3},\n" for i in range(99)), {}, "row 2: .* no row .* 'y'. .* --columns x"),
+        ("t,x,y\n" + "".join(f"{i},nan,1\n" for i in range(99)), {"columns": ("x",)}, "row 2: .* no row .* 'x'"),
         ("t,x,y\n" + GOOD, {"window": 32}, "row 101: the file ends.* --context 20 or less"),
-        ("t,x\n0,1\n1,2\n2,1\n3,4\n", {}, "row 5: the file ends.*more rows"),
-        ("t,x\n0,1\n1,1\n2,3\n", {}, "row 4: the file ends.*more rows"),
+        ("t,x\n0,1\n1,2\n2,1\n3,4\n", {}, "row 5: the file ends.* 40 rows or more"),
+        ("t,x\n0,1\n1,1\n2,3\n", {}, "row 4: the file ends.* 40 rows or more"),
         ("t,x,y\n" + "".join(f"{2 * i},{i % 3},\n{2 * i + 1},,{i % 4}\n" for i in range(60)), {}, "row 121: .*missing"),
     ],
 )  # fmt: skip
@@ -167,3 +171,46 @@ def test_a_missing_file_and_wrong_sizes(tmp_path):
         Csv(tmp_path / "a.csv", window=4)
     with pytest.raises(ValueError, match=r"dropped = 1\.0"):
         Csv(tmp_path / "a.csv", dropped=1.0)
+
+
+@pytest.mark.parametrize(("count", "window"), [(40, 8), (79, 8), (80, 8), (200, 20), (320, 32), (640, 64), (3000, 64)])
+def test_the_window_fits_short_files(tmp_path, count, window):
+    task = Csv(written(tmp_path / "short.csv", waves(count)))
+    assert task.facts()["rows in a window"] == window
+    assert all(task.count(split) >= 1 for split in Split) and task.count(Split.TRAIN) > task.count(Split.TEST)
+    assert task.batch(Split.TEST, torch.arange(1)).positions.shape == (1, 2 * (window // 8))
+    assert task.form.spacing == pytest.approx(1 / (window - 1))
+
+
+def test_the_window_fits_most_series(tmp_path):
+    lengths = {"a": 9, "b": 30, "c": 12, "d": 50, "e": 20}
+    rows = [(name, *row) for name, count in lengths.items() for row in waves(count)]
+    facts = Csv(written(tmp_path / "many.csv", rows, ("who", "t", "x", "y")), id="who").facts()
+    assert facts["rows in a window"] == 20 and facts["split by"] == "series"
+    assert facts["notes"] == ["2 series shorter than a window of 20 rows are left out"]
+
+
+def test_what_is_missing_or_left_out_is_counted(tmp_path):
+    rows = [("" if i % 5 == 0 else x, t, "nan" if i % 7 == 0 else y, "ok") for i, (t, x, y) in enumerate(waves(200))]
+    facts = Csv(written(tmp_path / "gaps.csv", rows, ("x", "t", "y", "note"))).facts()
+    assert facts["missing cells"] == {"x": 40, "y": 29}
+    assert facts["notes"] == [
+        "69 of 400 cells are missing (x 40, y 29): they are masked and never asked",
+        "columns without numbers are left out: note",
+    ]
+    assert Csv(written(tmp_path / "whole.csv", waves(100))).facts()["notes"] == []
+
+
+def test_the_nearest_column_is_named(tmp_path):
+    file = written(tmp_path / "named.csv", waves(100), ("hours", "height", "depth"))
+    for argument, value, near in (
+        ("time", "hour", "hours"),
+        ("id", "heigth", "height"),
+        ("columns", ("dpth",), "depth"),
+    ):
+        with pytest.raises(ValueError, match=f"^{argument} = .*Did you mean '{near}'"):
+            _ = Csv(file, **{argument: value}).form
+    with pytest.raises(ValueError, match=r"^columns = 'depth': this column of .* is named before"):
+        _ = Csv(file, columns=("depth", "depth")).form
+    table = read_csv(file, id="hours", columns=("depth",))
+    assert [float(series.times[0]) for series in table.series] == [row[1] for row in waves(100)]  # height: no id

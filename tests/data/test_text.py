@@ -29,7 +29,13 @@ def test_the_validation_windows_stand_side_by_side(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [(b"", "nothing to learn"), (b"aaaaaa", "nothing to learn"), (b"ab\ncd\xff\xfe", "row 2"), (b"ab", "characters")],
+    [
+        (b"", "the file is empty"),
+        (b"aaaaaa", "all of its 6 characters are 'a'"),
+        (b"ab\ncd\xff\xfe", "row 2"),
+        (b"ab", "characters"),
+        (b"ab" * 30, "--context 5 or less"),
+    ],
 )
 def test_files_that_cannot_be_learnt_from(tmp_path, content, told):
     file = tmp_path / "bad.txt"

@@ -43,8 +43,9 @@ def test_batches_are_padded_and_scaled_by_the_training_file(files):
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("", "row 1: no series"),
-        (HEADER, "row 1: no series"),
+        ("", "the file is empty"),
+        ("# words\n@classLabel true a b\n", "no line @data"),
+        (HEADER, "no row behind @data"),
         (HEADER + "1,?,3:0,1,0:up\n", "row 6: a value '\\?'"),
         (HEADER + "1,nan,3:0,1,0:up\n", "row 6: a value 'nan'"),
         (HEADER + "1,2,3:0,1:up\n", "row 6: dimensions of different lengths"),

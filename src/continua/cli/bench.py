@@ -22,9 +22,10 @@ from continua.bench import (
     Speed,
     written,
 )
+from continua.cli.choices import choose
 from continua.cli.lab_cost import LabCost
 from continua.cli.options import Flag
-from continua.core.errors import reject
+from continua.runs import check_writable
 
 BENCHMARKS: dict[str, AbstractBenchmark] = {
     "speed": Speed(),
@@ -63,8 +64,8 @@ class Bench:
 
     def run(self, console: Console) -> int:
         """Runs the command; 1 where a ratio is above its limit."""
-        if self.name != "all" and self.name not in BENCHMARKS:
-            reject("name", self.name, "there is no such benchmark", f"Choose from {', '.join(BENCHMARKS)} or all.")
+        choose("NAME", self.name, (*BENCHMARKS, "all"), "benchmark", "bench")
+        check_writable("--folder", self.folder)
         missed: list[str] = []
         for name in BENCHMARKS if self.name == "all" else [self.name]:
             benchmark = BENCHMARKS[name].quick() if self.quick else BENCHMARKS[name]

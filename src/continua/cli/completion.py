@@ -7,6 +7,7 @@ from typing import Any
 
 import tyro
 
+from continua.cli.choices import meant
 from continua.core.errors import reject
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -15,7 +16,8 @@ SHELLS = ("bash", "zsh", "tcsh")
 def completion(shell: str, commands: Mapping[str, type[Any]]) -> str:
     """The script that teaches a shell all commands with their options, as tyro writes it."""
     if shell not in SHELLS:
-        reject("--completion", shell, "there is no completion for this shell", f"Choose from {', '.join(SHELLS)}.")
+        cure = f"{meant(shell, SHELLS)}Choose from {', '.join(SHELLS)}."
+        reject("--completion", shell, "there is no completion for this shell", cure)
     written = io.StringIO()
     with contextlib.redirect_stdout(written), contextlib.suppress(SystemExit):
         words = ["--tyro-print-completion", shell]

@@ -1,19 +1,19 @@
 """Options by their names: from a TOML file (`--config run.toml`), and in messages to whoever typed them."""
 
 import dataclasses
-import difflib
 import math
 import tomllib
-import types
 import typing
 from pathlib import Path
 from typing import Any
 
 import tyro
 
+from continua.cli.choices import meant
+from continua.cli.words import LARGEST, kinds_of
 from continua.core.errors import ArgumentError, reject
 
-_OTHERWISE = {"window": "context", "file": "series"}
+_OTHERWISE = {"window": "context", "file": "series", "run": "resume"}
 """Arguments of tasks that have other names as options."""
 
 
@@ -29,7 +29,9 @@ def told(error: Exception, kind: type[Any]) -> str:
     hints = typing.get_type_hints(kind, include_extras=True)
     options = {name for name, hint in hints.items() if tyro.conf.Positional not in typing.get_args(hint)}
     name = error.argument if error.argument in options else _OTHERWISE.get(error.argument, "")
-    return error.told(flag(name)) if name in options else str(error)
+    if name in options:
+        return error.told(flag(name))
+    return error.told("RUN") if error.argument == "run" else str(error)
 
 
 def configured(kind: type[Any], words: list[str]) -> tuple[Any, list[str]]:
@@ -57,7 +59,8 @@ def built(kind: type[Any], values: dict[str, Any], source: str) -> Any:
 
 def _read(kind: type[Any], file: Path) -> Any:
     if not file.is_file():
-        reject("--config", str(file), "there is no such file", "Pass the path of a TOML file.")
+        why = "this is a folder" if file.is_dir() else "there is no such file"
+        reject("--config", str(file), why, "Pass the path of a TOML file.")
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -71,24 +74,21 @@ _WORDS = {int: "a whole number", float: "a number", str: "text in quotes", bool:
 
 def _checked(name: str, value: Any, hints: dict[str, Any], names: list[str], source: str) -> Any:
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        cure = f"Did you mean {near[0]!r}?" if near else f"The keys are {', '.join(names)}."
+        if isinstance(value, dict):
+            reject(name, value, f"this is a table ({source})", f"Write its keys without the line [{name}].")
+        cure = meant(name.replace("-", "_"), names).strip() or f"The keys are {', '.join(names)}."
         reject(name, value, f"there is no such key ({source})", cure)
-    kinds = _kinds(hints[name])
+    kinds = kinds_of(hints[name])
     if Path in kinds and isinstance(value, str):
         return Path(value)
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        value = float(value) if abs(value) < LARGEST else math.inf
     if type(value) not in kinds:
         wanted = " or ".join(sorted(_WORDS.get(k, k.__name__) for k in kinds if k is not type(None)))
         is_a = _WORDS.get(type(value), type(value).__name__)
         reject(name, value, f"this is {is_a}, and {wanted} is needed ({source})", f"Write {wanted}.")
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        reject(name, value, f"this number is too large ({source})", "Pass a smaller one.")
     if isinstance(value, float) and not math.isfinite(value):
         reject(name, value, f"this is no finite number ({source})", "Pass a finite number.")
     return value
-
-
-def _kinds(hint: Any) -> set[type]:
-    """The plain types that a hint allows."""
-    members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    return {member for member in members if isinstance(member, type)}

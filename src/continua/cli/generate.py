@@ -8,6 +8,7 @@ from typing import Annotated, final
 import tyro
 from rich.console import Console
 
+from continua.cli.choices import choose
 from continua.cli.loading import models_of
 from continua.cli.options import Count, Flag
 from continua.core.errors import reject
@@ -53,8 +54,7 @@ class Generate:
         if "alphabet" not in facts:
             reject("run", str(self.folder), "it has not learnt to write", "Pass a run of `continua train text`.")
         models = models_of(run)
-        if self.model not in models:
-            reject("--model", self.model, "the run has no such model", f"Choose from {', '.join(models)}.")
+        choose("--model", self.model, models, "model in the run", "generate")
         if self.length < 1:
             reject("--length", self.length, "there is nothing to write", "Pass --length >= 1.")
         if self.prompt == "":

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
-from rich.table import Table
 
+from continua.cli.choices import choose, more
+from continua.cli.lab_list import list_experiments
 from continua.cli.lab_overview import FOLDER, begin, overview, unfinished
 from continua.cli.options import Count, Flag, Number
 from continua.core.errors import reject
@@ -102,16 +103,13 @@ class Lab:
 
     def run(self, console: Console) -> int:
         """Runs the command; 1 where a verdict is `fails`."""
+        choose("ACTION", self.action, ("list", "run", "report"), "action", "lab")
         if self.action != "run" and self.name != "":
-            reject("name", self.name, f"`lab {self.action}` tells of all experiments", "Leave the name out.")
+            reject("NAME", self.name, f"`lab {self.action}` tells of all experiments", "Leave the name out.")
         if self.action == "list":
-            console.print(_listed())
+            list_experiments(console, EXPERIMENTS, self.json)
             return 0
-        if self.action == "run":
-            return self._measure(console)
-        if self.action == "report":
-            return self._report(console)
-        reject("action", self.action, "the lab knows list, run and report", "Try `continua lab run clusters --quick`.")
+        return self._measure(console) if self.action == "run" else self._report(console)
 
     def _measure(self, console: Console) -> int:
         chosen, engine = self._chosen(), self._engine()
@@ -147,16 +145,17 @@ class Lab:
     def _chosen(self) -> list[AbstractExperiment]:
         if self._asks():
             return [self._question()]
-        if self.name != "all" and self.name not in EXPERIMENTS:
-            why = "there is no such experiment" if self.name else "the lab needs to know what to run"
-            reject("name", self.name, why, f"Choose from {', '.join(EXPERIMENTS)} or all.")
+        if self.name == "":
+            names = f"Choose from {', '.join(EXPERIMENTS)}, all."
+            reject("NAME", self.name, "the lab needs to know what to run", f"{names} {more('lab')}")
+        choose("NAME", self.name, (*EXPERIMENTS, "all"), "experiment", "lab")
         chosen = list(EXPERIMENTS.values()) if self.name == "all" else [EXPERIMENTS[self.name]]
         return [experiment.quick() if self.quick else experiment for experiment in chosen]
 
     def _question(self) -> AbstractExperiment:
         example = "Try `continua lab run clusters --tokens 8 --beta 4 --time 2` or `... --circle --beta 9`."
         if self.name != "clusters":
-            reject("name", self.name, "only clusters answers single questions", example)
+            reject("NAME", self.name, "only clusters answers single questions", example)
         if self.circle and (self.tokens is not None or self.time is not None):
             reject("circle", True, "the ring is a continuum without time", "Leave out --tokens and --time.")
         check_question(self.tokens, self.beta, self.time)
@@ -171,10 +170,8 @@ class Lab:
         return Overlap(self.tokens, self.beta, self.time)
 
     def _engine(self) -> AbstractEngine:
-        if self.engine == "ray":
+        if choose("--engine", self.engine, ("local", "ray"), "engine", "lab") == "ray":
             return Ray()
-        if self.engine != "local":
-            reject("engine", self.engine, "there is no such engine", "Choose local or ray.")
         return Local(1 if self.processes is None and self.quick else self.processes)
 
     def _report(self, console: Console) -> int:
@@ -215,15 +212,6 @@ def _bar(shown: bool) -> Iterator[Progress]:
             bar.update(tasks[name], completed=done)  # type: ignore[arg-type]
 
         yield progress
-
-
-def _listed() -> Table:
-    table = Table()
-    for name in ("experiment", "claim", "source"):
-        table.add_column(name)
-    for name, experiment in EXPERIMENTS.items():
-        table.add_row(name, experiment.claim, experiment.source)
-    return table
 
 
 def _show(console: Console, record: dict) -> None:

@@ -71,6 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if words[0].partition("=")[0] in ("--completion", "--tyro-print-completion"):
         return _complete(words)
+    if words[0] == "help":
+        words = [*words[1:2], "--help"]
+        if len(words) == 1:
+            print(_usage(), end="")
+            return 0
     if words[0] not in COMMANDS:
         return _failed(_unknown(words[0]), 2)
     try:
@@ -84,17 +89,21 @@ def _run(name: str, words: list[str], debug: bool) -> int:
     from rich.console import Console
 
     from continua.cli.config import configured, told
+    from continua.cli.words import asks_for_help, check_words
     from continua.core.errors import SolveError
     from continua.core.extras import MissingExtraError
     from continua.train import Interrupted, TrainingError
 
     kind = COMMANDS[name].load()
+    if asks_for_help(words):
+        tyro.cli(kind, prog=f"continua {name}", args=["--help"])
     try:
+        check_words(name, kind, words)
         default, rest = configured(kind, words)
-    except ValueError as error:  # of the file, whose keys are no options
+    except (ValueError, OSError) as error:  # of the words, or of the file, whose keys are no options
         if debug:
             raise
-        return _failed(str(error), 2)
+        return _failed(_unusable(error), 1) if isinstance(error, OSError) else _failed(str(error), 2)
     command = tyro.cli(kind, prog=f"continua {name}", args=rest, default=default)
     try:
         return command.run(Console())
@@ -109,6 +118,10 @@ def _run(name: str, words: list[str], debug: bool) -> int:
         if isinstance(error, OSError):
             return _failed(_unusable(error), 1)
         return _failed(told(error, kind), 1 if isinstance(error, TrainingError) else 2)
+    except (MemoryError, RuntimeError) as error:
+        if debug or not _is_too_large(error):
+            raise
+        return _failed("there is not enough memory for these sizes. Take smaller ones.", 1)
 
 
 def _complete(words: list[str]) -> int:
@@ -127,6 +140,12 @@ def _unusable(error: OSError) -> str:
     return (
         f"the file system refused{where}: {error.strerror or error}. Look at the path, its rights and the space left."
     )
+
+
+def _is_too_large(error: MemoryError | RuntimeError) -> bool:
+    """Whether memory was asked for that is not there; torch has no class of its own for this on a processor."""
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or "allocate memory" in said or "size calculation overflowed" in said
 
 
 def _usage() -> str:

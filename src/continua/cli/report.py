@@ -10,6 +10,7 @@ from rich.console import Console
 from continua.cli.options import Folder
 from continua.core.errors import reject
 from continua.report import write_report
+from continua.runs import check_writable
 
 
 @final
@@ -35,5 +36,7 @@ class Report:
             reject("RUN", (), "there is nothing to report", "Name the folder of a run: continua report RUN.")
         if self.out is not None and self.out.is_dir():
             reject("--out", str(self.out), "this is a folder", f"Name a file in it: --out {self.out / 'report.html'}.")
+        if self.out is not None:
+            check_writable("--out", self.out.parent)
         console.print(str(write_report(self.folders, self.out)), soft_wrap=True, highlight=False, markup=False)
         return 0

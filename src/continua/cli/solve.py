@@ -14,6 +14,7 @@ from continua.cli.solve_case import Differentiated, Signals, differentiated, gap
 from continua.core.errors import reject
 from continua.model import ContinuousTransformer
 from continua.report import SolveRecord, solve_figure
+from continua.runs import check_writable
 from continua.solve import Backsolve, Checkpointed, Direct
 
 _BATCH = 4
@@ -64,6 +65,7 @@ class Solve:
         return 0
 
     def _check(self) -> None:
+        check_writable("--folder", self.folder)
         if self.tokens < 2:
             reject("--tokens", self.tokens, "a signal needs two samples", "Pass 2 or more, such as --tokens 48.")
         if self.width < 4 or self.width % 4:

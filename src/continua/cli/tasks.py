@@ -1,7 +1,6 @@
 """The one table from words to tasks, steppings, presets and optimisers."""
 
 import dataclasses
-import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from continua.cli.choices import choose
 from continua.cli.config import flag
 from continua.core.errors import reject
+from continua.core.extras import extra
 from continua.data import AbstractTask, Burgers, Csv, Darcy, Digits, Mnist1d, Preset, Spirals, Stepping, Text, Uea
 from continua.train import by_space, decayed
 
@@ -34,6 +35,11 @@ TASKS: Mapping[str, Callable[["Train"], AbstractTask]] = {
     ),
 }
 
+PRESETS = ("demo", "full")
+"""The presets that every task has."""
+
+_STEPPINGS = {stepping.value: stepping for stepping in Stepping}
+
 _OWN: Mapping[str, tuple[str, ...]] = {
     "text": ("text",),
     "context": ("text", "csv"),
@@ -54,15 +60,22 @@ def reads(task: str | None, option: str) -> bool:
 
 def task_of(options: "Train") -> AbstractTask:
     """The task that the options name."""
-    if options.task not in TASKS:
-        reject("task", options.task, "there is no such task", f"Choose from {', '.join(TASKS)}.")
+    check_task(options)
+    return TASKS[options.task](options)
+
+
+def check_task(options: "Train") -> None:
+    """Refuses a word that names no task or no preset, and options that the task does not read."""
+    choose("TASK", options.task, TASKS, "task", "train")
+    choose("--preset", options.preset, PRESETS, "preset", "train")
+    if options.stepping is not None:
+        choose("--stepping", options.stepping, _STEPPINGS, "stepping", "train")
     for name, tasks in _OWN.items():
         if getattr(options, name) is not None and not reads(options.task, name):
             value = getattr(options, name)
             cure = f"Leave it out, or use {' or '.join(f'`continua train {task}`' for task in tasks)}."
             shown = str(value) if isinstance(value, Path) else value
             reject(flag(name), shown, f"the task {options.task} does not read it", cure)
-    return TASKS[options.task](options)
 
 
 OPTIMISERS: Mapping[str, Callable[[nn.Module, Preset], torch.optim.Optimizer]] = {
@@ -76,12 +89,15 @@ OPTIMISERS: Mapping[str, Callable[[nn.Module, Preset], torch.optim.Optimizer]] =
 
 def optimiser_of(option: str, word: str, model: nn.Module, preset: Preset) -> torch.optim.Optimizer:
     """The optimiser that an option names, for a model at the rates of a preset."""
-    if word not in OPTIMISERS:
-        reject(option, word, "there is no such optimiser", f"Choose from {', '.join(OPTIMISERS)}.")
-    if word == "recipe" and importlib.util.find_spec("pytorch_optimizer") is None:
-        cure = f"Install it with pip install 'continua[optim]', or pass {option} adamw."
-        reject(option, word, "its SOAP comes from pytorch-optimizer, which is not installed", cure)
+    check_optimiser(option, word)
     return OPTIMISERS[word](model, preset)
+
+
+def check_optimiser(option: str, word: str) -> None:
+    """Refuses a word that names no optimiser, and one whose library is not installed."""
+    choose(option, word, OPTIMISERS, "optimiser", "train")
+    if word == "recipe":
+        extra("pytorch_optimizer", "optim", f"`{option} recipe`")
 
 
 def _needed(options: "Train", what: str) -> Path:
@@ -95,22 +111,22 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def _names(words: str | None) -> tuple[str, ...] | None:
-    return None if words is None else tuple(word.strip() for word in words.split(","))
+    """The names between the commas, or nothing where the option is not given."""
+    if words is None:
+        return None
+    names = tuple(word.strip() for word in words.split(",") if word.strip())
+    if not names:
+        reject("--columns", words, "it names no column", "Write names parted by commas, or leave it out.")
+    return names
 
 
 def preset_of(options: "Train", task: AbstractTask) -> Preset:
     """The named preset of the task, with the sizes that the options change."""
-    presets = task.presets()
-    if options.preset not in presets:
-        reject("--preset", options.preset, f"{task.name} has no such preset", f"Choose from {', '.join(presets)}.")
     named = [field.name for field in dataclasses.fields(Preset) if field.name != "stepping"]
     given: dict[str, Any] = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
     if options.stepping is not None:
-        steppings = {stepping.value: stepping for stepping in Stepping}
-        if options.stepping not in steppings:
-            reject("--stepping", options.stepping, "there is no such stepping", f"Choose from {', '.join(steppings)}.")
-        given["stepping"] = steppings[options.stepping]
-    return dataclasses.replace(presets[options.preset], **given)
+        given["stepping"] = _STEPPINGS[options.stepping]
+    return dataclasses.replace(task.presets()[options.preset], **given)
 
 
 def free_folder(task: str) -> Path:

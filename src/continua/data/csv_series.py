@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -14,7 +14,7 @@ from continua.core.errors import reject
 from continua.core.seeds import branched, generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.csv_file import read_csv
-from continua.data.csv_windows import Windows, askable, seen_of, windows_of
+from continua.data.csv_windows import Windows, askable, fitting_window, seen_of, windows_of
 from continua.data.measures import asked_errors
 from continua.data.task import AbstractTask, Form, Preset, Question, Split
 
@@ -24,6 +24,7 @@ from continua.data.task import AbstractTask, Form, Preset, Question, Split
 class Csv(AbstractTask):
     """Windows of `window` neighbouring rows of a CSV file (`read_csv`), at the times they have.
 
+    Without a `window`, one of 64 rows, or fewer where the file is short (`fitting_window`).
     The first three quarters of a window are seen, except an eighth of its rows that is held out; asked are the values
     at these (interpolation) and at as many rows of the last quarter (extrapolation), drawn from the rows without a
     missing value. A token holds each column's value, 0 where it is missing, and each column's 1 or 0 for there or
@@ -34,14 +35,14 @@ class Csv(AbstractTask):
     """
 
     file: Path
-    window: int = 64
+    window: int | None = None
     time: str | None = None
     id: str | None = None
     columns: tuple[str, ...] | None = None
     dropped: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.window < 8:
+        if self.window is not None and self.window < 8:
             reject("window", self.window, "an eighth of its rows is held out", "Pass 8 or more.")
         if not 0.0 <= self.dropped <= 0.9:
             reject("dropped", self.dropped, "some rows must be seen", "Pass a share from 0 to 0.9.")
@@ -53,7 +54,7 @@ class Csv(AbstractTask):
     @property
     def form(self) -> Form:
         outputs = len(self._windows.columns)
-        return Form(outputs, Question.VALUE, features=2 * outputs, asks=True, spacing=1.0 / (self.window - 1))
+        return Form(outputs, Question.VALUE, features=2 * outputs, asks=True, spacing=1.0 / (self._windows.size - 1))
 
     @property
     def augmentation(self) -> str:
@@ -91,11 +92,14 @@ class Csv(AbstractTask):
             "training samples": self.count(Split.TRAIN),
             "test samples": self.count(Split.TEST),
             "columns": list(windows.columns),
+            "rows in a window": windows.size,
+            "missing cells": dict(windows.missing),
             "mean": dict(zip(windows.columns, windows.mean.tolist(), strict=True)),
             "scale": dict(zip(windows.columns, windows.scale.tolist(), strict=True)),
             "time of a window": windows.duration,
             "split by": windows.split_by,
             "series shorter than a window": windows.short,
+            "notes": list(_notes(windows)),
         }
 
     def variants(self) -> Mapping[str, AbstractTask]:
@@ -111,9 +115,10 @@ class Csv(AbstractTask):
         generator = generator_of(branched(list(Split).index(split), number))
         there = ~values.isnan()
         between, beyond = askable(there.all(1))
-        asked = torch.cat([_some(rows, self.window // 8, generator) for rows in (between, beyond)])
+        size = len(times)
+        asked = torch.cat([_some(rows, size // 8, generator) for rows in (between, beyond)])
         seen = there.any(1)
-        seen[seen_of(self.window) :] = False
+        seen[seen_of(size) :] = False
         seen[asked] = False
         rows = seen.nonzero()[:, 0]
         if self.dropped:
@@ -123,8 +128,23 @@ class Csv(AbstractTask):
 
 
 @functools.lru_cache(maxsize=2)
-def _windows(file: Path, window: int, time: str | None, id: str | None, columns: tuple[str, ...] | None) -> Windows:
-    return windows_of(file, read_csv(file, time, id, columns), window)
+def _windows(
+    file: Path, window: int | None, time: str | None, id: str | None, columns: tuple[str, ...] | None
+) -> Windows:
+    table = read_csv(file, time, id, columns)
+    return windows_of(file, table, fitting_window(table) if window is None else window)
+
+
+def _notes(windows: Windows) -> Iterator[str]:
+    """What a reader should know of the file before training: what is missing, and what is not used."""
+    missing, cells = sum(windows.missing.values()), windows.rows * len(windows.columns)
+    if missing:
+        where = ", ".join(f"{name} {count}" for name, count in windows.missing.items() if count)
+        yield f"{missing} of {cells} cells are missing ({where}): they are masked and never asked"
+    if windows.left_out:
+        yield f"columns without numbers are left out: {', '.join(windows.left_out)}"
+    if windows.short and windows.split_by == "series":
+        yield f"{windows.short} series shorter than a window of {windows.size} rows are left out"
 
 
 def _some(rows: Int[Tensor, " all"], count: int, generator: torch.Generator) -> Int[Tensor, " some"]:

@@ -1,5 +1,6 @@
 """Windows of neighbouring rows of the series in a CSV file, in three parts that share no row."""
 
+import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,9 @@ _TRAINED, _VALIDATED = 0.6, 0.2
 _ENOUGH = 3
 """From so many series on, each goes to one part as it is."""
 
+_SMALLEST, _LARGEST = 8, 64
+"""Rows of a window: an eighth is held out, so there are no fewer than eight, and by default no more than 64."""
+
 Parts = Mapping[Split, list[CsvSeries]]
 
 
@@ -25,7 +29,8 @@ class Windows(NamedTuple):
     """The parts of a file in units of `scale` about `mean`, and the windows in each: a series and its first row.
 
     `duration` is the time that the longest window takes, `short` how many series are shorter than one, `split_by` what
-    the parts differ in.
+    the parts differ in, `rows` how many the file has, `missing` the cells of each column without a value, `left_out`
+    the columns of words.
     """
 
     size: int
@@ -37,6 +42,9 @@ class Windows(NamedTuple):
     duration: float
     short: int
     split_by: str
+    rows: int
+    missing: Mapping[str, int]
+    left_out: tuple[str, ...]
 
     def window(self, split: Split, number: int) -> tuple[Tensor, Tensor]:
         """Times of [0, 1] and values, nan where missing, of all rows of a window."""
@@ -57,6 +65,25 @@ def askable(complete: Bool[Tensor, " window"]) -> tuple[Int[Tensor, " between"],
 def seen_of(window: int) -> int:
     """How many rows of a window come before its last quarter."""
     return window - window // 4
+
+
+def fitting_window(table: CsvTable) -> int:
+    """A size of windows that suits a table: 64 rows, or fewer where its series are short.
+
+    Half of the series, or three at least, are as long as it; where these are fewer, and series are cut in time, two
+    windows side by side fit into the smallest part.
+    """
+    lengths = sorted((len(series.rows) for series in table.series), reverse=True)
+    size = lengths[max(_ENOUGH, (len(lengths) + 1) // 2) - 1] if len(lengths) >= _ENOUGH else 0
+    if size < _SMALLEST:
+        size = _held(lengths[0]) // 2
+    return max(_SMALLEST, min(_LARGEST, size))
+
+
+def _held(rows: int) -> int:
+    """Rows of the smallest part of a series that is cut in time."""
+    ends = _ends(rows)
+    return min(last - first for first, last in itertools.pairwise(ends))
 
 
 def windows_of(file: Path, table: CsvTable, size: int) -> Windows:
@@ -85,7 +112,8 @@ def windows_of(file: Path, table: CsvTable, size: int) -> Windows:
     ]
     short = len(table.series) - len(long)
     split_by = "series" if by_series else "time"
-    return Windows(size, table.columns, parts, starts, mean, scale, max(durations), short, split_by)
+    told = (sum(len(series.rows) for series in table.series), table.missing(), table.left_out)
+    return Windows(size, table.columns, parts, starts, mean, scale, max(durations), short, split_by, *told)
 
 
 def _by_series(series: list[CsvSeries]) -> Parts:
@@ -99,12 +127,16 @@ def _by_series(series: list[CsvSeries]) -> Parts:
 def _by_time(series: list[CsvSeries]) -> Parts:
     parts: dict[Split, list[CsvSeries]] = {split: [] for split in Split}
     for each in series:
-        count = len(each.rows)
-        ends = [0, math.floor(_TRAINED * count), math.floor((_TRAINED + _VALIDATED) * count), count]
+        ends = _ends(len(each.rows))
         for split, first, last in zip(Split, ends[:-1], ends[1:], strict=True):
             own = slice(first, last)
             parts[split].append(CsvSeries(each.id, each.rows[own], each.times[own], each.values[own]))
     return parts
+
+
+def _ends(rows: int) -> list[int]:
+    """Where the parts of a series begin and end that is cut in time."""
+    return [0, math.floor(_TRAINED * rows), math.floor((_TRAINED + _VALIDATED) * rows), rows]
 
 
 def _moments(file: Path, train: list[CsvSeries], columns: tuple[str, ...]) -> tuple[Tensor, Tensor]:
@@ -115,8 +147,11 @@ def _moments(file: Path, train: list[CsvSeries], columns: tuple[str, ...]) -> tu
         values = column[~column.isnan()]
         if len(values) < 2 or float(values.min()) == float(values.max()):
             last = rows[-1] if rows else 1
-            what = "is constant" if len(values) > 1 else "has fewer than two values"
-            cure = f"Leave {name!r} out with --columns."
+            what = f"is constant, {float(values[0]):g}" if len(values) > 1 else "has fewer than two values"
+            kept = [other for other in columns if other != name]
+            cure = (
+                f"Learn the others: --columns {','.join(kept)}." if kept else "Learn a column that varies: --columns."
+            )
             refuse_row(file, last, f"up to here, where training ends, the column {name!r} {what}", cure)
         moments.append((values.mean(), values.std()))
     mean, scale = zip(*moments, strict=True)
@@ -139,9 +174,11 @@ def _refuse_part(file: Path, series: list[CsvSeries], part: list[CsvSeries], spl
         what = f"up to here no window of {size} rows for {split.value} has enough rows without a missing value"
         refuse_row(file, last, what, "Choose fewer columns with --columns, or fill the gaps.")
     lengths = sorted((len(each.rows) for each in series), reverse=True)
-    possible = math.floor((1.0 - _TRAINED - _VALIDATED) * lengths[0])
+    possible = _held(lengths[0])
     if len(lengths) >= _ENOUGH:
         possible = max(possible, lengths[_ENOUGH - 1])
-    cure = f"Pass --context {possible} or less, or more rows." if possible >= 8 else "Pass a file with more rows."
+    cure = "Pass a file with 40 rows or more: a fifth of them is the test, and a window has 8."
+    if possible >= _SMALLEST:
+        cure = f"Pass --context {possible} or less (not below {_SMALLEST}), or more rows."
     what = f"the file ends, and {split.value} has {longest} rows at most, fewer than a window of {size}"
     refuse_row(file, last, what, cure)

@@ -6,6 +6,6 @@ from typing import NoReturn
 from continua.core.errors import reject
 
 
-def refuse_row(file: Path, number: int, what: str, cure: str) -> NoReturn:
+def refuse_row(file: Path, number: int, what: str, cure: str, argument: str = "file") -> NoReturn:
     """Raises a `ValueError` that names the file, the row, what stands there and the cure."""
-    reject("file", str(file), f"row {number}: {what}", cure)
+    reject(argument, str(file), f"row {number}: {what}", cure)

@@ -12,6 +12,7 @@ import torch
 from continua.core.batch import Batch
 from continua.core.errors import reject
 from continua.core.shapes import Float, Int, Tensor
+from continua.data.files import text_of
 from continua.data.measures import token_losses
 from continua.data.task import AbstractTask, Form, Preset, Question, Split
 
@@ -101,7 +102,9 @@ class Text(AbstractTask):
         part = tokens[:cut] if split is Split.TRAIN else tokens[cut:]
         if len(part) <= self.context:
             why = f"its {split.value} split has {len(part)} characters, and a window needs {self.context + 1}"
-            reject("text", str(self.file), why, "Pass a longer text or a shorter context.")
+            fits = min(cut, len(tokens) - cut) - 1
+            shorter = f", or --context {fits} or less" if fits >= 1 else ""
+            reject("text", str(self.file), why, f"Pass a longer text{shorter}.")
         return part
 
 
@@ -119,29 +122,12 @@ def encoded(text: str, alphabet: str, name: str = "text") -> Int[Tensor, " token
 @functools.lru_cache(maxsize=2)
 def _read(file: Path | None) -> tuple[str, Int[Tensor, " tokens"]]:
     """The alphabet of a text, and its characters as numbers."""
-    text = _plays() if file is None else _content(file)
+    text = _plays() if file is None else text_of(file, "text file", "text")
     alphabet = "".join(sorted(set(text)))
     if len(alphabet) < 2:
-        why = f"row 1: the text has {len(text)} characters, {len(alphabet)} different ones: there is nothing to learn"
-        reject("text", str(file), why, "Pass a longer text.")
+        why = f"all of its {len(text)} characters are {alphabet!r}: there is nothing to learn"
+        reject("text", str(file), why, "Pass another text.")
     return alphabet, encoded(text, alphabet)
-
-
-def _content(file: Path) -> str:
-    if not file.is_file():
-        reject(
-            "text",
-            str(file),
-            "this is a folder" if file.is_dir() else "there is no such file",
-            "Pass the path of a text file.",
-        )
-    content = file.read_bytes()
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        row = content[: error.start].count(b"\n") + 1
-        cure = "Save the file as UTF-8 text."
-        reject("text", str(file), f"row {row}: byte {error.start} is not UTF-8", cure)
 
 
 def _plays() -> str:

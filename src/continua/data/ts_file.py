@@ -7,6 +7,7 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
+from continua.data.files import text_of
 from continua.data.rows import refuse_row
 
 
@@ -25,16 +26,10 @@ def read_ts(file: Path, classes: tuple[str, ...] | None = None) -> LabelledSerie
     Without classes in the header those of the rows are taken, or `classes`, such as a training file's. Format of
     A. Bagnall et al., The UEA multivariate time series classification archive (2018).
     """
-    if not file.is_file():
-        reject(
-            "file",
-            str(file),
-            "this is a folder" if file.is_dir() else "there is no such file",
-            "Pass the path of a .ts file.",
-        )
+    content = text_of(file, ".ts file", lenient=True)
     known, rows = classes, list[tuple[int, list[list[float]], str]]()
     inside = False
-    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    for number, line in enumerate(content.splitlines(), start=1):
         text = line.strip()
         if not text or text.startswith(("#", "%")):
             continue
@@ -51,7 +46,8 @@ def read_ts(file: Path, classes: tuple[str, ...] | None = None) -> LabelledSerie
         elif not word.startswith("@"):
             refuse_row(file, number, "a row of data before @data", "Write the header first, then a line @data.")
     if not rows:
-        refuse_row(file, 1, "no series: the file is empty or has no @data", "Pass a file with rows after @data.")
+        why = "there is no row behind @data" if inside else "there is no line @data, so no series"
+        reject("file", str(file), why, "Pass a file with a row for each series behind the line @data.")
     known = known or tuple(sorted({label for *_, label in rows}))
     if len(known) < 2:
         refuse_row(

@@ -94,6 +94,6 @@ def _read(file: Path) -> tuple[LabelledSeries, LabelledSeries]:
     mean, scale = every.mean(0), every.std(0)
     if not bool((scale > 0).all()):
         dimension = int((~(scale > 0)).nonzero()[0]) + 1
-        reject("file", str(file), f"row 1 and all others: dimension {dimension} is constant", "Leave it out.")
+        reject("file", str(file), f"dimension {dimension} is constant in all rows", "Leave it out.")
     parts = [part._replace(series=[(s - mean) / scale for s in part.series]) for part in (train, test)]
     return parts[0], parts[1]

@@ -59,6 +59,9 @@ def use(kind: type[AbstractOptimiser], **options: Any) -> Use:
 class Recipe:
     """Which optimiser updates the parameters of which space (docs/mathematics.md, section 7).
 
+    The default needs no extra. `continua train --optimiser recipe` is another recipe, `continua.train.by_space`, with
+    `SOAP` for the kernels of the flow.
+
     - `flat`: matrices of Euclidean space; `vectors`: biases and gains, which do not decay;
     - `spectral`: weights of spectral kernels, in the eigenbasis of their modes; `use(SOAP)` turns every axis, and costs
       ten times as much;

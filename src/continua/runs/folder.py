@@ -17,6 +17,7 @@ from torch import Tensor
 from continua.core.errors import reject
 from continua.runs.atomic import digest, write_whole
 from continua.runs.checkpoints import checkpoints, read_checkpoint, write_checkpoint
+from continua.runs.places import check_writable
 
 FORMAT = 1
 
@@ -41,9 +42,7 @@ class Run:
     @classmethod
     def begin(cls, folder: Path, kind: str, config: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> "Run":
         """A new run; a folder that holds one already is left alone."""
-        if (folder / "manifest.json").exists():
-            cure = f"Choose another folder, or go on with this run: continua train --resume {folder}."
-            reject("folder", str(folder), "there is a run in it already", cure)
+        cls.check_free(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / ".begun").touch()
@@ -59,6 +58,14 @@ class Run:
         )
         return run
 
+    @staticmethod
+    def check_free(folder: Path) -> None:
+        """Refuses a folder that holds a run, or that cannot be written to; nothing is made."""
+        if (folder / "manifest.json").exists():
+            cure = f"Choose another folder, or go on with this run: continua train --resume {folder}."
+            reject("folder", str(folder), "there is a run in it already", cure)
+        check_writable("folder", folder)
+
     @classmethod
     def open(cls, folder: Path) -> "Run":
         """The run in a folder."""
@@ -66,7 +73,7 @@ class Run:
         if not folder.is_dir():
             near = Path("runs") / folder
             cure = f"Did you mean {near}?" if (near / "manifest.json").is_file() else cure
-            reject("run", str(folder), "there is no such folder", cure)
+            reject("run", str(folder), "this is a file" if folder.exists() else "there is no such folder", cure)
         if not (folder / "manifest.json").is_file():
             reject("run", str(folder), "there is no manifest.json in it", cure)
         run = cls(folder)

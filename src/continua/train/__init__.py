@@ -5,7 +5,7 @@ from continua.train.generation import Sampling, Window, generated
 from continua.train.interruption import Interrupted, Listening
 from continua.train.learner import Learner, Row, TrainingError
 from continua.train.loop import Training
-from continua.train.models import continuous, parameters_of, standard
+from continua.train.models import check_sizes, continuous, parameters_of, standard
 from continua.train.objectives import AnyObjective, AskingObjective, answers, objective_of
 from continua.train.optimisers import by_space, decayed, optimiser_name
 from continua.train.plan import Plan
@@ -33,6 +33,7 @@ __all__ = [
     "answers",
     "anytime",
     "by_space",
+    "check_sizes",
     "continuous",
     "decayed",
     "evaluated",

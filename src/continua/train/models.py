@@ -50,7 +50,7 @@ def continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     Depth is solved in a few equal steps and differentiated by autograd (`Direct`), as evaluations are what training
     costs.
     """
-    _check(preset)
+    check_sizes(preset)
     width, heads = preset.width, preset.heads
     rotary = Rotary(_FASTEST / form.spacing, min(3.0 / form.span, _FASTEST / form.spacing))
     attention = PreNorm(LayerNorm(), Attention(heads, width // heads, causal=form.causal, rotary=rotary))
@@ -68,7 +68,7 @@ def standard(form: Form, preset: Preset, parameters: int) -> ContinuousTransform
     Its width and heads are those of the preset, its layers as many as there are evaluations of the velocity; the
     hidden size makes up the number. Positions have the usual codes: learned for tokens, sinusoidal for signals.
     """
-    _check(preset)
+    check_sizes(preset)
     stages = 2 if preset.stepping is Stepping.MIDPOINT else 1
 
     def built(layers: int, hidden: int) -> ContinuousTransformer:
@@ -124,7 +124,8 @@ def _readout(form: Form, width: int) -> AbstractReadout:
     return TokenReadout(width, form.outputs) if form.per_token else MeanReadout(width, form.outputs)
 
 
-def _check(preset: Preset) -> None:
+def check_sizes(preset: Preset) -> None:
+    """Refuses sizes that no model can have, whatever the task."""
     for name in ("width", "heads", "hidden", "modes", "steps", "stem_modes"):
         if getattr(preset, name) < 1:
             reject(name, getattr(preset, name), "a model needs at least one", f"Pass {name} >= 1.")

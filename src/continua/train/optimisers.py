@@ -25,9 +25,10 @@ def decayed(model: nn.Module, lr: float, decay: float, betas: Betas = (0.9, 0.98
 
 
 def by_space(model: nn.Module, lr: float, decay: float, betas: Betas = (0.9, 0.98)) -> Composite:
-    """The composite recipe: each parameter by the space that `model.parameter_spaces()` says it lives in.
+    """The recipe of `--optimiser recipe`: each parameter by the space that `model.parameter_spaces()` says it lives in.
 
-    The kernels of the flow, spectral ones too, are preconditioned along every axis, the modes of depth among them
+    It is not the default `Recipe()`, which needs no extra and has AdamW for dense kernels and `ModalAdamW` for spectral
+    ones. The kernels of the flow, spectral ones too, are preconditioned along every axis, the modes of depth among them
     (`SOAP`, which needs the extra `optim`). Embedding and readout, biases, gains and generated parameters are updated
     by AdamW with these `betas`, orthonormal kernels by Riemannian Adam, masses of heads by mirror Adam; all at one
     rate. Matrices decay.

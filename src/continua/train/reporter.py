@@ -11,7 +11,7 @@ from typing import Any, final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from continua.core.errors import reject
+from continua.core.extras import extra
 from continua.runs import finite
 from continua.train.learner import Row
 from continua.train.plan import Plan
@@ -105,7 +105,7 @@ class Bar(AbstractReporter):
 
     def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None:
         told = "  ".join(f"{name} {value:.4f}" for name, value in measures.items())
-        self.console.print(f"{update:>7}  {learner:<10}  {told}", highlight=False)
+        self.console.print(f"{update:>7}  {learner:<10}  {told}", highlight=False, soft_wrap=True)
 
     def end(self) -> None:
         self.progress.stop()
@@ -143,11 +143,9 @@ class Events(AbstractReporter):
     """TensorBoard event files, one writer for each learner."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            cure = "Install it: pip install 'continua[tensorboard]'; records.jsonl holds the same numbers."
-            reject("tensorboard", True, "the package `tensorboard` is not installed", cure)
+        extra("tensorboard", "tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
         self.make, self.folder, self.writers = SummaryWriter, folder, dict[str, Any]()
 
     def begin(self, plan: Plan, done: int) -> None: ...

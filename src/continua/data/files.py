@@ -1,0 +1,40 @@
+"""The text of a file of the user's, or a refusal that says what the file is instead."""
+
+import codecs
+from pathlib import Path
+
+from continua.core.errors import reject
+from continua.data.rows import refuse_row
+
+_WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def text_of(file: Path, what: str, argument: str = "file", lenient: bool = False) -> str:
+    """The content of a file in UTF-8, without the mark that some programs put before it.
+
+    `what` the file should be is told where it is not there, a folder, unreadable, empty, in another encoding, or no
+    text at all. A `lenient` reader takes letters that are not UTF-8 as unknown ones.
+    """
+    if not file.is_file():
+        why = "this is a folder" if file.is_dir() else "there is no such file"
+        reject(argument, str(file), why, f"Pass the path of a {what}.")
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        reject(argument, str(file), f"it cannot be read ({error.strerror})", "Look at its rights.")
+    if not content.strip():
+        reject(argument, str(file), "the file is empty", f"Pass a {what} with something in it.")
+    if content.startswith(_WIDE):
+        reject(argument, str(file), "this is UTF-16 text", "Save the file as UTF-8 text.")
+    if (place := content.find(b"\0")) >= 0:
+        refuse_row(file, _row(content, place), f"byte {place} is 0: this is no text", f"Pass a {what}.", argument)
+    try:
+        return content.decode("utf-8-sig", errors="replace" if lenient else "strict")
+    except UnicodeDecodeError as error:
+        what_is_wrong = f"byte {error.start} is not UTF-8"
+        refuse_row(file, _row(content, error.start), what_is_wrong, "Save the file as UTF-8 text.", argument)
+
+
+def _row(content: bytes, place: int) -> int:
+    """The row that a byte stands in, as an editor counts."""
+    return content[:place].count(b"\n") + 1
