@@ -40,6 +40,35 @@ def test_batches_are_padded_and_scaled_by_the_training_file(files):
     )
 
 
+def large(tmp_path, up=38, down=25):
+    """Series whose first value is their number, so that they can be told apart after scaling."""
+    rows = [f"{i},{i % 3},{i % 2}:0,{i % 5},1:{'up' if i < up else 'down'}" for i in range(up + down)]
+    (tmp_path / "Large_TRAIN.ts").write_text(HEADER + "\n".join(rows))
+    (tmp_path / "Large_TEST.ts").write_text(TEST)
+    return Uea(tmp_path / "Large_TRAIN.ts")
+
+
+def test_a_fifth_of_each_class_of_the_training_file_is_held_out(tmp_path):
+    task = large(tmp_path)
+    parts = {split: task.batch(split, torch.arange(task.count(split))) for split in (Split.TRAIN, Split.VALIDATION)}
+    assert parts[Split.VALIDATION].targets.bincount().tolist() == [7, 5]
+    assert parts[Split.TRAIN].targets.bincount().tolist() == [31, 20]
+    firsts = torch.cat([part.inputs[0][:, 0, 0] for part in parts.values()])
+    assert len(firsts.unique()) == 63  # every series is in one part, and in one alone
+    trained = parts[Split.TRAIN].inputs[0].flatten(0, 1)
+    assert torch.allclose(trained.mean(0), torch.zeros(2), atol=1e-6)
+    assert torch.allclose(trained.std(0), torch.ones(2), atol=1e-6)
+    facts = task.facts()
+    assert (facts["training samples"], facts["validation samples"], facts["test samples"]) == (51, 12, 1)
+    assert "validation" not in facts
+
+
+def test_of_a_small_training_file_nothing_is_held_out_and_that_is_said(tmp_path):
+    task = large(tmp_path, up=24, down=24)  # a fifth of each class would be eight
+    assert (task.count(Split.TRAIN), task.count(Split.VALIDATION)) == (48, 1)
+    assert task.facts()["validation"] == "the test samples"
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [

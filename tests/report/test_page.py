@@ -9,9 +9,11 @@ import pytest
 from continua.cli.main import main
 from continua.report import Page, report_page, write_report
 from continua.report.digits import lasting, shown
+from continua.report.drawing import figure_html
 from continua.report.formula import mathml
 from continua.report.reading import rows_of
-from continua.runs.figures import Section, Series, to_plain
+from continua.runs.figures import Section, Series, Table, to_plain
+from continua.runs.folder import Run
 from run_folders import written_run
 
 VOID = {"meta", "br", "input", "img", "link", "hr", "mspace"}
@@ -104,6 +106,15 @@ def test_training_losses_are_the_means_of_groups_of_updates(run):
     series = next(series for series in training.figures[0].series if series.name == "standard, training")
     assert len(series.x) == 100 and series.y[0] == pytest.approx(sum(rows[:3]) / 3)
     assert series.low[0] <= series.y[0] <= series.high[0]
+
+
+def test_training_losses_are_shown_without_running_costs_as_validation_reads_them(tmp_path):
+    run = Run.begin(tmp_path / "run", "train", {"task": "waves"})
+    for update in (1, 2, 3):
+        run.record("update", update=update, learner="ours", loss=5.0, terminal=float(update), running={"energy": 2.0})
+    run.record("update", update=4, learner="ours", loss=5.0)  # a row of an earlier version
+    (training,) = (section for section in report_page([run.folder]).sections if section.heading == "Training")
+    assert training.figures[0].series[0].y.tolist() == [1.0, 2.0, 3.0, 5.0]
 
 
 def test_time_is_that_of_the_learners_own_updates(run):
@@ -215,6 +226,14 @@ def test_formulas_are_typeset(formula, typeset):
 @pytest.mark.parametrize("formula", ["", "{", "x_", "}", "frac{1}", '"open', "a^{b_{c"])
 def test_unfinished_formulas_do_no_harm(formula):
     balanced(mathml(formula))
+
+
+def test_columns_of_words_are_set_as_words_and_empty_ones_as_numbers():
+    table = Table(
+        title="t", columns=("", "counts", "none", "words"), rows=(("a", 3, None, "x"), ("b", None, None, None))
+    )
+    heads = re.findall(r'<th scope="col"([^>]*)>', figure_html(table))
+    assert heads == ["", "", "", ' class="word"']
 
 
 def test_headings_of_one_word_have_anchors_of_their_own():

@@ -13,7 +13,8 @@ from continua.core.shapes import Tensor
 from continua.data import AbstractTask, Question, Split
 from continua.model import ContinuousTransformer, citation
 from continua.runs import Run
-from continua.train import Learner, anytime, keep_portrait, portrait, resolutions, solver_gap
+from continua.runs.figures import keep_section
+from continua.train import Learner, anytime, keep_portrait, portrait, prediction_section, resolutions, solver_gap
 
 Results = dict[str, dict[str, Any]]
 
@@ -41,7 +42,10 @@ def _gap(model: ContinuousTransformer, task: AbstractTask) -> float | None:
 
 
 def portrayed(run: Run, task: AbstractTask, learners: Sequence[Learner], sequences: int = 32) -> None:
-    """What a reader wants to see of every model, on a few sequences of the test, and the papers it rests on."""
+    """What the models answer, what a reader wants to see of each on a few sequences of the test, and their papers."""
+    told = prediction_section(task, {learner.name: learner.model for learner in learners})
+    if told is not None:
+        keep_section(run, "answers", told)
     batch = task.batch(Split.TEST, torch.arange(min(sequences, task.count(Split.TEST))))
     for learner in learners:
         resolution = None

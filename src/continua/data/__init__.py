@@ -9,7 +9,7 @@ from continua.data.darcy_solver import darcy_solution
 from continua.data.digits import Digits
 from continua.data.mnist1d import Mnist1d
 from continua.data.spirals import Spirals
-from continua.data.task import AbstractTask, Form, Preset, Question, Split, Stepping
+from continua.data.task import AbstractTask, Form, Preset, Question, Split, Stepping, Wording
 from continua.data.text import Text
 from continua.data.ts_file import LabelledSeries, read_ts
 from continua.data.uea import Uea
@@ -33,6 +33,7 @@ __all__ = [
     "Stepping",
     "Text",
     "Uea",
+    "Wording",
     "burgers_solution",
     "darcy_solution",
     "read_csv",

@@ -14,7 +14,7 @@ from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.measures import relative_errors
 from continua.data.sampling import shifted
-from continua.data.task import AbstractTask, Form, Preset, Question, Split
+from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
 
 _FINE = 256
 """Points of the grid on which the equation is solved; resolutions divide it."""
@@ -89,6 +89,10 @@ class Burgers(AbstractTask):
     @property
     def better(self) -> int:
         return -1
+
+    @property
+    def wording(self) -> Wording:
+        return Wording(names=(f"u(x, {self.until:g})",), time="place x")
 
     def facts(self) -> dict[str, Any]:
         return {"training samples": self.samples, "test samples": self.count(Split.TEST), "points": self.points}

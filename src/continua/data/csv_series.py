@@ -16,7 +16,7 @@ from continua.core.shapes import Float, Int, Tensor
 from continua.data.csv_file import read_csv
 from continua.data.csv_windows import Windows, askable, fitting_window, seen_of, windows_of
 from continua.data.measures import asked_errors
-from continua.data.task import AbstractTask, Form, Preset, Question, Split
+from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
 
 
 @final
@@ -85,6 +85,12 @@ class Csv(AbstractTask):
     @property
     def better(self) -> int:
         return -1
+
+    @property
+    def wording(self) -> Wording:
+        windows = self._windows
+        offset, scale = tuple(windows.mean.tolist()), tuple(windows.scale.tolist())
+        return Wording(windows.columns, offset, scale, "time since the first row of the window", windows.duration)
 
     def facts(self) -> dict[str, Any]:
         windows = self._windows

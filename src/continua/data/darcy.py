@@ -15,7 +15,7 @@ from continua.core.shapes import Float, Int, Tensor
 from continua.data.darcy_solver import darcy_solution
 from continua.data.hilbert import hilbert_curve
 from continua.data.measures import relative_errors
-from continua.data.task import AbstractTask, Form, Preset, Question, Split
+from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
 
 _FINE = 64
 """Intervals a side of the grid on which the equation is solved; the centres of up to 32 cells a side are among it."""
@@ -94,6 +94,10 @@ class Darcy(AbstractTask):
     @property
     def better(self) -> int:
         return -1
+
+    @property
+    def wording(self) -> Wording:
+        return Wording(names=("pressure u",), plane=True)
 
     def facts(self) -> dict[str, Any]:
         sizes = {"training samples": self.samples, "test samples": self.count(Split.TEST)}

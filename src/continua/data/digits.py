@@ -14,7 +14,7 @@ from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.measures import label_hits
 from continua.data.sampling import check_shares, thinned
-from continua.data.task import AbstractTask, Form, Preset, Question, Split
+from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
 
 _SIDE = 8
 _VALIDATION, _TEST = 200, 360
@@ -27,8 +27,9 @@ _WAVES = 3
 class Digits(AbstractTask):
     """The digits of scikit-learn (E. Alpaydin and C. Kaynak, 1998): 1,237 to train, 200 to validate, 360 to test.
 
-    A token is a pixel; its features are its brightness in [0, 1] and the waves cos(pi k p) and sin(pi k p), k = 1 to 3,
-    of its row and its column p in [0, 1]; its time is its place along the rows. A random share of the pixels, from 0 to
+    A token is a pixel; its features are its brightness b in [0, 1], the waves cos(pi k p) and sin(pi k p), k = 1 to 3,
+    of its row and its column p in [0, 1], and b times each of them, so that a mean over pixels knows where they are
+    bright; its time is its place along the rows. A random share of the pixels, from 0 to
     `dropped`, is dropped from every training batch, `test_dropped` from the test.
     """
 
@@ -45,7 +46,7 @@ class Digits(AbstractTask):
     @property
     def form(self) -> Form:
         return Form(
-            outputs=10, question=Question.LABEL, features=1 + 4 * _WAVES, span=1.0, spacing=1.0 / (_SIDE**2 - 1)
+            outputs=10, question=Question.LABEL, features=1 + 8 * _WAVES, span=1.0, spacing=1.0 / (_SIDE**2 - 1)
         )
 
     @property
@@ -53,8 +54,8 @@ class Digits(AbstractTask):
         return f"0 to {self.dropped:.0%} of the pixels dropped at random" if self.dropped else ""
 
     def presets(self) -> Mapping[str, Preset]:
-        demo = Preset(32, 2, 64, steps=3, energy=0.01, updates=500)
-        return {"demo": demo, "full": dataclasses.replace(demo, updates=3000)}
+        demo = Preset(32, 2, 64, steps=3, energy=0.002, updates=1000, lr=5e-3)
+        return {"demo": demo, "full": dataclasses.replace(demo, updates=4000)}
 
     def count(self, split: Split) -> int:
         held = {Split.VALIDATION: _VALIDATION, Split.TEST: _TEST}
@@ -83,6 +84,10 @@ class Digits(AbstractTask):
     def better(self) -> int:
         return 1
 
+    @property
+    def wording(self) -> Wording:
+        return Wording()
+
     def facts(self) -> dict[str, Any]:
         return {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST), "classes": 10}
 
@@ -99,4 +104,5 @@ def _loaded() -> tuple[Tensor, Tensor]:
     phase = math.pi * torch.cartesian_prod(place, place).unsqueeze(-1) * torch.arange(1, _WAVES + 1)
     waves = torch.stack([phase.cos(), phase.sin()], -1).flatten(1)
     order = torch.randperm(len(bright), generator=generator_of(0))
-    return torch.cat([bright, waves.expand(len(bright), -1, -1)], -1)[order], torch.tensor(labels)[order]
+    values = torch.cat([bright, waves.expand(len(bright), -1, -1), bright * waves], -1)
+    return values[order], torch.tensor(labels)[order]

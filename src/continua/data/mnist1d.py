@@ -15,7 +15,7 @@ from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.measures import label_hits
 from continua.data.sampling import check_shares, interpolated, shifted, thinned
-from continua.data.task import AbstractTask, Form, Preset, Question, Split
+from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
 
 _VALIDATION = 500
 """Of the 4,000 training samples, the last 500 are for validation where they are held out."""
@@ -95,6 +95,10 @@ class Mnist1d(AbstractTask):
     @property
     def better(self) -> int:
         return 1
+
+    @property
+    def wording(self) -> Wording:
+        return Wording()
 
     def facts(self) -> dict[str, Any]:
         counts = {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST), "classes": 10}

@@ -13,7 +13,7 @@ from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.measures import asked_errors
-from continua.data.task import AbstractTask, Form, Preset, Question, Split
+from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
 
 _SEEN = 2.0 / 3.0
 """Observations end here; what is asked reaches to 1."""
@@ -57,7 +57,7 @@ class Spirals(AbstractTask):
         return ""
 
     def presets(self) -> Mapping[str, Preset]:
-        demo = Preset(48, 4, 96, steps=3, updates=1000)
+        demo = Preset(48, 4, 96, steps=3, stem_radius=6.0, stem_gaps=True, updates=1000)
         return {"demo": demo, "full": dataclasses.replace(demo, updates=6000)}
 
     def count(self, split: Split) -> int:
@@ -78,6 +78,10 @@ class Spirals(AbstractTask):
     @property
     def better(self) -> int:
         return -1
+
+    @property
+    def wording(self) -> Wording:
+        return Wording(names=("x", "y"))
 
     def facts(self) -> dict[str, Any]:
         return {"training samples": self.samples, "test samples": self.count(Split.TEST), "seen until": _SEEN}

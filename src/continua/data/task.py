@@ -42,6 +42,9 @@ class Form:
     - `causal`: answers may depend on earlier tokens only;
     - `asks`: answers are wanted at times of their own, the batch's `positions`, observed or not;
     - `span`: token time reaches from 0 to here; `spacing`: the usual distance of neighbours in it.
+
+    Where a task asks, the first `outputs` features of a token are the values that it observes of what is asked; as many
+    behind them, if there are, say by 1 or 0 which of them are there.
     """
 
     outputs: int
@@ -62,6 +65,25 @@ class Form:
     def per_token(self) -> bool:
         """Whether there is one answer a token, or one a sequence."""
         return self.question is not Question.LABEL
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Wording:
+    """How the numbers of an answer are told to a reader.
+
+    - `names`: of the classes, or of the numbers in an answer; without them they are counted from 0;
+    - `offset`, `scale`: a number y stands for offset + scale y in the reader's units; empty where it stands for itself;
+    - `time`: what token time is, `duration`: how long [0, 1] of it takes in the reader's units;
+    - `plane`: the second and third feature of a token are its place in the square [-1, 1]^2.
+    """
+
+    names: tuple[str, ...] = ()
+    offset: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+    time: str = "token time t"
+    duration: float = 1.0
+    plane: bool = False
 
 
 class Stepping(enum.Enum):
@@ -157,6 +179,11 @@ class AbstractTask(abc.ABC):
     @abc.abstractmethod
     def better(self) -> int:
         """+1 where a higher headline is better, -1 where a lower one is."""
+
+    @property
+    @abc.abstractmethod
+    def wording(self) -> Wording:
+        """How its answers are told to a reader."""
 
     @abc.abstractmethod
     def facts(self) -> dict[str, Any]:

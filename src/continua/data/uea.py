@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -11,19 +11,26 @@ from torch.nn.utils.rnn import pad_sequence
 
 from continua.core.batch import Batch
 from continua.core.errors import reject
+from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.measures import label_hits
-from continua.data.task import AbstractTask, Form, Preset, Question, Split
+from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
 from continua.data.ts_file import LabelledSeries, read_ts
+
+_FIFTH = 5
+_ENOUGH = 10
+"""So many series, at least, are held out for validation."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Uea(AbstractTask):
-    """Series of a `..._TRAIN.ts` file for training and of `..._TEST.ts`, beside it, for validation and test.
+    """Series of a `..._TRAIN.ts` file for training and of `..._TEST.ts`, beside it, for the test.
 
-    Each feature is centred and scaled by the training file; a constant one is refused. The longest training series
-    spans token time [0, 1], shorter ones end earlier.
+    For validation a fifth of each class of the training file is held out, drawn once for all, where that makes ten
+    series or more; of a smaller file nothing can be spared, and validation reads the test file. Each feature is centred
+    and scaled by what is trained on; a constant one is refused. The longest series in training spans token time [0, 1],
+    shorter ones end earlier.
     """
 
     file: Path
@@ -34,7 +41,7 @@ class Uea(AbstractTask):
 
     @property
     def form(self) -> Form:
-        train, _ = _read(self.file)
+        train = self._part(Split.TRAIN)
         spacing = 1.0 / max(1, max(len(series) for series in train.series) - 1)
         return Form(len(train.classes), Question.LABEL, features=train.series[0].shape[1], spacing=spacing)
 
@@ -69,31 +76,60 @@ class Uea(AbstractTask):
     def better(self) -> int:
         return 1
 
+    @property
+    def wording(self) -> Wording:
+        return Wording(names=self._part(Split.TRAIN).classes)
+
     def facts(self) -> dict[str, Any]:
-        sizes = {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST)}
-        return {**sizes, "classes": list(_read(self.file)[0].classes), "validation": "the test samples"}
+        counts = {
+            "training samples": self.count(Split.TRAIN),
+            "validation samples": self.count(Split.VALIDATION),
+            "test samples": self.count(Split.TEST),
+            "classes": list(self._part(Split.TRAIN).classes),
+        }
+        borrowed = self._part(Split.VALIDATION) is self._part(Split.TEST)
+        return {**counts, "validation": "the test samples"} if borrowed else counts
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {}
 
     def _part(self, split: Split) -> LabelledSeries:
-        return _read(self.file)[0 if split is Split.TRAIN else 1]
+        return _read(self.file)[split]
 
 
 @functools.lru_cache(maxsize=2)
-def _read(file: Path) -> tuple[LabelledSeries, LabelledSeries]:
-    """Both files, centred and scaled."""
+def _read(file: Path) -> Mapping[Split, LabelledSeries]:
+    """The parts of both files, centred and scaled."""
     if not file.name.endswith("_TRAIN.ts"):
         cure = "Pass NAME_TRAIN.ts, with NAME_TEST.ts beside it."
         reject("file", str(file), "the test file is found by the name of the training file", cure)
-    train = read_ts(file)
-    test = read_ts(file.with_name(file.name.replace("_TRAIN.ts", "_TEST.ts")), train.classes)
-    if test.series[0].shape[1] != train.series[0].shape[1]:
+    whole = read_ts(file)
+    test = read_ts(file.with_name(file.name.replace("_TRAIN.ts", "_TEST.ts")), whole.classes)
+    if test.series[0].shape[1] != whole.series[0].shape[1]:
         reject("file", str(file), "training and test have different dimensions", "Pass files of one data set.")
+    held = _held(whole.labels)
+    train = _chosen(whole, [i for i in range(len(whole.labels)) if i not in held])
     every = torch.cat(train.series)
     mean, scale = every.mean(0), every.std(0)
     if not bool((scale > 0).all()):
         dimension = int((~(scale > 0)).nonzero()[0]) + 1
         reject("file", str(file), f"dimension {dimension} is constant in all rows", "Leave it out.")
-    parts = [part._replace(series=[(s - mean) / scale for s in part.series]) for part in (train, test)]
-    return parts[0], parts[1]
+
+    def scaled(part: LabelledSeries) -> LabelledSeries:
+        return part._replace(series=[(series - mean) / scale for series in part.series])
+
+    tested = scaled(test)
+    validated = scaled(_chosen(whole, sorted(held))) if held else tested
+    return {Split.TRAIN: scaled(train), Split.VALIDATION: validated, Split.TEST: tested}
+
+
+def _held(labels: Sequence[int]) -> set[int]:
+    """A fifth of the series of each class, drawn at random but always the same; none where that makes too few."""
+    order = torch.randperm(len(labels), generator=generator_of(0)).tolist()
+    by_class = {label: [i for i in order if labels[i] == label] for label in set(labels)}
+    held = {i for own in by_class.values() for i in own[: len(own) // _FIFTH]}
+    return held if len(held) >= _ENOUGH else set()
+
+
+def _chosen(whole: LabelledSeries, index: Sequence[int]) -> LabelledSeries:
+    return LabelledSeries([whole.series[i] for i in index], [whole.labels[i] for i in index], whole.classes)

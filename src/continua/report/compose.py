@@ -13,6 +13,7 @@ from continua.runs.references import Reference
 
 _ORDER = (
     "Results",
+    "Predictions",
     "Training",
     "Depth",
     "Anytime depth",

@@ -34,7 +34,7 @@ def _losses(learned: Sequence[Learned], key: str, label: str) -> Lines:
     series: list[Series] = []
     for place, one in enumerate(learned):
         if one.updates:
-            groups = grouped(_along(one, one.updates, key), one.column(one.updates, "loss"))
+            groups = grouped(_along(one, one.updates, key), _judged(one))
             series.append(Series.of(f"{one.name}, training", *groups, mark="faint", colour=place))
         if one.evaluations and "loss" in one.measures:
             x, y = _along(one, one.evaluations, key), one.measured("loss")
@@ -42,11 +42,17 @@ def _losses(learned: Sequence[Learned], key: str, label: str) -> Lines:
     lowest = min((float(np.nanmin(s.y)) for s in series if np.isfinite(s.y).any()), default=0.0)
     return Lines(
         title="Loss" if key == "update" else "Loss over training time",
-        caption="Training losses are means over neighbouring updates; bands hold eight of ten of them.",
+        caption="Training losses are means over neighbouring updates, without running costs; bands hold eight of ten.",
         x=Scale(label),
         y=Scale("loss", log=lowest > 0.0),
         series=tuple(series),
     )
+
+
+def _judged(one: Learned) -> np.ndarray:
+    """The loss of every update without the running costs, as validation reads it; older runs know only both."""
+    terminal = one.column(one.updates, "terminal")
+    return np.where(np.isfinite(terminal), terminal, one.column(one.updates, "loss"))
 
 
 def _along(one: Learned, rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:

@@ -52,7 +52,8 @@ def _array(value: np.ndarray) -> dict[str, Any]:
 
 
 def _table(table: Table) -> str:
-    words = [all(isinstance(row[i], str | None) for row in table.rows) for i in range(len(table.columns))]
+    columns = [[row[i] for row in table.rows if row[i] is not None] for i in range(len(table.columns))]
+    words = [bool(cells) and all(isinstance(cell, str) for cell in cells) for cells in columns]
     mark = [' class="word"' if word and i else "" for i, word in enumerate(words)]
     head = "".join(f'<th scope="col"{m}>{escape(name)}</th>' for name, m in zip(table.columns, mark, strict=True))
     rows = "".join(f"<tr>{_row(row, mark)}</tr>" for row in table.rows)

@@ -9,7 +9,7 @@ from continua.train.models import check_sizes, continuous, parameters_of, standa
 from continua.train.objectives import AnyObjective, AskingObjective, answers, objective_of
 from continua.train.optimisers import by_space, decayed, optimiser_name
 from continua.train.plan import Plan
-from continua.train.portrait import keep_portrait, portrait
+from continua.train.portrait import keep_portrait, portrait, prediction_section
 from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines, Silent, Together
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "optimiser_name",
     "parameters_of",
     "portrait",
+    "prediction_section",
     "resolutions",
     "solver_gap",
     "standard",

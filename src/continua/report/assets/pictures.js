@@ -38,7 +38,7 @@ function drawHeat(spec, holder) {
     canvas = node("canvas", { width: columns.length, height: rows.length }, place);
     const ratio = place.clientWidth / width;
     canvas.style.cssText = `left:${left * ratio}px;top:${top * ratio}px;width:${wide * ratio}px;height:${high * ratio}px`;
-    marks(columns, wide / 70).forEach((i) => svg("text", { x: left + ((i + 0.5) * wide) / columns.length, y: top + high + 17, "text-anchor": "middle" }, root, shown(columns[i], 3)));
+    marks(columns, wide / 70).filter((i) => Number.isFinite(columns[i])).forEach((i) => svg("text", { x: left + ((i + 0.5) * wide) / columns.length, y: top + high + 17, "text-anchor": "middle" }, root, shown(columns[i], 3)));
     marks(rows, high / 44).forEach((i) => svg("text", { x: left - 7, y: top + high - ((i + 0.5) * high) / rows.length + 4, "text-anchor": "end" }, root, shown(rows[i], 3)));
     svg("text", { class: "label", x: left + wide, y: top + high + 36, "text-anchor": "end" }, root, spec.x.label);
     svg("text", { class: "label", x: 0, y: 12 }, root, spec.y.label);

@@ -16,11 +16,12 @@ from continua.train.objectives import AnyObjective, AskingObjective
 from continua.train.portrait.costates import costate_section
 from continua.train.portrait.depth import depth_section
 from continua.train.portrait.heads import heads_section
+from continua.train.portrait.predictions import prediction_section
 from continua.train.portrait.resolution import resolution_section
 from continua.train.portrait.sitter import Sitter
 from continua.train.portrait.tokens import attention_section, trajectory_section
 
-__all__ = ["keep_portrait", "portrait", "resolution_section"]
+__all__ = ["keep_portrait", "portrait", "prediction_section", "resolution_section"]
 
 
 def portrait(

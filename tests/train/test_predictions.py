@@ -1,0 +1,113 @@
+"""What a report shows of a model's answers is what the model answers, beside the truth, in the reader's units."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import confusion_matrix
+
+from continua.data import Burgers, Csv, Darcy, Digits, Preset, Spirals, Split, Text
+from continua.report import report_page
+from continua.runs.figures import Table, keep_section
+from continua.runs.folder import Run
+from continua.train import continuous, prediction_section, standard
+
+SMALL = Preset(8, 2, 8, modes=2, steps=1)
+
+
+def model_for(task):
+    torch.manual_seed(0)
+    return continuous(task.form, SMALL)
+
+
+@pytest.fixture(scope="module")
+def csv_file(tmp_path_factory):
+    file = tmp_path_factory.mktemp("csv") / "waves.csv"
+    rows = [f"{2.0 * i},{50 + 20 * np.sin(0.3 * i)},{'' if i % 7 == 3 else np.cos(0.2 * i)}" for i in range(240)]
+    file.write_text("\n".join(["t,warm,wet", *rows]))
+    return file
+
+
+def test_confusions_are_those_of_scikit_learn():
+    task = Digits()
+    model = model_for(task)
+    section = prediction_section(task, {"ours": model})
+    (table,) = section.figures
+    batch = task.batch(Split.TEST, torch.arange(task.count(Split.TEST)))
+    with torch.no_grad():
+        answer = model.eval()(*batch.inputs).argmax(-1)
+    expected = confusion_matrix(batch.targets, answer, labels=range(10))
+    assert isinstance(table, Table) and table.columns == ("label", *map(str, range(10)), "right")
+    np.testing.assert_array_equal([[cell or 0 for cell in row[1:-1]] for row in table.rows], expected)
+    np.testing.assert_allclose([row[-1] for row in table.rows], np.diag(expected) / expected.sum(1))
+
+
+def test_series_are_drawn_through_their_observations_in_the_units_of_the_file(csv_file):
+    task = Csv(csv_file, window=16)
+    model = model_for(task)
+    figures = prediction_section(task, {"ours": model}).figures
+    assert [f.title for f in figures[:2]] == ["warm, test sequence 1", "wet, test sequence 1"] and len(figures) == 6
+    assert model.training
+    predicted, truth, seen = figures[1].series
+    batch = task.batch(Split.TEST, torch.arange(1))
+    assert len(predicted.x) > 50 and predicted.x[0] == 0.0
+    # 16 rows, two time units apart, of the file's last fifth
+    assert truth.x.tolist() == pytest.approx((30.0 * batch.positions[0]).tolist())
+    rows = 192 + (np.concatenate([truth.x, seen.x]) / 2.0).round().astype(int)
+    np.testing.assert_allclose(np.concatenate([truth.y, seen.y]), np.cos(0.2 * rows), atol=1e-5)
+    assert not any(row % 7 == 3 for row in rows)  # a missing value is not drawn
+    asked = batch.positions[:, :1]
+    with torch.no_grad():
+        own = float(model.eval().ask(asked, *batch.inputs)[0, 0, 1])
+    near = np.interp(truth.x[0], predicted.x, predicted.y)
+    assert near == pytest.approx(task.wording.offset[1] + task.wording.scale[1] * own, abs=0.02)
+
+
+def test_spirals_have_a_curve_for_each_coordinate_and_model():
+    task = Spirals(samples=20)
+    ours = model_for(task)
+    baseline = standard(task.form, SMALL, sum(p.numel() for p in ours.parameters()))
+    figures = prediction_section(task, {"continuous": ours, "standard": baseline}).figures
+    assert [f.title for f in figures] == [f"{c}, test sequence {i}" for i in (1, 2, 3) for c in "xy"]
+    assert [s.name for s in figures[0].series] == ["continuous, predicted", "standard, predicted", "true", "observed"]
+    batch = task.batch(Split.TEST, torch.arange(3))
+    assert figures[3].notes[0].at == pytest.approx(float(batch.inputs[1][1][batch.inputs[2][1]].max()))
+    np.testing.assert_allclose(figures[3].series[2].y, batch.targets[1, :, 1])
+
+
+def test_functions_are_drawn_over_what_was_given():
+    task = Burgers(points=16, samples=20)
+    model = model_for(task)
+    figures = prediction_section(task, {"ours": model}).figures
+    batch = task.batch(Split.TEST, torch.arange(5))
+    with torch.no_grad():
+        answer = model.eval()(*batch.inputs)
+    predicted, truth, given = figures[2].series
+    np.testing.assert_allclose(predicted.y, answer[2, :, 0], atol=1e-6)
+    np.testing.assert_allclose(truth.y, batch.targets[2, :, 0])
+    np.testing.assert_allclose(given.y, batch.inputs[0][2, :, 0])
+
+
+def test_fields_stand_in_their_places_beside_their_error(tmp_path):
+    task = Darcy(points=8, samples=40)
+    model = model_for(task)
+    section = prediction_section(task, {"a": model, "b": model})
+    (heat,) = section.figures
+    assert heat.values.shape == (2, 6, 8, 26) and heat.panels == ("a", "b")
+    batch = task.batch(Split.TEST, torch.arange(6))
+    with torch.no_grad():
+        answer = model.eval()(*batch.inputs)
+    true, predicted, error = heat.values[0, 4, :, :8], heat.values[0, 4, :, 9:17], heat.values[0, 4, :, 18:]
+    for token in (0, 13, 63):
+        x, y = ((batch.inputs[0][4, token, 1:] + 1.0) * 4.0 - 0.5).round().long().tolist()
+        assert heat.columns[x] == pytest.approx(float(batch.inputs[0][4, token, 1]))
+        assert true[y, x] == pytest.approx(float(batch.targets[4, token, 0]))
+        assert predicted[y, x] == pytest.approx(float(answer[4, token, 0]), abs=1e-6)
+    np.testing.assert_allclose(error, np.abs(true - predicted))
+    run = Run.begin(tmp_path / "run", "train", {"task": "darcy"})
+    keep_section(run, "answers", section)
+    assert "pressure u" in report_page([run.folder]).html()
+
+
+def test_text_is_left_to_generation(tmp_path):
+    (tmp_path / "tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 40)
+    assert prediction_section(Text(tmp_path / "tale.txt", context=16), {}) is None
