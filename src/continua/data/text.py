@@ -62,7 +62,7 @@ class Text(AbstractTask):
         Its AdamW too: rate 1e-3 falling to 1e-4, a rise over the first twentieth, betas (0.9, 0.99), decay 0.1.
         """
         sizes = Preset(
-            128, 4, 512, modes=4, updates=2000, batch=12, lr=1e-3, decay=0.1, warmup=0.05, floor=0.1, b2=0.99
+            128, 4, 512, modes=4, depth=2.0, updates=2000, batch=12, lr=1e-3, decay=0.1, warmup=0.05, floor=0.1, b2=0.99
         )
         return {"demo": sizes, "full": dataclasses.replace(sizes, updates=10_000)}
 
