@@ -214,3 +214,34 @@ def test_the_nearest_column_is_named(tmp_path):
         _ = Csv(file, columns=("depth", "depth")).form
     table = read_csv(file, id="hours", columns=("depth",))
     assert [float(series.times[0]) for series in table.series] == [row[1] for row in waves(100)]  # height: no id
+
+
+def test_training_holds_out_other_rows_every_time(tmp_path):
+    rows = [list(row) for row in waves(160)]
+    for row in rows[3::7]:
+        row[2] = "nan"
+    task = Csv(written(tmp_path / "gaps.csv", rows), window=24)
+    plain = task.batch(Split.TRAIN, torch.arange(5))
+    batches = [task.augmented(plain, torch.Generator().manual_seed(seed)) for seed in range(8)]
+
+    def known(batch, sequence):
+        """All that a batch tells of a window: time, and each column's value and whether it is there."""
+        values, times, present = (each[sequence] for each in batch.inputs)
+        asked = torch.cat([batch.targets[sequence], torch.ones_like(batch.targets[sequence])], -1)
+        told = torch.cat([torch.cat([times[present], batch.positions[sequence]])[:, None],
+                          torch.cat([values[present], asked])], -1)  # fmt: skip
+        return told[told[:, 0].argsort()]
+
+    held = set()
+    for batch in batches:
+        values, times, present = batch.inputs
+        assert values.shape == plain.inputs[0].shape and torch.equal(present, plain.inputs[2])
+        assert torch.equal(batch.positions[:, 3:], plain.positions[:, 3:])  # what lies beyond stays
+        assert torch.equal(batch.targets[:, 3:], plain.targets[:, 3:])
+        for sequence in range(5):
+            assert torch.equal(known(batch, sequence), known(plain, sequence))
+            seen, asked = times[sequence][present[sequence]], batch.positions[sequence, :3]
+            assert bool((seen.diff() > 0).all()) and bool((asked.diff() > 0).all())
+            assert bool((asked > seen[0]).all()) and bool((asked < seen[-1]).all())
+        held.add(tuple(batch.positions[0, :3].tolist()))
+    assert len(held) > 5

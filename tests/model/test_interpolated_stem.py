@@ -77,6 +77,20 @@ def test_sequences_of_one_clock_are_heard_as_each_alone(gaps):
     assert torch.allclose(stem(trained), together, atol=1e-13)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("jvp", [torch.func.jvp, torch.autograd.functional.jvp], ids=["forward", "backward"])
+def test_times_that_are_equal_may_move_apart(jvp):
+    torch.manual_seed(0)
+    stem, cloud = InterpolatedStem(2, radius=0.3, outputs=3), of_one_clock(cloud_of())
+
+    def heard(times: torch.Tensor) -> torch.Tensor:
+        return stem(Cloud(cloud.points, cloud.mass, times))
+
+    times, direction, h = cloud.positions.clone(), torch.randn(3, 9), 1e-6
+    slope = (heard(times + h * direction) - heard(times - h * direction)) / (2.0 * h)
+    assert torch.allclose(jvp(heard, (times,), (direction,))[1], slope, atol=1e-6)
+
+
 @pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 def test_it_is_the_integral_of_kernel_and_interpolant(causal, gaps):

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.forward_ad import unpack_dual
 
 from continua.core.errors import reject
 from continua.core.shapes import Float, Int, Tensor
@@ -100,8 +101,10 @@ def interpolant(
 
 def _one_clock(heard: Tensor, times: Float[Tensor, "batch tokens"], asked: Float[Tensor, "batch asked"]) -> bool:
     """Whether all sequences are sampled, and asked, at the same times: one interpolation then serves them all."""
-    if times.requires_grad or asked.requires_grad or torch.compiler.is_compiling():
-        return False
+    if torch.compiler.is_compiling() or any(
+        t.requires_grad or unpack_dual(t).tangent is not None for t in (times, asked)
+    ):
+        return False  # times that move may move apart
     return all(bool((rows == rows[:1]).all()) for rows in (heard, times, asked))
 
 
