@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from continua.data import Csv, Question, Split, read_csv
+from continua.data.asked import redrawn, rescaled
 
 
 def written(file, rows, header=("t", "x", "y")):
@@ -222,7 +223,7 @@ def test_training_holds_out_other_rows_every_time(tmp_path):
         row[2] = "nan"
     task = Csv(written(tmp_path / "gaps.csv", rows), window=24)
     plain = task.batch(Split.TRAIN, torch.arange(5))
-    batches = [task.augmented(plain, torch.Generator().manual_seed(seed)) for seed in range(8)]
+    batches = [redrawn(plain, torch.Generator().manual_seed(seed)) for seed in range(8)]
 
     def known(batch, sequence):
         """All that a batch tells of a window: time, and each column's value and whether it is there."""
@@ -245,3 +246,24 @@ def test_training_holds_out_other_rows_every_time(tmp_path):
             assert bool((asked > seen[0]).all()) and bool((asked < seen[-1]).all())
         held.add(tuple(batch.positions[0, :3].tolist()))
     assert len(held) > 5
+
+
+def test_columns_are_moved_and_stretched_with_their_answers(tmp_path):
+    rows = [list(row) for row in waves(160)]
+    for row in rows[3::7]:
+        row[2] = "nan"
+    task = Csv(written(tmp_path / "gaps.csv", rows), window=24)
+    plain = task.batch(Split.TRAIN, torch.arange(5))
+    moved = rescaled(plain, 0.4, 0.2, torch.Generator().manual_seed(0))
+    there, slopes = plain.inputs[0][..., 2:], set()
+    assert torch.equal(moved.inputs[0][..., 2:], there) and torch.equal(moved.positions, plain.positions)
+    for sequence in range(5):
+        for column in range(2):
+            seen = there[sequence, :, column] > 0
+            old, new = (torch.cat([b.inputs[0][sequence, seen, column], b.targets[sequence, :, column]]).numpy()
+                        for b in (plain, moved))  # fmt: skip
+            slope, level = np.polyfit(old.astype(float), new.astype(float), 1)
+            assert np.allclose(slope * old + level, new, atol=1e-5) and 0.3 < slope < 3.0
+            assert bool((moved.inputs[0][sequence, ~seen, column] == 0).all())
+            slopes.add(round(slope, 4))
+    assert len(slopes) == 10

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
@@ -14,10 +13,14 @@ from continua.core.batch import Batch
 from continua.core.errors import reject
 from continua.core.seeds import branched, generator_of
 from continua.core.shapes import Float, Int, Tensor
+from continua.data.asked import redrawn, rescaled, token
 from continua.data.csv_file import read_csv
 from continua.data.csv_windows import Windows, askable, fitting_window, seen_of, windows_of
 from continua.data.measures import asked_errors
 from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
+
+_LEVEL, _SPREAD = 0.4, 0.2
+"""How far a column is moved in training, in its own deviations, and by which share it is stretched."""
 
 
 @final
@@ -59,12 +62,13 @@ class Csv(AbstractTask):
 
     @property
     def augmentation(self) -> str:
-        return "the rows that are held out are drawn anew in every update"
+        anew = "the rows that are held out are drawn anew in every update"
+        return f"{anew}, the columns of a window moved by about {_LEVEL} and stretched by about {_SPREAD:.0%} at random"
 
     def presets(self) -> Mapping[str, Preset]:
         batch = min(32, self.count(Split.TRAIN))
-        demo = Preset(48, 4, 96, steps=3, stem_radius=6.0, stem_gaps=True, updates=1000, batch=batch)
-        return {"demo": demo, "full": dataclasses.replace(demo, updates=6000)}
+        demo = Preset(48, 4, 96, steps=3, stem_radius=6.0, stem_gaps=True, updates=500, batch=batch)
+        return {"demo": demo, "full": dataclasses.replace(demo, updates=2000)}
 
     def count(self, split: Split) -> int:
         return len(self._windows.starts[split])
@@ -78,28 +82,8 @@ class Csv(AbstractTask):
         return Batch(inputs, torch.stack(targets), positions=torch.stack(asked))
 
     def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """Other rows held out of the seen part; else a file of a few thousand rows is learnt by heart."""
-        values, times, present = batch.inputs
-        assert batch.targets is not None and batch.positions is not None
-        held = batch.targets.shape[1] // 2  # the rows between come first, those beyond stay
-        pool = torch.cat([values, _token(batch.targets[:, :held])], 1)
-        clock = torch.cat([times, batch.positions[:, :held]], 1)
-        there = torch.cat([present, torch.ones_like(present[:, :1]).expand(-1, held)], 1)
-        order = clock.masked_fill(~there, math.inf).argsort(1)
-        pool, clock, there = pool.take_along_dim(order.unsqueeze(-1), 1), clock.gather(1, order), there.gather(1, order)
-        index, last = torch.arange(there.shape[1]), there.sum(1, keepdim=True) - 1
-        complete = (pool[..., self.form.outputs :] > 0).all(-1) & there & (index > 0) & (index < last)
-        drawn = torch.rand(there.shape, generator=generator).masked_fill(~complete, -1.0).topk(held, 1).indices
-        seen = there & ~torch.zeros_like(there).scatter(1, drawn, True)
-        kept = (~seen).byte().argsort(dim=1, stable=True)[:, : times.shape[1]]
-        present, asked = seen.gather(1, kept), drawn.sort(1).values
-        tokens = pool.take_along_dim(kept.unsqueeze(-1), 1).masked_fill(~present.unsqueeze(-1), 0.0)
-        targets = pool[..., : self.form.outputs].take_along_dim(asked.unsqueeze(-1), 1)
-        return Batch(
-            (tokens, clock.gather(1, kept).masked_fill(~present, 0.0), present),
-            torch.cat([targets, batch.targets[:, held:]], 1),
-            positions=torch.cat([clock.gather(1, asked), batch.positions[:, held:]], 1),
-        )
+        """Else a file of a few thousand rows is learnt by heart."""
+        return redrawn(rescaled(batch, _LEVEL, _SPREAD, generator), generator)
 
     def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
         return asked_errors(output, targets)
@@ -151,7 +135,7 @@ class Csv(AbstractTask):
         rows = seen.nonzero()[:, 0]
         if self.dropped:
             rows = _some(rows, max(2, round(len(rows) * (1.0 - self.dropped))), generator)
-        return _token(values[rows]), times[rows], times[asked], values[asked]
+        return token(values[rows]), times[rows], times[asked], values[asked]
 
 
 @functools.lru_cache(maxsize=2)
@@ -172,11 +156,6 @@ def _notes(windows: Windows) -> Iterator[str]:
         yield f"columns without numbers are left out: {', '.join(windows.left_out)}"
     if windows.short and windows.split_by == "series":
         yield f"{windows.short} series shorter than a window of {windows.size} rows are left out"
-
-
-def _token(values: Float[Tensor, "*rows columns"]) -> Float[Tensor, "*rows features"]:
-    """Each column's value, 0 where it is missing, and each column's 1 or 0 for there or missing."""
-    return torch.cat([values.nan_to_num(0.0), (~values.isnan()).to(values.dtype)], -1)
 
 
 def _some(rows: Int[Tensor, " all"], count: int, generator: torch.Generator) -> Int[Tensor, " some"]:
