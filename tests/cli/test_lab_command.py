@@ -1,15 +1,21 @@
 """`continua lab`: list, run, report; single questions; refusals."""
 
+import html
 import io
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from continua.cli.lab import EXPERIMENTS
 from continua.cli.lab_list import list_experiments
+from continua.cli.lab_overview import Unfinished, measuring, unfinished
 from continua.cli.main import main
+from continua.core.errors import SolveError
 from continua.lab import Finished, Shelf
+from continua.runs import Run
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
 
@@ -67,7 +73,7 @@ def test_results_are_kept_and_reported(capsys, tmp_path):
     assert first["verdict"] == "holds"
 
 
-class KilledError(Exception):
+class KilledError(BaseException):
     """Ends a sweep in the middle, as a kill does: nothing is written any more."""
 
 
@@ -104,6 +110,54 @@ def test_a_report_after_a_kill_says_what_is_incomplete_and_how_to_go_on(capsys, 
     assert "1 of them hold" in page and f"Incomplete: {name}." in page and " · running · " in page
 
 
+def test_a_full_verdict_closes_a_quick_run_that_was_killed(tmp_path):
+    run = Run.begin(tmp_path / "lab", "lab", {})
+    chosen = [EXPERIMENTS["clusters"], EXPERIMENTS["mean-field"]]
+
+    def left():
+        return [(one.experiment, one.quick) for one in unfinished(run, EXPERIMENTS)]
+
+    for quick in (True, False):
+        with pytest.raises(KilledError), measuring(run, chosen, quick):
+            raise KilledError
+    run.record("experiment", experiment="clusters", quick=True)
+    assert left() == [("mean-field", True), ("mean-field", False), ("clusters", False)]
+    run.record("experiment", experiment="mean-field", quick=False)
+    assert left() == [("clusters", False)]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "state"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (SolveError("no step is short enough", 0.5, "Try."), 2, "failed")],
+)
+def test_a_sweep_that_does_not_reach_its_end_says_so(error, code, state, tmp_path, monkeypatch, capsys):
+    def stopped(*_):
+        raise error
+
+    monkeypatch.setattr(Finished, "of", stopped)
+    assert main(["lab", "run", "clusters", "--quick", "--folder", str(tmp_path / "lab")]) == code
+    assert Run.open(tmp_path / "lab").manifest["state"] == state
+    assert capsys.readouterr().err.strip().startswith("continua: ")
+
+
+def test_commands_and_paths_of_an_odd_folder_can_be_copied(tmp_path, monkeypatch, capsys):
+    """Brackets are no markup, a space is quoted, and a folder that is not the usual one is named."""
+    monkeypatch.chdir(tmp_path)
+    folder = "my lab [bold]"
+    assert main(["lab", "report", "--folder", folder]) == 2
+    begun = capsys.readouterr().err.split("`")[1]
+    assert begun == f"continua lab run clusters --quick --folder '{folder}'"
+    words = shlex.split(begun.replace("clusters", "lions-derivative"))
+    assert main(words[1:]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"kept in {folder}; `continua lab report --folder '{folder}'` tells all of it"
+    assert main(shlex.split(last.split("`")[1])[1:]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"report: {folder}/report.html"
+    page = html.unescape((tmp_path / folder / "report.html").read_text())
+    assert f"continua lab run lions-derivative --quick --folder '{folder}'" in page
+    assert Unfinished("clusters", False, 1, 2, Path("a b")).command == "continua lab run clusters --folder 'a b'"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -125,6 +179,9 @@ def test_a_report_after_a_kill_says_what_is_incomplete_and_how_to_go_on(capsys, 
         (["report", "--folder", "nowhere"], "nothing was measured there yet"),
         (["report", "clusters"], "Leave the name out"),
         (["run"], "the lab needs to know what to run"),
+        (["list", "--tokens", "3"], "--tokens = 3: `lab list` does not read it"),
+        (["list", "--folder", "here"], "--folder = 'here': `lab list` does not read it"),
+        (["report", "--quick"], "--quick = True: `lab report` does not read it"),
     ],
 )
 def test_mistakes_are_one_line(words, said, capsys, monkeypatch, tmp_path):

@@ -6,11 +6,16 @@ from pathlib import Path
 import pytest
 import tyro
 
+from continua.cli.ending import ended
 from continua.cli.main import COMMANDS, main
-from continua.cli.tasks import PRESETS
-from continua.cli.words import check_words
-from continua.data import Burgers, Darcy, Digits, Mnist1d, Spirals, Text
+from continua.cli.report import Report
+from continua.cli.tasks import PRESETS, TASKS, preset_of
+from continua.cli.train import Train
+from continua.cli.words import arranged
+from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
+from continua.data.task import Preset
 from continua.runs import Run
+from continua.train import Interrupted
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +56,12 @@ def quiet_environment(monkeypatch, tmp_path):
         ("lab lst", "ACTION = 'lst': there is no such action. Did you mean 'list'?"),
         ("lab run cluster", "NAME = 'cluster': there is no such experiment. Did you mean 'clusters'?"),
         ("lab list --json=3", "--json = '3': this option takes no value."),
+        ("train \u2014lr 3", "'\u2014lr' begins with a long dash, and options with two short ones. Write --lr."),
+        ("train -\u2013lr=3", "Write --lr=3."),
+        ("train --lr -Infinity", "--lr = -inf: this is no finite number."),
+        ("train text --text=", "--text = '': this is empty. Pass a path, or leave the option out."),
+        ("train csv --series=", "--series = '': this is empty."),
+        ("bench --folder=", "--folder = '': this is empty."),
         ("bench sped", "NAME = 'sped': there is no such benchmark. Did you mean 'speed'?"),
     ],
 )
@@ -73,6 +84,7 @@ def test_wrong_words_are_one_line_in_one_style(words, told, capsys):
         "generate run --prompt=--help --stop -1 --temperature 2",
         "generate run --prompt None",
         "report a b c --out page.html",
+        "generate run --prompt -Infinity --stop=-NaN",
         "report --out page.html -- -a",
         "lab run clusters --beta -4 --time 1e3 --json",
     ],
@@ -80,11 +92,35 @@ def test_wrong_words_are_one_line_in_one_style(words, told, capsys):
 def test_words_that_tyro_reads_are_not_refused(words):
     name, *rest = words.split()
     kind = COMMANDS[name].load()
-    tyro.cli(kind, args=rest)
-    check_words(name, kind, rest)
+    assert tyro.cli(kind, args=arranged(name, kind, rest)) == tyro.cli(kind, args=rest)
 
 
-@pytest.mark.parametrize("words", [["help"], ["help", "solve"], ["solve", "--tokns", "3", "--help"]])
+def test_words_stand_where_they_like(capsys):
+    """tyro takes the words of one place only side by side."""
+    kind = COMMANDS["report"].load()
+    words = arranged("report", kind, ["a", "--out", "p.html", "b", "--", "--c"])
+    assert tyro.cli(kind, args=words) == kind((Path("a"), Path("b"), Path("--c")), Path("p.html"))
+    assert main(["report", "a", "--out", "p.html", "b"]) == 2
+    assert capsys.readouterr().err.startswith("continua: RUN = 'a': there is no such folder")
+    assert main(["report", "a", ""]) == 2
+    assert capsys.readouterr().err.startswith("continua: RUN = '': this is empty. Pass a path.")
+
+
+def test_one_file_of_options_and_none_behind_dashes(capsys):
+    Path("a.toml").write_text("updates = 3\n")
+    Path("b.toml").write_text('updates = 4\nfolder = ""\n')
+    assert main(["train", "--config", "a.toml", "--config=b.toml"]) == 2
+    assert "--config = 'b.toml': 'a.toml' is given before it. Pass one file" in capsys.readouterr().err
+    assert main(["train", "--config", "b.toml"]) == 2
+    assert "folder = '': this is empty (b.toml). Write a path" in capsys.readouterr().err
+    for word in ("--config=a.toml", "--config"):
+        assert main(["train", "--", word]) == 2
+        assert f"TASK = '{word}': there is no such task" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["help"], ["help", "--help"], ["help", "-h"], ["help", "solve"], ["solve", "--tokns", "3", "--help"]]
+)
 def test_help_is_given_whatever_else_is_said(words, capsys):
     try:
         code = main(words)
@@ -141,9 +177,72 @@ def test_a_folder_that_is_a_file_is_refused_before_anything_is_computed(command,
     assert printed.out == "" and "--folder = 'file': nothing can be written there" in printed.err
 
 
-@pytest.mark.parametrize("task", [Mnist1d(), Text(), Digits(), Spirals(), Burgers(), Darcy()])
+@pytest.mark.parametrize("task", ["mnist1d", "text", "digits", "spirals", "burgers", "darcy", "uea", "csv"])
 def test_every_task_has_the_presets_of_the_command_line(task):
-    assert tuple(task.presets()) == PRESETS
+    assert set(TASKS) == set(_BUILT)
+    assert tuple(_BUILT[task]().presets()) == PRESETS
+
+
+def _series() -> Csv:
+    Path("presets.csv").write_text("t,y\n" + "".join(f"{i},{i % 3}\n" for i in range(50)))
+    return Csv(Path("presets.csv"))
+
+
+def _archive() -> Uea:
+    for part in ("TRAIN", "TEST"):
+        Path(f"A_{part}.ts").write_text("@classLabel true a b\n@data\n" + "1,2,3:a\n2,1,0:b\n" * 8)
+    return Uea(Path("A_TRAIN.ts"))
+
+
+_BUILT = {"mnist1d": Mnist1d, "text": Text, "digits": Digits, "spirals": Spirals, "burgers": Burgers, "darcy": Darcy,
+          "uea": _archive, "csv": _series}  # fmt: skip
+
+
+def test_a_preset_that_a_task_lacks_is_refused(monkeypatch):
+    monkeypatch.setattr(Spirals, "presets", lambda self: {"demo": Preset()})
+    with pytest.raises(ValueError, match="--preset = 'full': there is no such preset"):
+        preset_of(Train("spirals", preset="full"), Spirals())
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        ("train --updates 0", "Pass --updates >= 1."),
+        ("train --lr 0", "Pass --lr > 0."),
+        ("train --b2 1", "Pass 0 <= --b2 < 1."),
+        ("solve --rtol -1", "Pass more, such as --rtol 1e-6."),
+        ("solve --rtol 1e-17", "Pass more, such as --rtol 1e-6."),
+        ("solve --depth 0", "Pass --depth > 0"),
+    ],
+)
+def test_cures_are_options_and_come_before_anything_else(words, cure, capsys):
+    assert main(words.split()) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and cure in printed.err
+
+
+def test_commands_for_copying_quote_what_has_a_space(capsys):
+    folder = Path("my run")
+    run = Run.begin(folder, "train", {"task": "spirals"})
+    assert main(["train", "spirals", "--folder", "my run"]) == 2
+    assert "`continua train --resume 'my run'`." in capsys.readouterr().err
+    with pytest.raises(Interrupted, match=r"Go on with: continua train --resume 'my run'$"), ended(run):
+        raise KeyboardInterrupt
+    run.end("finished")
+    assert main(["train", "--resume", "my run"]) == 2
+    assert "`continua report 'my run'`." in capsys.readouterr().err
+    assert main(["report", "my run", "--out", "my run"]) == 2
+    assert "Name a file in it: --out 'my run/report.html'." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("said", ["CUDA out of memory. Tried to allocate 2 GiB.", "can't allocate memory: 9 bytes"])
+def test_memory_of_any_device_may_be_too_small(said, monkeypatch, capsys):
+    def full(*_):
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(Report, "run", full)
+    assert main(["report", "a"]) == 1
+    assert "not enough memory" in capsys.readouterr().err
 
 
 def test_a_text_whose_test_is_too_short_leaves_no_run(capsys):
@@ -167,7 +266,10 @@ def test_sizes_that_no_memory_holds_are_one_line(capsys):
         (["train", "--resume", "own.csv"], "--resume = 'own.csv': this is a file"),
         (["eval", "own.csv"], "RUN = 'own.csv': this is a file"),
         (["generate", "absent"], "RUN = 'absent': there is no such folder"),
-        (["report", "taken", "--out", "own.csv/page.html"], "--out = 'own.csv': nothing can be written there"),
+        (
+            ["report", "taken", "--out", "own.csv/page.html"],
+            "--out = 'own.csv/page.html': nothing can be written there (own.csv is a file)",
+        ),
         (["train", "--config", "tables.toml"], "train = {'lr': 0.1}: this is a table (tables.toml). Write its keys"),
         (["train", "--config", "."], "--config = '.': this is a folder"),
         (["train", "--config", "large.toml"], f"updates = {2**70}: this number is too large (large.toml)"),

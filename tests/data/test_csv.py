@@ -191,6 +191,39 @@ def test_the_window_fits_most_series(tmp_path):
     assert facts["notes"] == ["2 series shorter than a window of 20 rows are left out"]
 
 
+@pytest.mark.parametrize("lengths", [(1000, 9, 1000), (1000, 1000, 9), (1000, 30, 1000, 30), (1000, 1000, 9, 9, 9)])
+def test_short_series_do_not_shrink_the_window_of_long_ones(tmp_path, lengths):
+    rows = [(f"s{place}", *row) for place, count in enumerate(lengths) for row in waves(count)]
+    task = Csv(written(tmp_path / "few.csv", rows, ("who", "t", "x", "y")), id="who")
+    facts = task.facts()
+    assert facts["rows in a window"] == 64 and facts["split by"] == "time"
+    counts = {split: task.count(split) for split in Split}  # of 600, 200 and 200 rows, twice
+    assert counts == {Split.TRAIN: 2 * (600 - 63), Split.VALIDATION: 2 * 9, Split.TEST: 2 * 9}
+
+
+def test_one_long_series_does_not_push_out_many_short_ones(tmp_path):
+    lengths = [*[40] * 30, 1000]
+    rows = [(f"s{place}", *row) for place, count in enumerate(lengths) for row in waves(count)]
+    facts = Csv(written(tmp_path / "many.csv", rows, ("who", "t", "x", "y")), id="who").facts()
+    assert facts["rows in a window"] == 40 and facts["split by"] == "series" and facts["notes"] == []
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_may_end_as_on_any_system(tmp_path, end):
+    file = tmp_path / "lines.csv"
+    file.write_bytes(end.join(["t,x", "0,1", "", "1,2", ""]).encode())
+    (series,) = read_csv(file).series
+    assert series.rows == [2, 4] and series.values.tolist() == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize("cell", ["", "7"])
+def test_columns_offered_for_copying_are_quoted(tmp_path, cell):
+    rows = [(i, i % 3, i % 5, cell) for i in range(100)]
+    file = written(tmp_path / "level.csv", rows, ("t", "sea level", "x", "flat"))
+    with pytest.raises(ValueError, match="Learn the others: --columns 'sea level,x'"):
+        _ = Csv(file).form
+
+
 def test_what_is_missing_or_left_out_is_counted(tmp_path):
     rows = [("" if i % 5 == 0 else x, t, "nan" if i % 7 == 0 else y, "ok") for i, (t, x, y) in enumerate(waves(200))]
     facts = Csv(written(tmp_path / "gaps.csv", rows, ("x", "t", "y", "note"))).facts()

@@ -1,5 +1,6 @@
 """AdamW in the eigenbasis of the modes: its formula written out with numpy and scipy, and what follows from it."""
 
+import copy
 import math
 
 import numpy as np
@@ -238,6 +239,39 @@ def test_a_state_of_another_axis_is_refused(wrapped):
     again = optimiser(-4)
     again.load_state_dict(saved.state_dict())
     assert torch.equal(again.state[again.param_groups[0]["params"][0]]["m"], saved.state_dict()["state"][0]["m"])
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["alone", "in a composite"])
+def test_a_state_without_an_axis_is_of_the_first(wrapped):
+    """States of earlier versions know neither axis nor interval: they go on where their optimiser would have."""
+    grads = list(gradients((3, 3, 2, 5), 4))
+
+    def optimiser(axis=-4):
+        p = nn.Parameter(start((3, 3, 2, 5)))
+        made = ModalAdamW([p], axis=axis, interval=3)
+        return p, Composite({"modes": made}) if wrapped else made
+
+    def step(p, made, g):
+        p.grad = g.clone()
+        made.step()
+
+    p, saved = optimiser()
+    for g in grads[:2]:
+        step(p, saved, g)
+    old = saved.state_dict()
+    old["param_groups"] = [{k: v for k, v in g.items() if k not in ("axis", "interval")} for g in old["param_groups"]]
+    q, again = optimiser()
+    with torch.no_grad():
+        q.copy_(p)
+    again.load_state_dict(copy.deepcopy(old))
+    assert (again.param_groups[0]["axis"], again.param_groups[0]["interval"]) == (-4, 3)
+    assert "axis" not in old["param_groups"][0]
+    for g in grads[2:]:
+        step(p, saved, g)
+        step(q, again, g)
+    assert torch.equal(p, q)
+    with pytest.raises(ValueError, match=r"\['axis'\] = -4: the optimiser turns axis -3"):
+        optimiser(-3)[1].load_state_dict(old)
 
 
 def test_multipliers_have_frequencies_as_their_modes():

@@ -23,6 +23,9 @@ def test_the_first_sequences_are_those_of_a_batch_without_the_others():
     torch.testing.assert_close(few.measure.log_own, alone.measure.log_own)
     plain = Cloud(points).first(1)
     assert torch.equal(plain.points, points[:1]) and plain.mass is plain.positions is plain.present is None
+    for count in (0, -1):
+        with pytest.raises(ValueError, match=f"count = {count}: a cloud needs at least one"):
+            Cloud(points).first(count)
 
 
 def test_a_cloud_holds_what_it_was_given():

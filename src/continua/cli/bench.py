@@ -74,7 +74,8 @@ class Bench:
                 outcome = benchmark.run()
             console.print(_rows(outcome), _ratios(outcome, judged=not self.quick))
             words = ["continua", "bench", name, *(["--quick"] if self.quick else [])]
-            console.print(f"written: {written(self.folder, name, words, benchmark, outcome)}\n", soft_wrap=True)
+            kept = written(self.folder, name, words, benchmark, outcome)
+            console.print(f"written: {kept}\n", markup=False, highlight=False, soft_wrap=True)
             missed += (
                 [] if self.quick else [f"{name}: {r.name} = {_shown(r.value)}" for r in outcome.ratios if not r.holds]
             )

@@ -10,7 +10,7 @@ from typing import Any
 import tyro
 
 from continua.cli.choices import meant
-from continua.cli.words import LARGEST, kinds_of
+from continua.cli.words import LARGEST, before_dashes, kinds_of
 from continua.core.errors import ArgumentError, reject
 
 _OTHERWISE = {"window": "context", "file": "series", "run": "resume"}
@@ -35,19 +35,20 @@ def told(error: Exception, kind: type[Any]) -> str:
 
 
 def configured(kind: type[Any], words: list[str]) -> tuple[Any, list[str]]:
-    """The options of the file after `--config`, as an object with all others at their defaults, and the other words.
+    """The options of the file in `--config=FILE`, as an object with all others at their defaults, and the other words.
 
-    Without such a word there is no object. An unknown key, a wrong type or a number that is not finite is refused by
-    name.
+    The words are those of `arranged`; without a file there is no object. A second file is refused, and by its name an
+    unknown key, a wrong type or a number that is not finite.
     """
     if not any(field.name == "config" for field in dataclasses.fields(kind)):
         return None, words
-    for place, word in enumerate(words):
-        if word == "--config" and place + 1 < len(words):
-            return _read(kind, Path(words[place + 1])), words[:place] + words[place + 2 :]
-        if word.startswith("--config="):
-            return _read(kind, Path(word.partition("=")[2])), words[:place] + words[place + 1 :]
-    return None, words
+    places = [place for place, word in enumerate(before_dashes(words)) if word.startswith("--config=")]
+    files = [words[place].partition("=")[2] for place in places]
+    if len(files) > 1:
+        reject("--config", files[1], f"{files[0]!r} is given before it", "Pass one file, with all options in it.")
+    if not files:
+        return None, words
+    return _read(kind, Path(files[0])), [word for place, word in enumerate(words) if place not in places]
 
 
 def built(kind: type[Any], values: dict[str, Any], source: str) -> Any:
@@ -79,6 +80,8 @@ def _checked(name: str, value: Any, hints: dict[str, Any], names: list[str], sou
         cure = meant(name.replace("-", "_"), names).strip() or f"The keys are {', '.join(names)}."
         reject(name, value, f"there is no such key ({source})", cure)
     kinds = kinds_of(hints[name])
+    if Path in kinds and value == "":
+        reject(name, value, f"this is empty ({source})", "Write a path, or leave the key out.")
     if Path in kinds and isinstance(value, str):
         return Path(value)
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):

@@ -1,5 +1,6 @@
 """How a training ends that does not reach its end: the run says so, and the user is told how to go on."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -11,7 +12,7 @@ from continua.train import Interrupted, TrainingError
 @contextmanager
 def ended(run: Run) -> Iterator[None]:
     """Notes in the run that what happens inside failed, and adds to the message how to go on."""
-    again = f"Go on with: continua train --resume {run.folder}"
+    again = f"Go on with: continua train --resume {shlex.quote(str(run.folder))}"
     try:
         yield
     except Interrupted as stopped:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, final
 
@@ -14,8 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from continua.cli.choices import choose, more
+from continua.cli.config import flag
 from continua.cli.lab_list import list_experiments
-from continua.cli.lab_overview import FOLDER, begin, overview, unfinished
+from continua.cli.lab_overview import FOLDER, elsewhere, measuring, overview, run_command, unfinished
 from continua.cli.options import Count, Flag, Number
 from continua.core.errors import reject
 from continua.lab import (
@@ -106,36 +107,45 @@ class Lab:
         choose("ACTION", self.action, ("list", "run", "report"), "action", "lab")
         if self.action != "run" and self.name != "":
             reject("NAME", self.name, f"`lab {self.action}` tells of all experiments", "Leave the name out.")
+        self._check_read()
         if self.action == "list":
             list_experiments(console, EXPERIMENTS, self.json)
             return 0
         return self._measure(console) if self.action == "run" else self._report(console)
 
+    def _check_read(self) -> None:
+        """Refuses options that an action does not read: they would be passed over in silence."""
+        read = {"list": ("json",), "report": ("folder",)}.get(self.action)
+        for field in dataclasses.fields(self) if read is not None else ():
+            value = getattr(self, field.name)
+            if value != field.default and field.name not in ("action", "name", *(read or ())):
+                shown = str(value) if isinstance(value, Path) else value
+                cure = "Leave it out, or use `continua lab run NAME`."
+                reject(flag(field.name), shown, f"`lab {self.action}` does not read it", cure)
+
     def _measure(self, console: Console) -> int:
         chosen, engine = self._chosen(), self._engine()
         asked = self._asks()
         run = None if asked else _opened(self.folder)
-        if run is not None:
-            begin(run, chosen, self.quick)
+        noted = nullcontext() if run is None else measuring(run, chosen, self.quick)
         shelf = Shelf() if asked else Shelf(self.folder / "cells")
         failed = False
-        with _bar(shown=not asked) as progress:
+        with noted, _bar(shown=not asked) as progress:
             for experiment in chosen:
                 finished = Finished.of(experiment, progress, engine, shelf)
                 record = finished.record()
                 failed = failed or record["verdict"] == "fails"
                 if run is not None:
-                    command = f"continua lab run {experiment.name}{' --quick' if self.quick else ''}"
+                    command = run_command(experiment.name, self.quick, self.folder)
                     run.record("experiment", quick=self.quick, **record)
                     keep_section(run, experiment.name, finished.section(command))
                 if self.json:
                     print(json.dumps(record), flush=True)
                 else:
                     _show(console, record)
-        if run is not None:
-            run.end("finished")
         if not self.json and run is not None:
-            console.print(f"kept in {self.folder}; `continua lab report` tells all of it", soft_wrap=True)
+            report = f"continua lab report{elsewhere(self.folder)}"
+            _tell(console, f"kept in {self.folder}; `{report}` tells all of it")
         return 1 if failed else 0
 
     def _asks(self) -> bool:
@@ -176,7 +186,7 @@ class Lab:
 
     def _report(self, console: Console) -> int:
         if not (self.folder / "manifest.json").is_file():
-            cure = "Begin with `continua lab run clusters --quick`."
+            cure = f"Begin with `{run_command('clusters', True, self.folder)}`."
             reject("--folder", str(self.folder), "nothing was measured there yet", cure)
         run = Run.open(self.folder)
         latest = {record["experiment"]: record for record in run.records("experiment")}
@@ -186,7 +196,7 @@ class Lab:
         for one in left:
             console.print(f"[yellow]incomplete[/]: {escape(str(one))}", highlight=False, soft_wrap=True)
         keep_section(run, "verdicts", overview(list(latest.values()), left))
-        console.print(f"report: {write_report([self.folder])}", soft_wrap=True)
+        _tell(console, f"report: {write_report([self.folder])}")
         return 0
 
 
@@ -212,6 +222,11 @@ def _bar(shown: bool) -> Iterator[Progress]:
             bar.update(tasks[name], completed=done)  # type: ignore[arg-type]
 
         yield progress
+
+
+def _tell(console: Console, line: str) -> None:
+    """A line with a path in it, whose brackets are no markup."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _show(console: Console, record: dict) -> None:

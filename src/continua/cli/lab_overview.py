@@ -1,7 +1,9 @@
 """The lab at a glance: every verdict, and the experiments that were begun and have none yet."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, final
 
@@ -28,26 +30,53 @@ class Unfinished:
     @property
     def command(self) -> str:
         """What to type to go on."""
-        elsewhere = "" if self.folder == FOLDER else f" --folder {self.folder}"
-        return f"continua lab run {self.experiment}{' --quick' if self.quick else ''}{elsewhere}"
+        return run_command(self.experiment, self.quick, self.folder)
 
     def __str__(self) -> str:
         return f"{self.experiment}, {self.done} of {self.cells} cells are done; go on with `{self.command}`"
 
 
-def begin(run: Run, chosen: Sequence[AbstractExperiment], quick: bool) -> None:
-    """Notes what is about to be measured: what is killed before its verdict is then known to be missing."""
+def run_command(experiment: str, quick: bool, folder: Path) -> str:
+    """What to type to measure an experiment."""
+    return f"continua lab run {experiment}{' --quick' if quick else ''}{elsewhere(folder)}"
+
+
+def elsewhere(folder: Path) -> str:
+    """The option that names a folder, where it is not the usual one."""
+    return "" if folder == FOLDER else f" --folder {shlex.quote(str(folder))}"
+
+
+@contextmanager
+def measuring(run: Run, chosen: Sequence[AbstractExperiment], quick: bool) -> Iterator[None]:
+    """Notes what is about to be measured, and how that ended.
+
+    What is killed before its verdict is then known to be missing, though the run says that it is running.
+    """
     for experiment in chosen:
         run.record("begun", experiment=experiment.name, quick=quick)
+    try:
+        yield
+    except KeyboardInterrupt:
+        run.end("interrupted")
+        raise
+    except Exception:
+        with suppress(OSError):
+            run.end("failed")
+        raise
+    run.end("finished")
 
 
 def unfinished(run: Run, experiments: Mapping[str, AbstractExperiment]) -> list[Unfinished]:
-    """What was begun after its last verdict, in the order of the experiments; cells of other code do not count."""
+    """What was begun after its last verdict, in the order of the experiments; cells of other code do not count.
+
+    A verdict at full size says more than a quick one, and closes both.
+    """
     open_ones: set[tuple[str, bool]] = set()
     for row in run.records():
-        if row["kind"] in ("begun", "experiment"):
-            change = open_ones.add if row["kind"] == "begun" else open_ones.discard
-            change((row["experiment"], row["quick"]))
+        if row["kind"] == "begun":
+            open_ones.add((row["experiment"], row["quick"]))
+        elif row["kind"] == "experiment":
+            open_ones -= {(row["experiment"], row["quick"]), (row["experiment"], True)}
     shelf = Shelf(run.folder / "cells")
     found = []
     for name, experiment in experiments.items():

@@ -40,6 +40,9 @@ _STOPPED = 130
 INTERRUPTED = 75
 """Exit code of a run that was asked to stop and can go on (EX_TEMPFAIL of sysexits.h)."""
 
+_TOO_LARGE = ("allocate memory", "size calculation overflowed", "out of memory")
+"""What torch says of sizes that no memory holds, on processors and on other devices."""
+
 _USAGE = """usage: continua COMMAND [OPTIONS]
 
 The Transformer that is continuous in token time, embedding, heads and depth.
@@ -72,10 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0].partition("=")[0] in ("--completion", "--tyro-print-completion"):
         return _complete(words)
     if words[0] == "help":
-        words = [*words[1:2], "--help"]
-        if len(words) == 1:
+        if not words[1:] or words[1] in ("help", "-h", "--help"):
             print(_usage(), end="")
             return 0
+        words = [words[1], "--help"]
     if words[0] not in COMMANDS:
         return _failed(_unknown(words[0]), 2)
     try:
@@ -89,7 +92,7 @@ def _run(name: str, words: list[str], debug: bool) -> int:
     from rich.console import Console
 
     from continua.cli.config import configured, told
-    from continua.cli.words import asks_for_help, check_words
+    from continua.cli.words import arranged, asks_for_help
     from continua.core.errors import SolveError
     from continua.core.extras import MissingExtraError
     from continua.train import Interrupted, TrainingError
@@ -98,8 +101,7 @@ def _run(name: str, words: list[str], debug: bool) -> int:
     if asks_for_help(words):
         tyro.cli(kind, prog=f"continua {name}", args=["--help"])
     try:
-        check_words(name, kind, words)
-        default, rest = configured(kind, words)
+        default, rest = configured(kind, arranged(name, kind, words))
     except (ValueError, OSError) as error:  # of the words, or of the file, whose keys are no options
         if debug:
             raise
@@ -145,7 +147,7 @@ def _unusable(error: OSError) -> str:
 def _is_too_large(error: MemoryError | RuntimeError) -> bool:
     """Whether memory was asked for that is not there; torch has no class of its own for this on a processor."""
     said = str(error).lower()
-    return isinstance(error, MemoryError) or "allocate memory" in said or "size calculation overflowed" in said
+    return isinstance(error, MemoryError) or any(words in said for words in _TOO_LARGE)
 
 
 def _usage() -> str:

@@ -1,6 +1,7 @@
 """`continua report`: one page for one run, or for several side by side."""
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Annotated, final
 
@@ -35,8 +36,9 @@ class Report:
         if not self.folders:
             reject("RUN", (), "there is nothing to report", "Name the folder of a run: continua report RUN.")
         if self.out is not None and self.out.is_dir():
-            reject("--out", str(self.out), "this is a folder", f"Name a file in it: --out {self.out / 'report.html'}.")
+            named = shlex.quote(str(self.out / "report.html"))
+            reject("--out", str(self.out), "this is a folder", f"Name a file in it: --out {named}.")
         if self.out is not None:
-            check_writable("--out", self.out.parent)
+            check_writable("--out", self.out.parent, self.out)
         console.print(str(write_report(self.folders, self.out)), soft_wrap=True, highlight=False, markup=False)
         return 0

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from continua.cli.solve_case import Differentiated, Signals, differentiated, gap_to_torch, jumping_model, signals
@@ -18,6 +19,8 @@ from continua.runs import check_writable
 from continua.solve import Backsolve, Checkpointed, Direct
 
 _BATCH = 4
+_FINEST = 4 * float(np.finfo(np.float64).eps)
+"""The least tolerance that a solve in float64 takes."""
 
 
 @final
@@ -61,7 +64,7 @@ class Solve:
             f"torch's own layers and this library differ by [bold]{gap:.0e}[/bold].\n"
         )
         drawn = solve_figure(_record(shown, data, model), self.folder / "solve")
-        console.print(f"figure: [bold]{drawn[0]}[/bold] and [bold].png[/bold]", soft_wrap=True)
+        console.print(f"figure: [bold]{escape(str(drawn[0]))}[/bold] and [bold].png[/bold]", soft_wrap=True)
         return 0
 
     def _check(self) -> None:
@@ -70,6 +73,11 @@ class Solve:
             reject("--tokens", self.tokens, "a signal needs two samples", "Pass 2 or more, such as --tokens 48.")
         if self.width < 4 or self.width % 4:
             reject("--width", self.width, "four heads share the width", "Pass a multiple of 4, such as --width 32.")
+        if not self.depth > 0:
+            reject("--depth", self.depth, "depth runs forward from 0", "Pass --depth > 0, such as --depth 2.")
+        if not self.rtol >= _FINEST:
+            why = f"a tolerance is positive, and float64 resolves no less than {_FINEST:.0e}"
+            reject("--rtol", self.rtol, why, "Pass more, such as --rtol 1e-6.")
 
 
 def _introduce(console: Console, model: ContinuousTransformer, options: Solve) -> None:

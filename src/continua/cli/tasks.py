@@ -126,7 +126,8 @@ def preset_of(options: "Train", task: AbstractTask) -> Preset:
     given: dict[str, Any] = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
     if options.stepping is not None:
         given["stepping"] = _STEPPINGS[options.stepping]
-    return dataclasses.replace(task.presets()[options.preset], **given)
+    presets = task.presets()
+    return dataclasses.replace(presets[choose("--preset", options.preset, presets, "preset", "train")], **given)
 
 
 def free_folder(task: str) -> Path:

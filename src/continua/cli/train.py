@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-import math
+import shlex
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, final
@@ -12,11 +12,12 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from continua.cli.config import built, flag
+from continua.cli.config import built
 from continua.cli.ending import ended
 from continua.cli.measuring import measured, portrayed, results_tables
 from continua.cli.options import Count, File, Flag, Folder, Number, Optimiser, Size, Stepping, Strength, Switch, Word
 from continua.cli.tasks import check_optimiser, check_task, free_folder, optimiser_of, preset_of, reads, task_of
+from continua.cli.train_options import BESIDE, check_options, check_resumed
 from continua.core.errors import reject
 from continua.data import AbstractTask, Preset, Split
 from continua.report import write_report
@@ -151,15 +152,15 @@ class Train:
         if self.resume is None:
             self._go(console, None)
             return 0
-        self._check_resumed()
+        check_resumed(self)
         run = Run.open(self.resume)
         if run.manifest["kind"] != "train":
             kind = run.manifest["kind"]
             reject("--resume", str(self.resume), f"this is a run of kind {kind!r}", "Pass one of `continua train`.")
         if run.manifest["state"] == "finished":
-            cure = f"Train a new one, or look at it: continua report {self.resume}."
+            cure = f"Train a new one, or look at it: `continua report {shlex.quote(str(self.resume))}`."
             reject("--resume", str(self.resume), "this run is finished", cure)
-        told = {name: getattr(self, name) for name in _BESIDE if getattr(self, name)}
+        told = {name: getattr(self, name) for name in BESIDE if getattr(self, name)}
         before = built(Train, given(run.manifest["config"]), str(run.folder / "manifest.json"))
         dataclasses.replace(before, **{"quiet": False, "json": False, **told})._go(console, run)
         return 0
@@ -200,7 +201,7 @@ class Train:
 
     def _prepared(self, run: Run | None) -> Path:
         """The folder of the run; whatever can be refused without data is refused here."""
-        self._check()
+        check_options(self)
         check_task(self)
         folder = self.folder or free_folder(self.task) if run is None else run.folder
         if run is None:
@@ -240,42 +241,6 @@ class Train:
         notes = "".join(f"\n{note}" for note in task.facts().get("notes", ()))
         console.print(f"[bold]{task.name}[/bold]: {sizes}{augmented}{escape(notes)}", highlight=False)
         console.print(f"run: {run.folder}", highlight=False, markup=False, soft_wrap=True)
-
-    def _check(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                reject(flag(field.name), value, "this is no finite number", "Pass a finite number.")
-        if self.threads < 0:
-            reject("--threads", self.threads, "threads are counted", "Pass 0 for torch's own choice, or more.")
-        if not -_SEEDS <= self.seed < _SEEDS:
-            reject("--seed", self.seed, "a seed has 63 bits and a sign", "Pass a smaller number.")
-        for name, why in (("energy", "motion is paid for, not rewarded"), ("decay", "weights would grow")):
-            value = getattr(self, name)
-            if value is not None and value < 0.0:
-                reject(flag(name), value, why, f"Pass {flag(name)} >= 0.")
-        for name in ("lr", "recipe_lr", "depth"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                reject(flag(name), value, "it must be positive", f"Pass {flag(name)} > 0.")
-        if self.b2 is not None and not 0.0 <= self.b2 < 1.0:
-            reject("--b2", self.b2, "some of a moment is kept, not all", "Pass 0 <= b2 < 1.")
-        if self.baseline_optimiser != "adamw" and not self.compare:
-            cure = "Pass --compare as well, or leave it out."
-            reject("--baseline-optimiser", self.baseline_optimiser, "there is no baseline without --compare", cure)
-
-    def _check_resumed(self) -> None:
-        """A run that goes on does so with its own options: another one beside --resume would be lost."""
-        for field in dataclasses.fields(self):
-            if getattr(self, field.name) != field.default and field.name not in _BESIDE:
-                name = "TASK" if field.name == "task" else flag(field.name)
-                why = f"a run goes on with the options it began with, and --resume {self.resume} is given"
-                reject(name, getattr(self, field.name), why, "Leave it out, or train a new run.")
-
-
-_SEEDS = 2**63
-_BESIDE = ("quiet", "json", "tensorboard", "threads", "resume")
-"""What may be said anew of a run that goes on."""
 
 
 def _plain(options: Any) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from continua.core.errors import ArgumentError, reject
 _HELP = ("-h", "--help")
 _LOOKS_LIKE_AN_OPTION = re.compile(r"--?[^\W\d]|--$")
 _NEGATIVE = ("-inf", "-nan", "-infinity")
+_LONG = "\u2010-\u2015\u2212"
+_LONG_DASH = re.compile(rf"[-{_LONG}]*[{_LONG}][-{_LONG}]*(?=[^\W\d])")
 _ANSWERS = ("true", "false", "yes", "no", "on", "off", "0", "1")
 LARGEST = 2**63
 """Whole numbers that torch can hold are smaller."""
@@ -48,7 +50,7 @@ class _Taken(NamedTuple):
 
 def asks_for_help(words: Sequence[str]) -> bool:
     """Whether a word asks for help; what comes behind `--` is no option."""
-    return any(word in _HELP for word in _before_dashes(words))
+    return any(word in _HELP for word in before_dashes(words))
 
 
 def kinds_of(hint: Any) -> frozenset[type]:
@@ -57,29 +59,37 @@ def kinds_of(hint: Any) -> frozenset[type]:
     return frozenset(member for member in members if isinstance(member, type))
 
 
-def check_words(command: str, kind: type[Any], words: Sequence[str]) -> None:
-    """Refuses words that are no options of `kind`, values that options cannot have, and words that are missing."""
+def arranged(command: str, kind: type[Any], words: Sequence[str]) -> list[str]:
+    """The words as tyro reads them without doubt: options first, each one word with its value, and others behind `--`.
+
+    Refuses words that are no options of `kind`, values that options cannot have, and words that are missing.
+    """
     fields = _fields(kind)
     options = {f"--{name.replace('_', '-')}": taken for name, taken in fields.items() if not taken.positional}
     free = [taken for taken in fields.values() if taken.positional]
-    rest, found, literal = list(words), 0, False
+    rest, given, placed, literal = list(words), list[str](), list[str](), False
     while rest:
         word = rest.pop(0)
-        if literal or not _LOOKS_LIKE_AN_OPTION.match(word) or word in _NEGATIVE:
-            _place(command, free, found, word)
-            found += 1
+        if literal or not _is_option(word):
+            _place(command, free, len(placed), word, literal)
+            placed.append(word)
         elif word == "--":
             literal = True
         else:
-            _option(command, options, word, rest)
-    missing = [taken.shown for taken in free[found:] if taken.needed]
+            given.append(_option(command, options, word, rest))
+    missing = [taken.shown for taken in free[len(placed) :] if taken.needed]
     if missing:
         needed = missing[0].split()[0]
         raise MisuseError(f"{needed} is missing. Write `continua {command} {missing[0]}`. {more(command)}")
+    return [*given, "--", *placed] if placed else given
 
 
-def _option(command: str, options: dict[str, _Taken], word: str, rest: list[str]) -> None:
-    """One option with its value, which is taken from the rest of the words."""
+def _is_option(word: str) -> bool:
+    return _LOOKS_LIKE_AN_OPTION.match(word) is not None and word.lower() not in _NEGATIVE
+
+
+def _option(command: str, options: dict[str, _Taken], word: str, rest: list[str]) -> str:
+    """One option with its value, which is taken from the rest of the words; both as one word."""
     given, equals, value = word.partition("=")
     name = given.replace("_", "-")
     if name not in options:
@@ -91,18 +101,21 @@ def _option(command: str, options: dict[str, _Taken], word: str, rest: list[str]
         answer = value if equals else rest[0] if rest and rest[0].lower() in _ANSWERS else None
         if answer is not None:
             _refuse(command, name, answer, "this option takes no value", f"Write {name} alone, or leave it out.")
-        return
+        return name
     if not equals:
-        if not rest or (_LOOKS_LIKE_AN_OPTION.match(rest[0]) and rest[0] not in _NEGATIVE):
+        if not rest or _is_option(rest[0]):
             behind = f", and {rest[0]!r} is another option" if rest else ""
             cure = f"Write it behind: {name} {_example(taken)}."
             raise MisuseError(f"{name} needs a value{behind}. {cure} {more(command)}")
         value = rest.pop(0)
     _check_value(command, name, taken, value)
+    return f"{name}={value}"
 
 
 def _check_value(command: str, name: str, taken: _Taken, value: str) -> None:
-    """Refuses a value of the wrong type."""
+    """Refuses a value of the wrong type, and a path that is empty: it would be the folder one is in."""
+    if Path in taken.kinds and value == "":
+        _refuse(command, name, value, "this is empty", "Pass a path, or leave the option out.")
     if taken.kinds & {str, Path} or (value == "None" and type(None) in taken.kinds):
         return
     try:
@@ -132,8 +145,13 @@ def _rounded(value: str) -> str:
     return str(round(number)) if math.isfinite(number) and abs(number) < LARGEST else "8"
 
 
-def _place(command: str, free: list[_Taken], found: int, word: str) -> None:
-    """Refuses a word that no place is left for."""
+def _place(command: str, free: list[_Taken], found: int, word: str, literal: bool) -> None:
+    """Refuses a word that no place is left for, one that is empty, and an option as a web page prints it."""
+    if not literal and (dash := _LONG_DASH.match(word)):
+        cure = f"Write --{word[dash.end() :]}."
+        raise MisuseError(f"{word!r} begins with a long dash, and options with two short ones. {cure} {more(command)}")
+    if word == "" and free and Path in free[min(found, len(free) - 1)].kinds:
+        _refuse(command, free[min(found, len(free) - 1)].shown.split()[0], word, "this is empty", "Pass a path.")
     if found < len(free) or (free and free[-1].many):
         return
     places = " ".join(taken.shown for taken in free)
@@ -164,5 +182,6 @@ def _taken(field: "dataclasses.Field[Any]", hint: Any) -> _Taken:
     return _Taken(field.name, kinds, tyro.conf.Positional in extras, many, needed, shown)
 
 
-def _before_dashes(words: Sequence[str]) -> Sequence[str]:
+def before_dashes(words: Sequence[str]) -> Sequence[str]:
+    """The words before `--`; those behind it are no options."""
     return words[: words.index("--")] if "--" in words else words

@@ -1,5 +1,6 @@
 """Errors that say what is wrong, with the value, and what to do about it."""
 
+import re
 from typing import NoReturn
 
 import torch
@@ -13,8 +14,13 @@ class ArgumentError(ValueError):
         super().__init__(self.told(argument))
 
     def told(self, name: str) -> str:
-        """The message for somebody who knows the argument by another name, such as that of an option."""
-        return f"{name} = {_shown(self.value)}: {self.why}. {self.cure}"
+        """The message for somebody who knows the argument by another name, such as that of an option.
+
+        The cure then compares that name: `Pass updates >= 1` becomes `Pass --updates >= 1`.
+        """
+        compared = rf"(?<![\w.(\[-]){re.escape(self.argument)}(?= ?[<>=])"
+        cure = re.sub(compared, lambda _: name, self.cure)
+        return f"{name} = {_shown(self.value)}: {self.why}. {cure}"
 
 
 def reject(argument: str, value: object, why: str, cure: str) -> NoReturn:

@@ -4,6 +4,7 @@ import csv
 import difflib
 import io
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -111,7 +112,7 @@ def _check_filled(
     for name in columns or others:
         if all((number := _number(row.cells[name])) is not None and math.isnan(number) for row in rows):
             kept = [other for other in chosen if other != name]
-            cure = f"Learn the others: --columns {','.join(kept)}." if kept else "Write its values."
+            cure = f"Learn the others: --columns {shlex.quote(','.join(kept))}." if kept else "Write its values."
             what = f"from here on no row has a value in the column {name!r}"
             refuse_row(file, rows[0].number, what, cure)
         if columns and not _has_numbers(rows, name):
@@ -121,7 +122,7 @@ def _check_filled(
 
 def _rows(file: Path) -> tuple[list[str], list[_Row]]:
     """The names of the columns, and all rows that are not blank."""
-    reader = csv.reader(io.StringIO(text_of(file, "CSV file")), skipinitialspace=True)
+    reader = csv.reader(io.StringIO(text_of(file, "CSV file"), newline=None), skipinitialspace=True)
     try:
         lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(map(str.strip, cells))]
     except csv.Error as error:

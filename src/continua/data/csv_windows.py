@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -70,14 +71,23 @@ def seen_of(window: int) -> int:
 def fitting_window(table: CsvTable) -> int:
     """A size of windows that suits a table: 64 rows, or fewer where its series are short.
 
-    Half of the series, or three at least, are as long as it; where these are fewer, and series are cut in time, two
-    windows side by side fit into the smallest part.
+    Half of the series, or three at least, are as long as it. Where the longest one, cut in time, has two larger windows
+    side by side in its smallest part, these are taken, unless the smallest part of the file then holds fewer.
     """
     lengths = sorted((len(series.rows) for series in table.series), reverse=True)
-    size = lengths[max(_ENOUGH, (len(lengths) + 1) // 2) - 1] if len(lengths) >= _ENOUGH else 0
-    if size < _SMALLEST:
-        size = _held(lengths[0]) // 2
-    return max(_SMALLEST, min(_LARGEST, size))
+    cut = max(_SMALLEST, min(_LARGEST, _held(lengths[0]) // 2))
+    if len(lengths) < _ENOUGH:
+        return cut
+    most = min(_LARGEST, lengths[max(_ENOUGH, (len(lengths) + 1) // 2) - 1])
+    if most < _SMALLEST:
+        return cut
+    return cut if cut > most and _fewest(table.series, cut) >= _fewest(table.series, most) else most
+
+
+def _fewest(series: list[CsvSeries], size: int) -> int:
+    """How many windows side by side fit into the part with the fewest."""
+    parts = _parted(series, size)
+    return min(sum(len(each.rows) // size for each in own) for own in parts.values())
 
 
 def _held(rows: int) -> int:
@@ -90,12 +100,11 @@ def windows_of(file: Path, table: CsvTable, size: int) -> Windows:
     """All windows of `size` rows in training, and in validation and test one for every quarter of a window.
 
     Three or more series that are as long as a window are split as they are, drawn at random, and shorter ones left
-    out; with fewer, every series is cut in time. A window needs complete rows to
-    ask for: an eighth of its size, and two more, between the seen rows, and an eighth beyond them.
+    out; with fewer, every series is cut in time. A window needs complete rows to ask for: an eighth of its size, and
+    two more, between the seen rows, and an eighth beyond them.
     """
-    long = [series for series in table.series if len(series.rows) >= size]
-    by_series = len(long) >= _ENOUGH
-    parts = _by_series(long) if by_series else _by_time(table.series)
+    long = _as_long(table.series, size)
+    parts = _parted(table.series, size)
     strides = {Split.TRAIN: 1, Split.VALIDATION: size // 4, Split.TEST: size // 4}
     starts = {
         split: [(place, start) for place, series in enumerate(own) for start in _starts(series, size, strides[split])]
@@ -111,9 +120,19 @@ def windows_of(file: Path, table: CsvTable, size: int) -> Windows:
         for place, start in found
     ]
     short = len(table.series) - len(long)
-    split_by = "series" if by_series else "time"
+    split_by = "series" if len(long) >= _ENOUGH else "time"
     told = (sum(len(series.rows) for series in table.series), table.missing(), table.left_out)
     return Windows(size, table.columns, parts, starts, mean, scale, max(durations), short, split_by, *told)
+
+
+def _as_long(series: list[CsvSeries], size: int) -> list[CsvSeries]:
+    return [each for each in series if len(each.rows) >= size]
+
+
+def _parted(series: list[CsvSeries], size: int) -> Parts:
+    """The parts for windows of `size` rows: whole series where enough are as long, else all of them cut in time."""
+    long = _as_long(series, size)
+    return _by_series(long) if len(long) >= _ENOUGH else _by_time(series)
 
 
 def _by_series(series: list[CsvSeries]) -> Parts:
@@ -150,7 +169,9 @@ def _moments(file: Path, train: list[CsvSeries], columns: tuple[str, ...]) -> tu
             what = f"is constant, {float(values[0]):g}" if len(values) > 1 else "has fewer than two values"
             kept = [other for other in columns if other != name]
             cure = (
-                f"Learn the others: --columns {','.join(kept)}." if kept else "Learn a column that varies: --columns."
+                f"Learn the others: --columns {shlex.quote(','.join(kept))}."
+                if kept
+                else "Learn a column that varies: --columns."
             )
             refuse_row(file, last, f"up to here, where training ends, the column {name!r} {what}", cure)
         moments.append((values.mean(), values.std()))

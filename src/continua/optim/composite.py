@@ -6,7 +6,7 @@ from typing import Any, final
 from torch.optim import Optimizer
 
 from continua.core.errors import reject
-from continua.optim.numbers import check_same_axes
+from continua.optim.numbers import loadable
 from continua.optim.optimiser import AbstractOptimiser, Group, Held, stepped
 
 
@@ -56,8 +56,7 @@ class Composite(Optimizer):
             saved, own = ([g.get(key) for g in groups] for groups in (state_dict["param_groups"], self.param_groups))
             if saved != own:
                 reject("state_dict", saved, f"the optimiser has {own}", "Build it by the recipe that saved the state.")
-        check_same_axes(state_dict["param_groups"], self.param_groups)
-        super().load_state_dict(state_dict)
+        super().load_state_dict(loadable(state_dict, self.param_groups))
         self._share()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -42,10 +42,20 @@ def check_betas(betas: tuple[float, float]) -> None:
             reject(name, value, "a rate of forgetting lies in [0, 1)", "Pass betas=(0.9, 0.999).")
 
 
-def check_same_axes(saved: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]) -> None:
-    """Refuses a state whose moments are turned along other axes of modes: their shapes alone would not tell."""
-    for place, (theirs, ours) in enumerate(zip(saved, own, strict=False)):  # torch counts the groups
-        if theirs.get("axis") != ours.get("axis"):
+def loadable(state_dict: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A saved state with the numbers that its groups lack, as states of earlier versions do.
+
+    Before there was a choice, modes were turned along the first axis; a missing interval is that of the own group. A
+    state whose moments are turned along another axis is refused: their shapes alone would not tell.
+    """
+    saved = list[dict[str, Any]]()
+    for place, theirs in enumerate(state_dict["param_groups"]):
+        ours = own[place] if place < len(own) else {}  # torch counts the groups
+        missing = {"axis": -4, "interval": ours.get("interval")}
+        group = {**{name: value for name, value in missing.items() if name in ours}, **theirs}
+        if group.get("axis") != ours.get("axis"):
             why = f"the optimiser turns axis {ours.get('axis')}, and moments of one axis mean nothing along another"
             cure = "Load it into an optimiser with the axis that it was saved with."
-            reject(f"state_dict['param_groups'][{place}]['axis']", theirs.get("axis"), why, cure)
+            reject(f"state_dict['param_groups'][{place}]['axis']", group.get("axis"), why, cure)
+        saved.append(group)
+    return {**state_dict, "param_groups": saved}

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
 from continua.optim import foreach
-from continua.optim.numbers import check_numbers, check_same_axes
+from continua.optim.numbers import check_numbers, loadable
 from continua.spaces.parameter_spaces import AbstractFlatSpace, AbstractParameterSpace
 
 Group: TypeAlias = dict[str, Any]
@@ -71,8 +71,7 @@ class AbstractOptimiser(Optimizer, abc.ABC):
     @final
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, for a state whose moments stand along the same axes."""
-        check_same_axes(state_dict["param_groups"], self.param_groups)
-        super().load_state_dict(state_dict)
+        super().load_state_dict(loadable(state_dict, self.param_groups))
 
     @final
     def _check_points(self, group: Group) -> None:

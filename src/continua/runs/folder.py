@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import platform
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -62,7 +63,9 @@ class Run:
     def check_free(folder: Path) -> None:
         """Refuses a folder that holds a run, or that cannot be written to; nothing is made."""
         if (folder / "manifest.json").exists():
-            cure = f"Choose another folder, or go on with this run: continua train --resume {folder}."
+            cure = (
+                f"Choose another folder, or go on with this run: `continua train --resume {shlex.quote(str(folder))}`."
+            )
             reject("folder", str(folder), "there is a run in it already", cure)
         check_writable("folder", folder)
 
