@@ -4,18 +4,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+READY := $(VENV)/.runs
 EXTRAS := dev,peers,data
 # One thread for each of the two test processes: more threads than cores only slow each other down.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench format lint types browser clean
+.PHONY: help demo install test bench format lint types browser clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 16
 
-demo: $(STAMP) ## train a continuous Transformer for a few minutes, and write a report
+demo: $(READY) ## train a continuous Transformer for a few minutes, and write a report
 	@$(BIN)/continua train mnist1d
+
+install: $(STAMP) ## install everything: extras, peers, tests and linters
 
 test: $(STAMP) ## format check, lint, types, import rules, dependencies, all tests
 	@echo '== format check'
@@ -63,12 +66,22 @@ clean: ## remove caches and built files, but not .venv
 	@rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamp is touched last, so that an interrupted install is taken up again.
-$(STAMP): pyproject.toml constraints.txt
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo 'continua needs Python 3.11 or newer, but `$(PYTHON)` is missing or older.' \
 		     'Name another one: make PYTHON=python3.11 $(MAKECMDGOALS)' >&2; exit 1; }
-	@[ -x $(BIN)/python ] || { echo '== making $(VENV)'; $(PYTHON) -m venv $(VENV); }
-	@echo '== installing continua with the versions of constraints.txt (about a minute)'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
-	@touch $(STAMP)
+	@echo '== making $(VENV)'
+	@$(PYTHON) -m venv $(VENV)
+
+# Stamps are touched last, so that an interrupted install is taken up again.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	@echo '== installing continua and torch with the versions of constraints.txt (a minute or more; pip is silent)'
+	@$(INSTALL) -e '.[data]'
+	@touch $(READY)
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@echo '== installing what tests, linters and benchmarks need (a minute or more; pip is silent)'
+	@$(INSTALL) -e '.[$(EXTRAS)]'
+	@touch $(STAMP) $(READY)

@@ -295,6 +295,8 @@ def test_a_run_in_an_odd_folder_is_told_in_full(capsys):
     printed = capsys.readouterr().out.splitlines()
     assert f"run: {folder}" in printed and f"report: {folder}/report.html" in printed
     assert "22 of 200 cells are missing (x 22): they are masked and never asked" in printed
-    assert any("mean squared error" in line and "extrapolation" in line and "continuous" in line for line in printed)
+    assert any(
+        "mean squared error" in line and "squared error ahead" in line and "continuous" in line for line in printed
+    )
     facts = Run.open(Path(folder)).manifest["facts"]["task"]
     assert facts["missing cells"] == {"x": 22} and facts["rows in a window"] == 20

@@ -17,7 +17,7 @@ READERS = {
     [
         (b"", "the file is empty"),
         (b" \n\t\r\n ", "the file is empty"),
-        (b"\x89PNG\r\n\x1a\n\x00\x00", "row 3: byte 8 is 0: this is no text"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "this is no text, its byte 8 is 0"),
         ("t,x\n0,1\n".encode("utf-16"), "this is UTF-16 text. Save the file as UTF-8"),
     ],
 )

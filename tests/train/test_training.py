@@ -134,7 +134,7 @@ def test_records_hold_what_a_report_needs(tmp_path):
     assert len(rows) == 4 and all(wanted <= row.keys() for row in rows)
     assert rows[0]["evaluations"] == 4 and rows[0]["steps"] == 2  # two midpoint steps
     (evaluation,) = some.run.records("evaluation")
-    assert {"loss", "mean squared error", "extrapolation"} <= evaluation["measures"].keys()
+    assert {"loss", "mean squared error", "squared error ahead"} <= evaluation["measures"].keys()
 
 
 def test_the_baseline_has_as_many_parameters_and_sees_the_same_batches(tmp_path):
@@ -254,7 +254,7 @@ def test_reporters_tell(tmp_path):
     training(tmp_path / "run", Plan(updates=4, batch=5, evaluations=2), reporter=reporter).go()
     told = [json.loads(line) for line in lines.getvalue().splitlines()]
     assert [row["kind"] for row in told] == ["begin", *["update"] * 2, "evaluation", "update", "evaluation", "end"]
-    assert "extrapolation" in console.file.getvalue()
+    assert "squared error ahead" in console.file.getvalue()
 
 
 def test_a_batch_counts_the_tokens_it_asks_for():

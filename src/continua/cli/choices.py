@@ -6,10 +6,31 @@ from typing import NoReturn
 
 from continua.core.errors import reject
 
+_ELSEWHERE = {
+    "--learning-rate": "--lr",
+    "--optimizer": "--optimiser",
+    "--optim": "--optimiser",
+    "--epochs": "--updates",
+    "--iterations": "--updates",
+    "--max-steps": "--updates",
+    "--batch-size": "--batch",
+    "--weight-decay": "--decay",
+    "--layers": "--steps",
+    "--out": "--folder",
+    "--output": "--folder",
+    "--output-dir": "--folder",
+    "--data": "--series",
+    "--file": "--text",
+    "--max-tokens": "--length",
+    "--top-k": "--top",
+}
+"""What other programs call it."""
+
 
 def meant(word: str, known: Iterable[str]) -> str:
     """The question whether the nearest of the known words is meant, or nothing where none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1)
+    names = list(known)
+    near = [_ELSEWHERE[word]] if _ELSEWHERE.get(word) in names else difflib.get_close_matches(word, names, n=1)
     return f"Did you mean {near[0]!r}? " if near else ""
 
 

@@ -20,7 +20,8 @@ class ArgumentError(ValueError):
         """
         compared = rf"(?<![\w.(\[-]){re.escape(self.argument)}(?= ?[<>=])"
         cure = re.sub(compared, lambda _: name, self.cure)
-        return f"{name} = {_shown(self.value)}: {self.why}. {cure}"
+        missing = self.value is None and name.startswith("--")
+        return f"{name}{' is not given' if missing else f' = {_shown(self.value)}'}: {self.why}. {cure}"
 
 
 def reject(argument: str, value: object, why: str, cure: str) -> NoReturn:

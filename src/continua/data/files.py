@@ -27,7 +27,7 @@ def text_of(file: Path, what: str, argument: str = "file", lenient: bool = False
     if content.startswith(_WIDE):
         reject(argument, str(file), "this is UTF-16 text", "Save the file as UTF-8 text.")
     if (place := content.find(b"\0")) >= 0:
-        refuse_row(file, _row(content, place), f"byte {place} is 0: this is no text", f"Pass a {what}.", argument)
+        reject(argument, str(file), f"this is no text, its byte {place} is 0", f"Pass a {what}.")
     try:
         return content.decode("utf-8-sig", errors="replace" if lenient else "strict")
     except UnicodeDecodeError as error:

@@ -45,6 +45,6 @@ def asked_errors(
     half = target.shape[1] // 2
     return {
         "mean squared error": squared_errors(output, target),
-        "interpolation": squared_errors(output[:, :half], target[:, :half]),
-        "extrapolation": squared_errors(output[:, half:], target[:, half:]),
+        "squared error between": squared_errors(output[:, :half], target[:, :half]),
+        "squared error ahead": squared_errors(output[:, half:], target[:, half:]),
     }

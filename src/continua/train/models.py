@@ -130,8 +130,10 @@ def check_sizes(preset: Preset) -> None:
         if getattr(preset, name) < 1:
             reject(name, getattr(preset, name), "a model needs at least one", f"Pass {name} >= 1.")
     if preset.width % (2 * preset.heads):
-        cure = f"Pass a multiple of {2 * preset.heads}, or other heads."
-        reject("width", preset.width, f"{preset.heads} heads share it, each in pairs of components", cure)
+        even = [heads for heads in range(1, preset.width // 2 + 1) if preset.width % (2 * heads) == 0]
+        others = f", or heads from {', '.join(map(str, even))}" if even else ""
+        cure = f"Pass a width that is a multiple of {2 * preset.heads}{others}."
+        reject("heads", preset.heads, f"they do not share the width {preset.width} in equal, even parts", cure)
     if not 0.0 < preset.mode_ratio <= 1.0:
         cure = "Pass 0 < mode_ratio <= 1; 1 is as rough as the modes allow."
         reject("mode_ratio", preset.mode_ratio, "rough modes weigh less, not nothing", cure)

@@ -83,16 +83,22 @@ class Bar(AbstractReporter):
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        told = TextColumn("loss {task.fields[loss]:.3f}  {task.fields[speed]:,.0f} tokens/s  {task.fields[cost]} evals")
-        columns = (TextColumn("{task.completed}/{task.total}"), BarColumn(), told, TimeRemainingColumn())
+        columns = (TextColumn("{task.completed}/{task.total}"), BarColumn(), TextColumn("{task.description}"),
+                   TimeRemainingColumn())  # fmt: skip
         self.progress = Progress(*columns, console=console, transient=True)
         self.task: TaskID | None = None
         self.smooth: float | None = None
+        self.updates = 0
         self.shown: str | None = None
 
     def begin(self, plan: Plan, done: int) -> None:
+        self.updates = plan.updates
+        if not self.console.is_terminal:  # without a bar, whoever waits should know for what
+            went = f" from update {done:,} on" if done else ""
+            told = f"training for {plan.updates:,} updates{went}; validation is read {plan.evaluations} times"
+            self.console.print(told, highlight=False, soft_wrap=True)
         self.progress.start()
-        self.task = self.progress.add_task("", total=plan.updates, completed=done, loss=float("nan"), speed=0.0, cost=0)
+        self.task = self.progress.add_task("first update", total=plan.updates, completed=done)
 
     def updated(self, update: int, learner: str, row: Row) -> None:
         assert self.task is not None
@@ -100,12 +106,13 @@ class Bar(AbstractReporter):
         if learner != self.shown:
             return
         self.smooth = row.loss if self.smooth is None else 0.95 * self.smooth + 0.05 * row.loss
-        told: dict[str, Any] = {"loss": self.smooth, "speed": row.tokens_per_second, "cost": row.evaluations}
-        self.progress.update(self.task, completed=update, **told)
+        speed, cost = f"{row.tokens_per_second:,.0f} tokens/s", f"{row.evaluations} velocities/update"
+        self.progress.update(self.task, completed=update, description=f"loss {self.smooth:.3f}  {speed}  {cost}")
 
     def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None:
         told = "  ".join(f"{name} {value:.4f}" for name, value in measures.items())
-        self.console.print(f"{update:>7}  {learner:<10}  {told}", highlight=False, soft_wrap=True)
+        done = f"{update:>{len(str(self.updates))}}/{self.updates}"
+        self.console.print(f"{done}  {learner:<10}  {told}", highlight=False, soft_wrap=True)
 
     def end(self) -> None:
         self.progress.stop()
