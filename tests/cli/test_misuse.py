@@ -139,7 +139,7 @@ EARLY = [
     (["--optimiser", "recipe"], "`--optimiser recipe` needs pytorch_optimizer, which is not installed. Install it"),
     (["--compare", "--baseline-optimiser", "recipe"], "pip install 'continua[optim]'"),
     (["--baseline-optimiser", "recipe"], "there is no baseline without --compare"),
-    (["--width", "7"], "--width = 7"),
+    (["--width", "7"], "do not share the width 7 in equal, even parts"),
     (["--steps", "0"], "--steps = 0: a model needs at least one"),
     (["--updates", "0"], "--updates = 0: training needs at least one"),
     (["--batch", "0"], "--batch = 0: training needs at least one"),
@@ -245,10 +245,20 @@ def test_memory_of_any_device_may_be_too_small(said, monkeypatch, capsys):
     assert "not enough memory" in capsys.readouterr().err
 
 
+def test_words_of_other_programs_are_known(capsys):
+    for word, ours in (("--out", "--folder"), ("--epochs", "--updates"), ("--learning-rate", "--lr"),
+                       ("--batch_size", "--batch"), ("--heds", "--heads")):  # fmt: skip
+        assert main(["train", word, "3"]) == 2
+        assert f"Did you mean {ours!r}?" in capsys.readouterr().err
+
+
 def test_a_text_whose_test_is_too_short_leaves_no_run(capsys):
     Path("tale.txt").write_text("the quick brown fox " * 20)
     assert main(["train", "text", "--text", "tale.txt", "--folder", "run"]) == 2
-    assert "Pass a longer text, or --context 39 or less" in capsys.readouterr().err and not Path("run").exists()
+    assert (
+        "40 for validation, both of which must hold a window. Pass 39 or less" in capsys.readouterr().err
+        and not Path("run").exists()
+    )
 
 
 def test_sizes_that_no_memory_holds_are_one_line(capsys):

@@ -217,7 +217,7 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         (["train", "--preset", "huge"], "--preset = 'huge'"),
         (["train", "--lr", "nan"], "--lr = nan"),
         (["train", "--lr", "-1"], "--lr = -1.0"),
-        (["train", "--width", "10"], "--width = 10"),
+        (["train", "--width", "10"], "--heads = 3: they do not share the width 10"),
         (["train", "--optimiser", "sgd"], "--optimiser = 'sgd'"),
         (["train", "--baseline-optimiser", "recipe"], "Pass --compare as well"),
         (["train", "--recipe-lr", "0"], "--recipe-lr = 0.0"),

@@ -1,5 +1,7 @@
 """Files that are none of what they should be: every reader says what is wrong with them."""
 
+from pathlib import Path
+
 import pytest
 
 from continua.data import Csv, Text, Uea
@@ -60,3 +62,16 @@ def test_letters_of_another_encoding(tmp_path):
     assert Text(tmp_path / "a.txt").alphabet == "abc\ufeff"  # the first mark is no character of the text
     (tmp_path / "b.txt").write_text("\ufeff" + "abc" * 20, encoding="utf-8")
     assert Text(tmp_path / "b.txt").alphabet == "abc"
+
+
+def test_a_file_that_changed_is_read_again(tmp_path, monkeypatch):
+    for folder, letters in (("one", "ab"), ("two", "cde")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "tale.txt").write_text(letters * 200)
+    task = Text(Path("tale.txt"), context=8)
+    monkeypatch.chdir(tmp_path / "one")
+    assert task.alphabet == "ab" and task.alphabet is task.alphabet
+    monkeypatch.chdir(tmp_path / "two")
+    assert task.alphabet == "cde"
+    Path("tale.txt").write_text("xyz" * 300)
+    assert task.alphabet == "xyz"

@@ -34,7 +34,7 @@ def test_the_validation_windows_stand_side_by_side(tmp_path):
         (b"aaaaaa", "all of its 6 characters are 'a'"),
         (b"ab\ncd\xff\xfe", "row 2"),
         (b"ab", "characters"),
-        (b"ab" * 30, "--context 5 or less"),
+        (b"ab" * 30, "54 characters for training and 6 for validation.* Pass 5 or less"),
     ],
 )
 def test_files_that_cannot_be_learnt_from(tmp_path, content, told):

@@ -1,7 +1,6 @@
 """Series of the user's own from a CSV file: what was between the samples, and what comes after them?"""
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
@@ -16,6 +15,7 @@ from continua.core.shapes import Float, Int, Tensor
 from continua.data.asked import redrawn, rescaled, token
 from continua.data.csv_file import read_csv
 from continua.data.csv_windows import Windows, askable, fitting_window, seen_of, windows_of
+from continua.data.files import remembered
 from continua.data.measures import asked_errors
 from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
 
@@ -138,7 +138,7 @@ class Csv(AbstractTask):
         return token(values[rows]), times[rows], times[asked], values[asked]
 
 
-@functools.lru_cache(maxsize=2)
+@remembered
 def _windows(
     file: Path, window: int | None, time: str | None, id: str | None, columns: tuple[str, ...] | None
 ) -> Windows:

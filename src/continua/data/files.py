@@ -1,11 +1,17 @@
 """The text of a file of the user's, or a refusal that says what the file is instead."""
 
 import codecs
+import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from continua.core.errors import reject
 from continua.data.rows import refuse_row
 
+_File = TypeVar("_File", Path, Path | None)
+_Content = TypeVar("_Content")
+_Options = ParamSpec("_Options")
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -38,3 +44,28 @@ def text_of(file: Path, what: str, argument: str = "file", lenient: bool = False
 def _row(content: bytes, place: int) -> int:
     """The row that a byte stands in, as an editor counts."""
     return content[:place].count(b"\n") + 1
+
+
+def remembered(
+    read: Callable[Concatenate[_File, _Options], _Content],
+) -> Callable[Concatenate[_File, _Options], _Content]:
+    """A reader that keeps what it read of the last two files, until they change or their path leads elsewhere."""
+
+    @functools.lru_cache(maxsize=2)
+    def kept(state: tuple[int, ...], file: _File, *args: _Options.args, **kwargs: _Options.kwargs) -> _Content:
+        return read(file, *args, **kwargs)
+
+    @functools.wraps(read)
+    def reading(file: _File, *args: _Options.args, **kwargs: _Options.kwargs) -> _Content:
+        return kept(_state(file), file, *args, **kwargs)
+
+    return reading
+
+
+def _state(file: Path | None) -> tuple[int, ...]:
+    """Which file it is, and which version of it; nothing where there is none."""
+    try:
+        found = None if file is None else file.stat()
+    except OSError:
+        found = None
+    return () if found is None else (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)

@@ -1,7 +1,6 @@
 """Text, character by character: foretell the next one."""
 
 import dataclasses
-import functools
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from continua.core.batch import Batch
 from continua.core.errors import reject
 from continua.core.shapes import Float, Int, Tensor
-from continua.data.files import text_of
+from continua.data.files import remembered, text_of
 from continua.data.measures import token_losses
 from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
 
@@ -62,7 +61,7 @@ class Text(AbstractTask):
         Its AdamW too: rate 1e-3 falling to 1e-4, a rise over the first twentieth, betas (0.9, 0.99), decay 0.1.
         """
         sizes = Preset(
-            128, 4, 512, modes=4, depth=2.0, updates=2000, batch=12, lr=1e-3, decay=0.1, warmup=0.05, floor=0.1, b2=0.99
+            128, 4, 512, modes=4, depth=1.5, updates=2000, batch=12, lr=1e-3, decay=0.1, warmup=0.05, floor=0.1, b2=0.99
         )
         return {"demo": sizes, "full": dataclasses.replace(sizes, updates=10_000)}
 
@@ -126,7 +125,7 @@ def encoded(text: str, alphabet: str, name: str = "text") -> Int[Tensor, " token
     return torch.tensor([numbers[character] for character in text], dtype=torch.long)
 
 
-@functools.lru_cache(maxsize=2)
+@remembered
 def _read(file: Path | None) -> tuple[str, Int[Tensor, " tokens"]]:
     """The alphabet of a text, and its characters as numbers."""
     text = _plays() if file is None else text_of(file, "text file", "text")

@@ -1,7 +1,6 @@
 """Classification of multivariate time series from files of the UEA archive, ragged ones included."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -13,6 +12,7 @@ from continua.core.batch import Batch
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
+from continua.data.files import remembered
 from continua.data.measures import label_hits
 from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
 from continua.data.ts_file import LabelledSeries, read_ts
@@ -97,7 +97,7 @@ class Uea(AbstractTask):
         return _read(self.file)[split]
 
 
-@functools.lru_cache(maxsize=2)
+@remembered
 def _read(file: Path) -> Mapping[Split, LabelledSeries]:
     """The parts of both files, centred and scaled."""
     if not file.name.endswith("_TRAIN.ts"):
