@@ -250,12 +250,16 @@ def test_the_nearest_column_is_named(tmp_path):
     assert [float(series.times[0]) for series in table.series] == [row[1] for row in waves(100)]  # height: no id
 
 
-def test_training_holds_out_other_rows_every_time(tmp_path):
+@pytest.fixture
+def plain(tmp_path):
+    """Five windows of 24 rows for training, in which a seventh of the second column is missing."""
     rows = [list(row) for row in waves(160)]
     for row in rows[3::7]:
         row[2] = "nan"
-    task = Csv(written(tmp_path / "gaps.csv", rows), window=24)
-    plain = task.batch(Split.TRAIN, torch.arange(5))
+    return Csv(written(tmp_path / "gaps.csv", rows), window=24).batch(Split.TRAIN, torch.arange(5))
+
+
+def test_training_holds_out_other_rows_every_time(plain):
     batches = [redrawn(plain, torch.Generator().manual_seed(seed)) for seed in range(8)]
 
     def known(batch, sequence):
@@ -281,12 +285,7 @@ def test_training_holds_out_other_rows_every_time(tmp_path):
     assert len(held) > 5
 
 
-def test_columns_are_moved_and_stretched_with_their_answers(tmp_path):
-    rows = [list(row) for row in waves(160)]
-    for row in rows[3::7]:
-        row[2] = "nan"
-    task = Csv(written(tmp_path / "gaps.csv", rows), window=24)
-    plain = task.batch(Split.TRAIN, torch.arange(5))
+def test_columns_are_moved_and_stretched_with_their_answers(plain):
     moved = rescaled(plain, 0.4, 0.2, torch.Generator().manual_seed(0))
     there, slopes = plain.inputs[0][..., 2:], set()
     assert torch.equal(moved.inputs[0][..., 2:], there) and torch.equal(moved.positions, plain.positions)
