@@ -39,7 +39,7 @@ def test_the_bar_tells_loss_speed_evaluations_and_time_of_the_first_learner():
     bar.progress.refresh()
     bar.end()
     shown = screen.getvalue()
-    assert "1/10" in shown and "loss 2.000" in shown and "2,000 tokens/s" in shown and "6 evals" in shown
+    assert "1/10" in shown and "loss 2.000" in shown and "2,000 tokens/s" in shown and "6 evaluations" in shown
     assert "-:--:--" in shown or "0:0" in shown
 
 

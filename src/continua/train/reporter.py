@@ -83,7 +83,7 @@ class Bar(AbstractReporter):
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        columns = (TextColumn("{task.completed}/{task.total}"), BarColumn(), TextColumn("{task.description}"),
+        columns = (TextColumn("{task.completed}/{task.total}"), BarColumn(16), TextColumn("{task.description}"),
                    TimeRemainingColumn())  # fmt: skip
         self.progress = Progress(*columns, console=console, transient=True)
         self.task: TaskID | None = None
@@ -106,7 +106,7 @@ class Bar(AbstractReporter):
         if learner != self.shown:
             return
         self.smooth = row.loss if self.smooth is None else 0.95 * self.smooth + 0.05 * row.loss
-        speed, cost = f"{row.tokens_per_second:,.0f} tokens/s", f"{row.evaluations} velocities/update"
+        speed, cost = f"{row.tokens_per_second:,.0f} tokens/s", f"{row.evaluations} evaluations"
         self.progress.update(self.task, completed=update, description=f"loss {self.smooth:.3f}  {speed}  {cost}")
 
     def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None:
