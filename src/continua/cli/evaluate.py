@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 
 from continua.cli.loading import models_of, opened
-from continua.cli.measuring import measured, results_tables
+from continua.cli.measuring import BEGUN, measured, results_tables
 from continua.cli.options import Flag
 from continua.core.errors import reject
 from continua.runs import finite
@@ -40,6 +40,8 @@ class Evaluate:
         if self.threads:
             torch.set_num_threads(self.threads)
         run, task = opened(self.folder)
+        if not self.json:
+            console.print(BEGUN, highlight=False, soft_wrap=True)
         results = measured(run, task, models_of(run))
         if self.json:
             print(json.dumps(finite({"run": str(self.folder), "results": results}), allow_nan=False))

@@ -17,6 +17,8 @@ from continua.runs.figures import keep_section
 from continua.train import Learner, anytime, keep_portrait, portrait, prediction_section, resolutions, solver_gap
 
 Results = dict[str, dict[str, Any]]
+BEGUN = "measuring the test, in other samplings and with other depth steps (some moments)"
+"""What is said before, since it takes time."""
 
 
 def measured(run: Run, task: AbstractTask, models: Mapping[str, ContinuousTransformer]) -> Results:

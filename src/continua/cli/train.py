@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from continua.cli.config import built
 from continua.cli.ending import ended
-from continua.cli.measuring import measured, portrayed, results_tables
+from continua.cli.measuring import BEGUN, measured, portrayed, results_tables
 from continua.cli.options import Count, File, Flag, Folder, Number, Optimiser, Size, Stepping, Strength, Switch, Word
 from continua.cli.tasks import check_optimiser, check_task, free_folder, optimiser_of, preset_of, reads, task_of
 from continua.cli.train_options import BESIDE, check_options, check_resumed
@@ -187,6 +187,8 @@ class Train:
         training = Training(run, task, learners, plan, reporter)
         with ended(run):
             training.go(training.resume() if again else 0)
+            if not (self.json or self.quiet):
+                console.print(BEGUN, highlight=False, soft_wrap=True)
             results = measured(run, task, {learner.name: learner.model for learner in learners})
             portrayed(run, task, learners)
             run.end("finished")
