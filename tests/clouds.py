@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from continua.operators import AbstractTokenIntegral, Context, Exact, Memory
-from continua.spaces import Cloud
-from continua.spaces.measure import Measure
+from continua.spaces import Cloud, Measure
 
 
 @dataclasses.dataclass(frozen=True)

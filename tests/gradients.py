@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from continua.model.flow import Flow
+from continua.model import Flow
 from continua.solve import (
     AbstractControl,
     AbstractGradient,

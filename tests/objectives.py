@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from continua.control import (
+    AbstractLoss,
     Batch,
     CrossEntropy,
     FieldSize,
@@ -19,7 +20,6 @@ from continua.control import (
     RelativeL2,
     Sobolev,
 )
-from continua.control.losses import AbstractLoss
 from continua.fields import ContinuousHeads, Expansion
 from continua.model import ContinuousTransformer, Flow, MeanReadout, Part, TokenEmbedding, TokenReadout, VectorEmbedding
 from continua.operators import Attention, Dropout, FeedForward, LayerNorm, PreNorm, RMSNorm

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from continua.fields import Constant, Expansion, PiecewiseConstant
-from continua.model.flow import BoundFlow, Flow, Part
+from continua.model import BoundFlow, Flow, Part
 from continua.operators import Attention, Cross, Damping, Dropout, FeedForward, LayerNorm, PreNorm, RMSNorm
 from continua.solve import AbstractBound, AbstractMethod, LieTrotter, Projected, State, Strang
 from continua.spaces import Chebyshev, Cloud

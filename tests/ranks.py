@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from continua.fields import Expansion
-from continua.model.flow import Flow, Part
+from continua.model import Flow, Part
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, RMSNorm
 from continua.solve import AbstractGradient, Adaptive, Backsolve, Checkpointed, Direct, integrate
 from continua.spaces import Chebyshev, Cloud

@@ -41,9 +41,11 @@ from continua.operators import (
     Spectral,
     SpectrallyNormed,
     Sum,
+    Theta,
     Unnormalised,
+    drawn,
+    mapped,
 )
-from continua.operators.parameters import Theta, drawn, mapped
 from continua.solve import (
     RK4,
     Adaptive,

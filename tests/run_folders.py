@@ -5,12 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from continua.runs.figures import (
+from continua.runs import (
     Bars,
     Heat,
     Lines,
     Note,
     Paths,
+    Reference,
+    Run,
     Scale,
     Section,
     Series,
@@ -20,8 +22,6 @@ from continua.runs.figures import (
     Verdict,
     keep_section,
 )
-from continua.runs.folder import Run
-from continua.runs.references import Reference
 
 
 def figures() -> dict[str, object]:

@@ -12,8 +12,7 @@ from continua.cli.report import Report
 from continua.cli.tasks import PRESETS, TASKS, preset_of
 from continua.cli.train import Train
 from continua.cli.words import arranged
-from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
-from continua.data.task import Preset
+from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Preset, Spirals, Text, Uea
 from continua.runs import Run
 from continua.train import Interrupted
 

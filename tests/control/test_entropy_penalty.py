@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from continua.control import Batch, HeadNegentropy, MeanSquaredError, Objective
-from continua.control.setting import Setting
+from continua.control import Batch, HeadNegentropy, MeanSquaredError, Objective, Setting
 from continua.fields import Constant, ContinuousHeads
 from continua.model import ContinuousTransformer, Embedded, Flow, Normalised, Part
 from continua.operators import Attention, Damping, Unnormalised

@@ -17,10 +17,10 @@ from continua.control import (
     Objective,
     SuccessiveApproximations,
     extremal,
+    held,
     pontryagin,
     terminal_adjoint,
 )
-from continua.control.hamiltonian import held
 from continua.fields import Constant, Expansion
 from continua.model import (
     ContinuousTransformer,
@@ -33,8 +33,7 @@ from continua.model import (
     VectorEmbedding,
     encoder_decoder,
 )
-from continua.operators import Attention, Dense, FeedForward, LayerNorm, PreNorm, Unnormalised
-from continua.operators.parameters import leaves
+from continua.operators import Attention, Dense, FeedForward, LayerNorm, PreNorm, Unnormalised, leaves
 from continua.solve import (
     Adaptive,
     Backsolve,
@@ -44,10 +43,10 @@ from continua.solve import (
     PerSequence,
     Projected,
     Solver,
+    State,
     Strang,
     Tsitouras,
 )
-from continua.solve.state import State
 from continua.spaces import BSpline, Cloud, Legendre, Sphere
 from objectives import CLASSES, WIDTH, batch_of, model_of
 

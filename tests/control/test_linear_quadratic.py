@@ -28,9 +28,7 @@ from continua.control import (
 )
 from continua.fields import Expansion
 from continua.model import ContinuousTransformer, Embedded, Flow, Normalised, Part
-from continua.operators import Unnormalised
-from continua.operators.operator import AbstractPointwise
-from continua.operators.parameters import bias
+from continua.operators import AbstractPointwise, Unnormalised, bias
 from continua.solve import Direct, Fixed, Solver, Tsitouras
 from continua.spaces import Cloud, Legendre
 

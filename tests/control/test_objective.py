@@ -25,10 +25,8 @@ from continua.control import (
 )
 from continua.fields import Constant
 from continua.model import ContinuousTransformer, Embedded, Flow, Layers, Normalised, Part, encoder_decoder
-from continua.operators import Damping, LayerNorm, Unnormalised
-from continua.operators.operator import Context
-from continua.solve import Adaptive, DormandPrince, Fixed, LieTrotter, PerSequence, Solver
-from continua.solve.state import State
+from continua.operators import Context, Damping, LayerNorm, Unnormalised
+from continua.solve import Adaptive, DormandPrince, Fixed, LieTrotter, PerSequence, Solver, State
 from continua.spaces import Axis, Cloud, Trapezoid
 from objectives import all_losses, batch_of, model_of
 

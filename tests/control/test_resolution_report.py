@@ -10,8 +10,16 @@ import torch
 import torch.nn.functional as F
 from scipy.integrate import solve_ivp
 
-from continua.control import CrossEntropy, LeftOut, Objective, Resolutions, resolution_report
-from continua.control.resampling import Signals, interpolated, thinned
+from continua.control import (
+    CrossEntropy,
+    LeftOut,
+    Objective,
+    Resolutions,
+    Signals,
+    interpolated,
+    resolution_report,
+    thinned,
+)
 from continua.fields import ContinuousHeads, Expansion
 from continua.model import (
     Analysed,

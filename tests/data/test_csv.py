@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from continua.data import Csv, Question, Split, read_csv
-from continua.data.asked import redrawn, rescaled
+from continua.data import Csv, Question, Split, read_csv, redrawn, rescaled
 
 
 def written(file, rows, header=("t", "x", "y")):

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from continua.core.slopes import fitted_slope
-from continua.data import Darcy, Split, darcy_solution
+from continua.data import Darcy, Split, darcy_solution, hilbert_curve
 from continua.data.darcy import _HIGHEST, _fields, log_conductivities
-from continua.data.hilbert import hilbert_curve
 
 
 def manufactured(intervals):

@@ -10,8 +10,7 @@ from mnist1d.transform import transform
 from scipy.special import logsumexp, softmax
 from scipy.stats import multivariate_normal
 
-from continua.data import Mnist1d, Split
-from continua.data.mnist1d_posterior import Mnist1dPosterior, raw_mnist1d
+from continua.data import Mnist1d, Mnist1dPosterior, Split, raw_mnist1d
 
 
 @pytest.fixture(scope="module")

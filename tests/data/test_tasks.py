@@ -4,8 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from continua.data import Burgers, Csv, Darcy, Digits, Form, Mnist1d, Question, Spirals, Split, Text
-from continua.data.sampling import interpolated, shifted, thinned
+from continua.data import (
+    Burgers,
+    Csv,
+    Darcy,
+    Digits,
+    Form,
+    Mnist1d,
+    Question,
+    Spirals,
+    Split,
+    Text,
+    interpolated,
+    shifted,
+    thinned,
+)
 
 
 @pytest.fixture(scope="module")

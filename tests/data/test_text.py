@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from continua.data import Split, Text
-from continua.data.text import encoded
+from continua.data import Split, Text, encoded
 
 
 def test_targets_are_the_next_characters(tmp_path):

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from continua.fields import Constant, Expansion, Hypernetwork, PiecewiseConstant
-from continua.operators import Attention, FeedForward
-from continua.operators.parameters import drawn, leaves, mapped
+from continua.operators import Attention, FeedForward, drawn, leaves, mapped
 from continua.spaces import Cloud, Legendre
 
 OPERATOR = FeedForward(hidden=3)

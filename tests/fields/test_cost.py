@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from continua.fields import Constant, ContinuousHeads, Expansion, FieldCost, Hypernetwork, PiecewiseConstant, cost
-from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Sum
-from continua.operators.parameters import count
+from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Sum, count
 from continua.spaces import BSpline, Chebyshev, Cloud, Cosine, Fourier, Legendre
 
 WIDTH, HIDDEN = 24, 32

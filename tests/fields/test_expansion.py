@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from continua.fields import Expansion
-from continua.operators import FeedForward, LayerNorm, PreNorm
-from continua.operators.parameters import leaves
+from continua.operators import FeedForward, LayerNorm, PreNorm, leaves
 from continua.spaces import AbstractBasis, Chebyshev, Cosine, Damped, GaussLegendre, Legendre
 
 SPEC = FeedForward(hidden=3).spec(4)

@@ -8,8 +8,7 @@ import torch
 
 from continua import fields
 from continua.fields import AbstractField, Constant, ContinuousHeads, Expansion, PiecewiseConstant
-from continua.operators import Attention, Context, Damping, FeedForward, LayerNorm, PreNorm, Sum
-from continua.operators.parameters import Role, leaves
+from continua.operators import Attention, Context, Damping, FeedForward, LayerNorm, PreNorm, Role, Sum, leaves
 from continua.spaces import Cloud
 from registries import all_fields, all_head_fields, all_operators
 

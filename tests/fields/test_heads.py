@@ -15,8 +15,7 @@ from continua.model import (
     load,
     save,
 )
-from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Sum
-from continua.operators.parameters import Role, leaves
+from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Role, Sum, leaves
 from continua.optim import Recipe
 from continua.spaces import BSpline, ClenshawCurtis, Cloud, GaussLegendre, Legendre, Midpoint
 

@@ -13,8 +13,7 @@ from continua.fields import (
     layer_depths,
     refine,
 )
-from continua.operators import Attention, Damping, FeedForward, LayerNorm, PreNorm
-from continua.operators.parameters import drawn, leaves, mapped
+from continua.operators import Attention, Damping, FeedForward, LayerNorm, PreNorm, drawn, leaves, mapped
 from continua.spaces import Chebyshev, Cosine, Legendre
 from registries import all_fields
 

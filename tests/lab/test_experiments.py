@@ -33,7 +33,7 @@ from continua.lab.mean_field import Sampled, limit_map
 from continua.lab.sde_scaling import Walk
 from continua.lab.sweep import silent
 from continua.lab.training.problem import Problem
-from continua.runs.figures import from_plain, to_plain
+from continua.runs import from_plain, to_plain
 from continua.solve import RK4, Euler
 
 TINY = [

@@ -8,9 +8,8 @@ import torch
 
 import continua
 from continua.control import CrossEntropy, JacobianFrobenius, Objective
-from continua.model.citation import citation
-from continua.model.literature import LITERATURE
-from continua.runs.references import Reference
+from continua.model import LITERATURE, citation
+from continua.runs import Reference
 
 
 def keys(*used) -> set[str]:

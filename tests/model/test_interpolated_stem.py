@@ -7,8 +7,7 @@ from scipy.integrate import quad
 from scipy.interpolate import BSpline as Reference
 
 from continua.core.slopes import fitted_slope
-from continua.model import InterpolatedStem, LocalStem, Stemmed, VectorEmbedding, load, save
-from continua.model.interpolated_stem import interpolant
+from continua.model import InterpolatedStem, LocalStem, Stemmed, VectorEmbedding, interpolant, load, save
 from continua.spaces import Cloud
 
 pytestmark = pytest.mark.usefixtures("float64")

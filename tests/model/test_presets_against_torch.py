@@ -11,13 +11,13 @@ from continua.model import (
     Normalised,
     TokenEmbedding,
     TokenReadout,
+    activation_of,
     bert,
     encoder_decoder,
     from_torch,
     gpt,
     norm_theta,
 )
-from continua.model.torch_layers import activation_of
 from continua.operators import Activation, LayerNorm, Unnormalised
 from continua.solve import Checkpointed, Direct
 from continua.spaces import Cloud

@@ -33,6 +33,7 @@ from continua.operators import (
     Exact,
     FeedForward,
     LayerNorm,
+    Past,
     PostNorm,
     PreNorm,
     Remembered,
@@ -40,7 +41,6 @@ from continua.operators import (
     Subset,
     Sum,
 )
-from continua.operators.remembered import Past
 from continua.solve import RK4, Adaptive, DormandPrince, Euler, Fixed, Given, LieTrotter, Midpoint, Solver, Strang
 from continua.spaces import Axis, BackwardRectangle, BSpline, Cloud, Legendre
 

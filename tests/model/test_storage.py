@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import continua
-from continua.model import ContinuousTransformer, Flow, Layers, Part, load, save
-from continua.model.storage import decode, encode
+from continua.model import ContinuousTransformer, Flow, Layers, Part, decode, encode, load, save
 from continua.operators import AbstractPointwise, FeedForward, NoTheta
 from continua.solve import BogackiShampine, Checkpointed, Fixed, PerSequence, Solver
 from parity import run, shaken, tokens_and_padding

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from continua.operators import Attention, AttentionTheta, Exact
-from continua.operators.parameters import leaves, mapped
+from continua.operators import Attention, AttentionTheta, Exact, leaves, mapped
 from continua.spaces import CausalTrapezoid, Cloud
 from references import gradients, measure_of_queries, written_out_attention
 from registries import OperatorCase

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from continua.operators import Attention, Context, Exact
-from continua.operators.parameters import drawn
+from continua.operators import Attention, Context, Exact, drawn
 from continua.spaces import Cloud
 
 BATCH, TOKENS, WIDTH, KEY = 2, 5, 6, 3

@@ -4,8 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from continua.operators import Attention, AttentionTheta, Exact, Memory
-from continua.operators.parameters import leaves
+from continua.operators import Attention, AttentionTheta, Exact, Memory, leaves
 from continua.spaces import Cloud, Measure
 from references import gradients
 

@@ -17,9 +17,9 @@ from continua.operators import (
     Subset,
     Sum,
     attention_weights,
+    drawn,
 )
-from continua.operators.parameters import drawn
-from continua.spaces.cloud import Cloud
+from continua.spaces import Cloud
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,16 @@ import math
 import pytest
 import torch
 
-from continua.operators import Attention, AttentionTheta, Exact, Tilted, pullback, radial, wasserstein_bound
-from continua.operators.tilted import radial_slope
+from continua.operators import (
+    Attention,
+    AttentionTheta,
+    Exact,
+    Tilted,
+    pullback,
+    radial,
+    radial_slope,
+    wasserstein_bound,
+)
 from continua.spaces import Cloud
 
 

@@ -21,9 +21,10 @@ from continua.operators import (
     Nystrom,
     Sobol,
     Subset,
+    drawn,
+    mapped,
+    nodes_for,
 )
-from continua.operators.estimators.nodes import nodes_for
-from continua.operators.parameters import drawn, mapped
 from continua.spaces import BackwardRectangle, CausalTrapezoid, Cloud
 
 draws = [Independent(), Sobol(), Lattice()]

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from continua.operators import Activation, Damping, FeedForward, FeedForwardTheta, NoTheta
-from continua.operators.parameters import leaves
+from continua.operators import Activation, Damping, FeedForward, FeedForwardTheta, NoTheta, leaves
 from continua.spaces import Cloud
 from references import gradients
 

@@ -23,8 +23,9 @@ from continua.operators import (
     Spectral,
     Sum,
     at_resolution,
+    drawn,
+    mapped,
 )
-from continua.operators.parameters import drawn, mapped
 from continua.spaces import Axis, ClenshawCurtis, Cloud, Cosine, Fourier, GaussLegendre, Legendre, Midpoint
 from registries import all_kernels
 

@@ -15,8 +15,8 @@ from continua.operators import (
     PreNorm,
     RMSNorm,
     Unnormalised,
+    drawn,
 )
-from continua.operators.parameters import drawn
 from continua.spaces import Cloud
 from references import gradients
 from registries import OperatorCase

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from continua import operators
-from continua.operators import AbstractNorm, AbstractOperator, Context, Dropout, PostNorm, PreNorm, Sum
-from continua.operators.parameters import leaves, rebuilt
+from continua.operators import AbstractNorm, AbstractOperator, Context, Dropout, PostNorm, PreNorm, Sum, leaves, rebuilt
 from continua.spaces import Cloud
 from registries import OperatorCase, all_operators
 

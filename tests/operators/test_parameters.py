@@ -4,9 +4,20 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from continua.operators import Attention, Damping, FeedForward, LayerNorm, PreNorm, Sum
-from continua.operators.linear import linear
-from continua.operators.parameters import count, drawn, leaves, mapped, rebuilt
+from continua.operators import (
+    Attention,
+    Damping,
+    FeedForward,
+    LayerNorm,
+    PreNorm,
+    Sum,
+    count,
+    drawn,
+    leaves,
+    linear,
+    mapped,
+    rebuilt,
+)
 from registries import all_operators
 
 OPERATOR = Sum((PreNorm(LayerNorm(), FeedForward(hidden=3)), Damping(0.1)))

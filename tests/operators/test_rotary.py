@@ -5,8 +5,7 @@ import torch
 
 from continua.fields import Constant
 from continua.model import Flow, Part
-from continua.operators import Attention, Context, Cross, Rotary
-from continua.operators.parameters import drawn, mapped
+from continua.operators import Attention, Context, Cross, Rotary, drawn, mapped
 from continua.solve import Checkpointed, Direct, Fixed, integrate
 from continua.spaces import Cloud
 

@@ -3,8 +3,18 @@
 import pytest
 import torch
 
-from continua.operators import Attention, Convolution, Dense, FeedForward, Spectral, SpectrallyNormed, spectral_norm
-from continua.operators.parameters import drawn, leaves, mapped
+from continua.operators import (
+    Attention,
+    Convolution,
+    Dense,
+    FeedForward,
+    Spectral,
+    SpectrallyNormed,
+    drawn,
+    leaves,
+    mapped,
+    spectral_norm,
+)
 from continua.spaces import Axis, Cloud, Cosine
 
 DTYPE = torch.float64

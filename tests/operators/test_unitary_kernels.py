@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from continua.operators import Attention, Convolution, Dense, FeedForward
-from continua.operators.parameters import Orthonormal, drawn, leaves
+from continua.operators import Attention, Convolution, Dense, FeedForward, Orthonormal, drawn, leaves
 from continua.spaces import Axis, StiefelSpace
 
 GENERATOR = 3

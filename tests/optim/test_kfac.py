@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from continua.fields import Constant, Expansion
-from continua.model.flow import Flow, Part
+from continua.model import Flow, Part
 from continua.operators import Attention, FeedForward
-from continua.optim import KFAC, AbstractLikelihood, Categorical, Gaussian, Recipe, use
-from continua.optim.watch import Watch
+from continua.optim import KFAC, AbstractLikelihood, Categorical, Gaussian, Recipe, Watch, use
 from continua.solve import Backsolve, Checkpointed, Direct, Euler, Fixed, integrate
 from continua.spaces import Cloud, Cosine, FlatSpace
 

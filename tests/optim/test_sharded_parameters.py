@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from continua.fields import Constant
-from continua.model.flow import Flow, Part
+from continua.model import Flow, Part
 from continua.operators import Attention, Dense, FeedForward
 from continua.optim import BlockwiseAdamW, Frobenius, ModalAdamW, Recipe, RiemannianAdam, clip_gradients, use
 from continua.spaces import FlatSpace

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from continua.report import write_report
-from continua.runs import Run
-from continua.runs.figures import Lines, Scale, Section, Series, keep_section
+from continua.runs import Lines, Run, Scale, Section, Series, keep_section
 from run_folders import written_run
 
 CHROMIUM = shutil.which("chromium")

@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 
 from continua.cli.main import main
-from continua.report import Page, report_page, write_report
-from continua.report.digits import lasting, shown
-from continua.report.drawing import figure_html
-from continua.report.formula import mathml
-from continua.report.reading import rows_of
-from continua.runs.figures import Section, Series, Table, to_plain
-from continua.runs.folder import Run
+from continua.report import Page, figure_html, lasting, mathml, report_page, rows_of, shown, write_report
+from continua.runs import Run, Section, Series, Table, to_plain
 from run_folders import written_run
 
 VOID = {"meta", "br", "input", "img", "link", "hr", "mspace"}

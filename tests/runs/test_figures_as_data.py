@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from continua.runs.figures import Heat, Scale, Section, Series, Table, from_plain, keep_section, kept_sections, to_plain
-from continua.runs.figures.plain import LARGE
+from continua.runs import LARGE, Heat, Scale, Section, Series, Table, from_plain, keep_section, kept_sections, to_plain
 from run_folders import figures, written_run
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from continua import SolveError
-from continua.solve.pace import Pace
+from continua.solve import Pace
 
 directions = pytest.mark.parametrize("sign", [1.0, -1.0], ids=["forwards", "backwards"])
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from continua.solve.gradients.shelf import Shelf
+from continua.solve import Shelf
 
 
 def test_what_is_kept_is_a_copy():

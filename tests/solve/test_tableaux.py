@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.integrate import RK23, RK45
 
-from continua.solve import BogackiShampine, DormandPrince, Tsitouras
-from continua.solve.methods import AbstractRungeKutta
+from continua.solve import AbstractRungeKutta, BogackiShampine, DormandPrince, Tsitouras
 from registries import all_methods
 
 tableaux = [pytest.param(m.tableau, id=repr(m)) for m in all_methods if isinstance(m, AbstractRungeKutta)]

@@ -7,8 +7,7 @@ import torch
 
 from continua.fields import Constant
 from continua.model import Flow, Part
-from continua.operators import Attention, Context, FeedForward, LayerNorm, PreNorm, Subset
-from continua.operators.parameters import drawn, mapped
+from continua.operators import Attention, Context, FeedForward, LayerNorm, PreNorm, Subset, drawn, mapped
 from continua.solve import Adaptive, Checkpointed, Direct, Fixed, integrate
 from continua.spaces import CausalTrapezoid, Cloud
 

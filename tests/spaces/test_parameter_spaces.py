@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from continua.spaces import FlatSpace, SimplexSpace, StiefelSpace
-from continua.spaces.parameter_spaces import AbstractFlatSpace
+from continua.spaces import AbstractFlatSpace, FlatSpace, SimplexSpace, StiefelSpace
 from registries import all_parameter_spaces
 
 DTYPE = torch.float64

@@ -5,8 +5,7 @@ import torch
 from scipy import integrate
 
 from continua.core.slopes import fitted_slope
-from continua.spaces import AbstractSampleRule, Counting, Trapezoid, Uniform
-from continua.spaces.positions import checked_samples
+from continua.spaces import AbstractSampleRule, Counting, Trapezoid, Uniform, checked_samples
 from registries import all_rules
 
 sample_rules = [rule for rule in all_rules if isinstance(rule, AbstractSampleRule)]

@@ -7,8 +7,7 @@ import torch
 
 from continua.control import KineticEnergy, Objective
 from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Preset, Spirals, Text, Uea
-from continua.train import Learner, Plan, continuous, decayed, objective_of
-from continua.train.objectives import AskingObjective, answers
+from continua.train import AskingObjective, Learner, Plan, answers, continuous, decayed, objective_of
 
 SERIES = "@problemName Two\n@univariate true\n@classLabel true a b\n@data\n"
 RESOLVED = 0.1

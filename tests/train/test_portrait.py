@@ -14,12 +14,10 @@ from continua.fields import ContinuousHeads, Expansion
 from continua.model import Embedded, EncoderDecoder, Flow, MeanReadout, Normalised, Part, VectorEmbedding
 from continua.operators import Attention, Cross, FeedForward, LayerNorm, PreNorm
 from continua.report import report_page
-from continua.runs.folder import Run
-from continua.solve import Adaptive, Euler, Fixed, Solver
-from continua.solve.state import State
+from continua.runs import Run
+from continua.solve import Adaptive, Euler, Fixed, Solver, State
 from continua.spaces import Cloud, Legendre
-from continua.train import continuous, objective_of
-from continua.train.portrait import keep_portrait, portrait, resolution_section
+from continua.train import continuous, keep_portrait, objective_of, portrait, resolution_section
 
 
 def batch_of(tokens: int = 10) -> Batch:
@@ -241,7 +239,7 @@ def test_an_encoder_and_a_decoder_are_portrayed_each_under_its_name(translator):
 
 
 def test_a_flow_too_wild_for_an_adaptive_solve_keeps_its_other_figures(model, monkeypatch):
-    from continua.train.portrait import depth
+    from continua.train import depth
 
     monkeypatch.setattr(depth, "Adaptive", lambda *_: Adaptive(1e-5, 1e-5, max_steps=1))
     first = portrait(model, batch_of())[0]

@@ -7,8 +7,7 @@ from sklearn.metrics import confusion_matrix
 
 from continua.data import Burgers, Csv, Darcy, Digits, Preset, Spirals, Split, Text
 from continua.report import report_page
-from continua.runs.figures import Table, keep_section
-from continua.runs.folder import Run
+from continua.runs import Run, Table, keep_section
 from continua.train import continuous, prediction_section, standard
 
 SMALL = Preset(8, 2, 8, modes=2, steps=1)

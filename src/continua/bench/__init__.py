@@ -14,18 +14,6 @@ from continua.bench.spectral import SpectralGain
 from continua.bench.speed import Speed
 
 __all__ = [
-    "AbstractBenchmark",
-    "AttentionCost",
-    "EstimatorCost",
-    "FieldCostRatio",
-    "Memory",
-    "Outcome",
-    "Overhead",
-    "Ratio",
-    "ReadingCost",
-    "RecipeCost",
-    "Sizes",
-    "SpectralGain",
-    "Speed",
-    "written",
-]
+    "AbstractBenchmark", "AttentionCost", "EstimatorCost", "FieldCostRatio", "Memory", "Outcome", "Overhead",
+    "Ratio", "ReadingCost", "RecipeCost", "Sizes", "SpectralGain", "Speed", "written",
+]  # fmt: skip

@@ -13,9 +13,8 @@ from continua.bench.peak import peak_memory
 from continua.bench.timing import Case, interleaved, paired, using_threads
 from continua.core.seeds import generator_of
 from continua.core.shapes import Positions
-from continua.operators.integral import Exact, Memory, Queries
-from continua.spaces.causal import BackwardRectangle, CausalTrapezoid
-from continua.spaces.measure import Measure
+from continua.operators import Exact, Memory, Queries
+from continua.spaces import BackwardRectangle, CausalTrapezoid, Measure
 
 
 @final

@@ -10,7 +10,7 @@ from continua.bench.timing import Case, interleaved, using_threads
 from continua.core.seeds import generator_of
 from continua.core.slopes import fitted_slope
 from continua.operators import AbstractTokenIntegral, Context, Controlled, Exact, Memory, Nystrom, Sobol, Subset
-from continua.spaces.cloud import Cloud
+from continua.spaces import Cloud
 
 
 @final

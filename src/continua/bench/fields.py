@@ -12,9 +12,8 @@ from continua.bench.flows import Sizes, bound, tokens
 from continua.bench.timing import Case, interleaved, paired, using_threads
 from continua.core.seeds import generator_of
 from continua.fields import AbstractField, Constant, Expansion
-from continua.model.flow import Flow, Part
-from continua.operators import Attention, FeedForward, LayerNorm, PreNorm
-from continua.operators.parameters import Theta
+from continua.model import Flow, Part
+from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Theta
 from continua.solve import State
 from continua.spaces import BSpline, Legendre
 

@@ -6,11 +6,10 @@ import torch
 
 from continua.core.seeds import generator_of
 from continua.core.shapes import Points
-from continua.fields.expansion import Expansion
-from continua.model.flow import BoundFlow, Flow, Part
+from continua.fields import Expansion
+from continua.model import BoundFlow, Flow, Part
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm
-from continua.spaces.bases import Chebyshev
-from continua.spaces.cloud import Cloud
+from continua.spaces import Chebyshev, Cloud
 
 DEPTH, SPAN = 2.0, (0.5, 1.5)
 """The middle of a deeper flow is solved: torchdiffeq steps past the ends of a span and asks for velocities there."""

@@ -10,7 +10,7 @@ from continua.bench.benchmark import AbstractBenchmark, Outcome, Ratio, Row
 from continua.bench.flows import SPAN, Sizes, bound, depth_dependent, tokens
 from continua.bench.peak import peak_memory
 from continua.core.slopes import fitted_slope
-from continua.model.flow import Flow
+from continua.model import Flow
 from continua.solve import AbstractGradient, Checkpointed, Direct, DormandPrince, Fixed, integrate
 
 

@@ -12,7 +12,7 @@ from continua.bench.benchmark import AbstractBenchmark, Outcome, Ratio, Row
 from continua.bench.flows import SPAN, Sizes, bound, depth_dependent, tokens
 from continua.bench.timing import Case, interleaved, paired, using_threads
 from continua.core.shapes import Points
-from continua.model.flow import Flow
+from continua.model import Flow
 from continua.solve import AbstractGradient, Adaptive, Checkpointed, Direct, DormandPrince, State, Stats, integrate
 
 

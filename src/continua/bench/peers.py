@@ -8,7 +8,7 @@ from torch import nn
 from continua.bench.flows import DEPTH, SPAN
 from continua.core.extras import extra
 from continua.core.shapes import Points, Tensor
-from continua.model.flow import BoundFlow
+from continua.model import BoundFlow
 from continua.solve import State
 
 

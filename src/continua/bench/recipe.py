@@ -14,12 +14,10 @@ from continua.bench.benchmark import AbstractBenchmark, Outcome, Ratio, Row
 from continua.bench.timing import Case, interleaved, paired, using_threads
 from continua.core.seeds import generator_of
 from continua.fields import Constant, ContinuousHeads
-from continua.model.flow import Flow, Part
-from continua.model.transformer import ContinuousTransformer
+from continua.model import ContinuousTransformer, Flow, Part
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Spectral
 from continua.optim import SOAP, ModalAdamW, Recipe, use
-from continua.spaces.axis import Axis
-from continua.spaces.bases import Cosine
+from continua.spaces import Axis, Cosine
 
 NEVER = 10**9
 """An interval that no run reaches: bases are made in the first update, which is not timed, and then never again."""

@@ -13,14 +13,13 @@ from continua.bench.benchmark import AbstractBenchmark, Outcome, Ratio, Row
 from continua.bench.timing import using_threads
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Tensor
-from continua.data.burgers import burgers_solution
+from continua.data import burgers_solution
 from continua.fields import Constant
-from continua.model.flow import Flow, Part
+from continua.model import Flow, Part
 from continua.operators import FeedForward, Spectral
 from continua.optim import SOAP, BlockwiseAdamW, ModalAdamW
 from continua.solve import Direct, Fixed, Midpoint, integrate
-from continua.spaces import Axis, Cloud, Cosine, Fourier
-from continua.spaces.bases import AbstractBasis
+from continua.spaces import AbstractBasis, Axis, Cloud, Cosine, Fourier
 
 _NODES, _CHANNELS, _HIDDEN = 32, 4, 16
 _SAMPLES, _TRAINING = 512, 384

@@ -11,7 +11,7 @@ from continua.bench.flows import SPAN, Sizes, bound, depth_dependent, tokens
 from continua.bench.peers import Velocity, solved
 from continua.bench.timing import Case, interleaved, paired, summed, using_threads
 from continua.core.shapes import Points
-from continua.model.flow import Flow
+from continua.model import Flow
 from continua.solve import AbstractGradient, Adaptive, Checkpointed, Direct, DormandPrince, integrate
 
 _RIVALS = (("Direct", "odeint", 0.75), ("Checkpointed", "odeint_adjoint", 0.7))

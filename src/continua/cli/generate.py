@@ -12,7 +12,7 @@ from continua.cli.choices import choose
 from continua.cli.loading import models_of
 from continua.cli.options import Count, Flag
 from continua.core.errors import reject
-from continua.data.text import encoded
+from continua.data import encoded
 from continua.model import unreadable
 from continua.runs import Run
 from continua.train import Sampling, Window, generated

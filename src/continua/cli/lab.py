@@ -44,8 +44,7 @@ from continua.lab import (
 from continua.lab.clusters.equiangular import check_question
 from continua.lab.sweep import Progress
 from continua.report import write_report
-from continua.runs import Run
-from continua.runs.figures import keep_section
+from continua.runs import Run, keep_section
 
 EXPERIMENTS: dict[str, AbstractExperiment] = {
     experiment.name: experiment

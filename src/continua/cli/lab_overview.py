@@ -9,8 +9,7 @@ from typing import Any, final
 
 from continua.lab import AbstractExperiment, Shelf
 from continua.lab.sweep import measured
-from continua.runs import Run
-from continua.runs.figures import Section, Table
+from continua.runs import Run, Section, Table
 
 FOLDER = Path("runs/lab")
 """Where results are kept, unless told otherwise."""

@@ -12,8 +12,7 @@ from continua.core.errors import SolveError
 from continua.core.shapes import Tensor
 from continua.data import AbstractTask, Question, Split
 from continua.model import ContinuousTransformer, citation
-from continua.runs import Run
-from continua.runs.figures import keep_section
+from continua.runs import Run, keep_section
 from continua.train import Learner, anytime, keep_portrait, portrait, prediction_section, resolutions, solver_gap
 
 Results = dict[str, dict[str, Any]]

@@ -10,12 +10,14 @@ from continua.control.costs import (
     KineticEnergy,
     Length,
 )
+from continua.control.costs.parameters import trains_heads
 from continua.control.debiased import Criterion, DebiasedObjective
-from continua.control.hamiltonian import Extremal, Local, extremal, l2_costate, terminal_adjoint
+from continua.control.hamiltonian import Extremal, Local, extremal, held, l2_costate, terminal_adjoint
 from continua.control.losses import AbstractLoss, CrossEntropy, MaskedToken, MeanSquaredError, NextToken, RelativeL2
 from continua.control.norms import L2, AbstractStateNorm, Sobolev
-from continua.control.objective import Objective, Terms
+from continua.control.objective import Objective, Terms, source_and_target
 from continua.control.pontryagin import PontryaginReport, pontryagin
+from continua.control.resampling import Signals, interpolated, thinned
 from continua.control.resolution import Resolutions, resolution_report
 from continua.control.resolution_table import LeftOut, ResolutionReport, ResolutionRow
 from continua.control.setting import Setting
@@ -24,42 +26,11 @@ from continua.control.twins import with_token_integral
 from continua.core.batch import Batch
 
 __all__ = [
-    "L2",
-    "AbstractLoss",
-    "AbstractRunningCost",
-    "AbstractStateNorm",
-    "Approximations",
-    "AtRandomDepth",
-    "Batch",
-    "Criterion",
-    "CrossEntropy",
-    "DebiasedObjective",
-    "Extremal",
-    "FieldSize",
-    "HeadNegentropy",
-    "JacobianFrobenius",
-    "JacobianSpectral",
-    "KineticEnergy",
-    "LeftOut",
-    "Length",
-    "Local",
-    "MaskedToken",
-    "MeanSquaredError",
-    "NextToken",
-    "Objective",
-    "PontryaginReport",
-    "RelativeL2",
-    "ResolutionReport",
-    "ResolutionRow",
-    "Resolutions",
-    "Setting",
-    "Sobolev",
-    "SuccessiveApproximations",
-    "Terms",
-    "extremal",
-    "l2_costate",
-    "pontryagin",
-    "resolution_report",
-    "terminal_adjoint",
-    "with_token_integral",
-]
+    "AbstractLoss", "AbstractRunningCost", "AbstractStateNorm", "Approximations", "AtRandomDepth", "Batch",
+    "Criterion", "CrossEntropy", "DebiasedObjective", "Extremal", "FieldSize", "HeadNegentropy",
+    "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "L2", "LeftOut", "Length", "Local", "MaskedToken",
+    "MeanSquaredError", "NextToken", "Objective", "PontryaginReport", "RelativeL2", "ResolutionReport",
+    "ResolutionRow", "Resolutions", "Setting", "Signals", "Sobolev", "SuccessiveApproximations", "Terms",
+    "extremal", "held", "interpolated", "l2_costate", "pontryagin", "resolution_report", "source_and_target",
+    "terminal_adjoint", "thinned", "trains_heads", "with_token_integral",
+]  # fmt: skip

@@ -12,9 +12,7 @@ from continua.control.twins import with_token_integral
 from continua.core.errors import reject
 from continua.core.seeds import branched, fresh_seed, generator_of
 from continua.core.shapes import Float, Tensor
-from continua.operators.estimators.levels import drawn_level
-from continua.operators.estimators.subset import Subset
-from continua.operators.integral import AbstractTokenIntegral, Exact
+from continua.operators import AbstractTokenIntegral, Exact, Subset, drawn_level
 
 Criterion = Callable[[Any, Any, torch.Generator], Tensor | Terms]
 """(model, batch, generator) -> J: an `Objective`, or a function that gives a scalar.

@@ -19,15 +19,11 @@ from continua.control.setting import Setting
 from continua.core.batch import Batch
 from continua.core.errors import expect, reject
 from continua.core.shapes import Float, Points, Tensor
-from continua.fields.field import AbstractField
-from continua.model.flow import Flow
-from continua.model.transformer import ContinuousTransformer
-from continua.operators.parameters import leaves, rebuilt
-from continua.solve.record import Observer, Solution
-from continua.solve.state import State
-from continua.spaces.axis import Axis
-from continua.spaces.cloud import Cloud
-from continua.spaces.parameter_spaces import AbstractParameterSpace, SimplexSpace
+from continua.fields import AbstractField
+from continua.model import ContinuousTransformer, Flow
+from continua.operators import leaves, rebuilt
+from continua.solve import Observer, Solution, State
+from continua.spaces import AbstractParameterSpace, Axis, Cloud, SimplexSpace
 
 
 class Local(NamedTuple):

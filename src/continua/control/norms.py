@@ -9,9 +9,7 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
-from continua.spaces.axis import Axis
-from continua.spaces.bases import Cosine
-from continua.spaces.measure import Measure
+from continua.spaces import Axis, Cosine, Measure
 
 
 class AbstractStateNorm(abc.ABC):

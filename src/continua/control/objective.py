@@ -14,12 +14,9 @@ from continua.core.batch import Batch
 from continua.core.errors import expect, reject
 from continua.core.seeds import fresh_seed
 from continua.core.shapes import Float, Tensor
-from continua.model.encoder_decoder import EncoderDecoder
-from continua.model.flow import Rate
-from continua.model.functions import axis_of
-from continua.model.transformer import ContinuousTransformer
-from continua.solve.record import Observer, Solution, Stats
-from continua.spaces.cloud import Cloud
+from continua.model import ContinuousTransformer, EncoderDecoder, Rate, axis_of
+from continua.solve import Observer, Solution, Stats
+from continua.spaces import Cloud
 
 
 class Terms(NamedTuple):

@@ -12,12 +12,10 @@ from continua.control.objective import Objective
 from continua.core.batch import Batch
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
-from continua.model.flow import Part
-from continua.model.transformer import ContinuousTransformer
-from continua.operators.parameters import leaves
-from continua.solve.methods.projected import manifold_of
-from continua.solve.solver import Solver
-from continua.spaces.cloud import Cloud
+from continua.model import ContinuousTransformer, Part
+from continua.operators import leaves
+from continua.solve import Solver, manifold_of
+from continua.spaces import Cloud
 
 
 @final

@@ -13,14 +13,9 @@ from continua.control.resampling import Resampled, Signals, interpolated, thinne
 from continua.control.resolution_table import UNITS, LeftOut, ResolutionReport, ResolutionRow
 from continua.core.errors import SolveError, expect, reject
 from continua.core.shapes import Tensor
-from continua.fields.heads import ContinuousHeads
-from continua.model.embedding import VectorEmbedding
-from continua.model.flow import Part
-from continua.model.functions import Synthesised
-from continua.model.lifted import AbstractLifted
-from continua.model.transformer import ContinuousTransformer
-from continua.solve import AbstractSolver, Adaptive, DormandPrince, PerSequence, Projected, Solver
-from continua.solve.methods.projected import manifold_of
+from continua.fields import ContinuousHeads
+from continua.model import AbstractLifted, ContinuousTransformer, Part, Synthesised, VectorEmbedding
+from continua.solve import AbstractSolver, Adaptive, DormandPrince, PerSequence, Projected, Solver, manifold_of
 
 Loss = Callable[[Tensor, Any], Tensor]
 """(output, targets) -> a scalar; of a readout that gives one output a token, the present tokens in one row."""

@@ -8,9 +8,8 @@ import torch
 
 from continua.core.seeds import branched, generator_of
 from continua.core.shapes import Points
-from continua.model.flow import BoundFlow, Flow, Rate
-from continua.spaces.axis import Axis
-from continua.spaces.cloud import Cloud
+from continua.model import BoundFlow, Flow, Rate
+from continua.spaces import Axis, Cloud
 
 
 @final

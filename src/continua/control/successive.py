@@ -13,13 +13,9 @@ from continua.control.setting import Setting
 from continua.core.batch import Batch
 from continua.core.errors import SolveError, reject
 from continua.core.shapes import Float, Points, Tensor
-from continua.model.flow import BoundFlow
-from continua.model.transformer import ContinuousTransformer
-from continua.solve.methods.method import AbstractMethod
-from continua.solve.solver import Solver
-from continua.solve.state import State
-from continua.spaces.cloud import Cloud
-from continua.spaces.parameter_spaces import AbstractFlatSpace
+from continua.model import BoundFlow, ContinuousTransformer
+from continua.solve import AbstractMethod, Solver, State
+from continua.spaces import AbstractFlatSpace, Cloud
 
 
 @final

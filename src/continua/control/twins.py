@@ -5,9 +5,8 @@ from typing import TypeVar
 
 from torch import nn
 
-from continua.model.flow import Part
-from continua.operators.integral import AbstractTokenIntegral
-from continua.operators.resolution import with_integral
+from continua.model import Part
+from continua.operators import AbstractTokenIntegral, with_integral
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -13,8 +13,8 @@ from continua.core.errors import reject
 from continua.core.shapes import Depth
 from continua.fields.field import AbstractField, copy_into, key, parameters_of, theta_of
 from continua.fields.simplex import check_loaded
-from continua.operators.parameters import Theta, drawn, leaves, mapped, rebuilt
-from continua.spaces.parameter_spaces import AbstractParameterSpace
+from continua.operators import Theta, drawn, leaves, mapped, rebuilt
+from continua.spaces import AbstractParameterSpace
 
 
 @final

@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from continua.fields.field import AbstractField
-from continua.operators.parameters import count
+from continua.operators import count
 
 
 @final

@@ -9,11 +9,8 @@ from torch import nn
 
 from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.field import AbstractField, check_depth, key, refuse_masses, refuse_orthonormal
-from continua.operators.parameters import Filled, Spec, Theta, leaves, rebuilt
-from continua.spaces.bases import AbstractBasis
-from continua.spaces.parameter_spaces import AbstractParameterSpace
-from continua.spaces.quadrature import GaussLegendre
-from continua.spaces.splines import BSpline
+from continua.operators import Filled, Spec, Theta, leaves, rebuilt
+from continua.spaces import AbstractBasis, AbstractParameterSpace, BSpline, GaussLegendre
 
 
 @final

@@ -10,9 +10,8 @@ from torch import nn
 from continua.core.errors import reject
 from continua.core.shapes import Depth
 from continua.fields.simplex import check_simplex
-from continua.operators.parameters import Role, Theta, leaves, rebuilt
-from continua.spaces.parameter_spaces import AbstractParameterSpace, SimplexSpace
-from continua.spaces.stiefel import StiefelSpace
+from continua.operators import Role, Theta, leaves, rebuilt
+from continua.spaces import AbstractParameterSpace, SimplexSpace, StiefelSpace
 
 
 class AbstractField(nn.Module, abc.ABC):

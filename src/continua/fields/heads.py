@@ -14,11 +14,16 @@ from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.expansion import constant_coefficients, modes_at, spread_of
 from continua.fields.field import AbstractField, check_depth, key, refuse_orthonormal
 from continua.fields.simplex import check_loaded, check_simplex
-from continua.operators.parameters import Filled, Role, Spec, Theta, leaves, mapped, rebuilt
-from continua.spaces.bases import AbstractBasis, Legendre
-from continua.spaces.parameter_spaces import AbstractParameterSpace, SimplexSpace
-from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
-from continua.spaces.splines import BSpline
+from continua.operators import Filled, Role, Spec, Theta, leaves, mapped, rebuilt
+from continua.spaces import (
+    AbstractBasis,
+    AbstractNodalRule,
+    AbstractParameterSpace,
+    BSpline,
+    GaussLegendre,
+    Legendre,
+    SimplexSpace,
+)
 
 
 @final

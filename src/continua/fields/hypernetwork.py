@@ -11,8 +11,8 @@ from torch import nn
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.field import AbstractField, check_depth, key, parameters_of, refuse_masses, refuse_orthonormal
-from continua.operators.parameters import Spec, Theta, drawn, leaves, rebuilt
-from continua.spaces.parameter_spaces import AbstractParameterSpace, GeneratedSpace
+from continua.operators import Spec, Theta, drawn, leaves, rebuilt
+from continua.spaces import AbstractParameterSpace, GeneratedSpace
 
 
 @final

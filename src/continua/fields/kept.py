@@ -6,8 +6,8 @@ import torch
 
 from continua.core.shapes import Depth, Tensor
 from continua.fields.field import AbstractField
-from continua.operators.parameters import Theta
-from continua.spaces.parameter_spaces import AbstractParameterSpace
+from continua.operators import Theta
+from continua.spaces import AbstractParameterSpace
 
 
 @final

@@ -9,9 +9,8 @@ from continua.core.shapes import Tensor
 from continua.fields.constant import PiecewiseConstant
 from continua.fields.expansion import Expansion
 from continua.fields.field import AbstractField, key
-from continua.operators.parameters import Filled, Spec, Theta, leaves, mapped
-from continua.spaces.bases import AbstractBasis
-from continua.spaces.splines import BSpline
+from continua.operators import Filled, Spec, Theta, leaves, mapped
+from continua.spaces import AbstractBasis, BSpline
 
 
 def layer_depths(layers: int, depth: float) -> list[float]:

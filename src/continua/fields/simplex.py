@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from continua.core.shapes import Tensor
-from continua.operators.parameters import Role, Spec
-from continua.spaces.parameter_spaces import SimplexSpace
+from continua.operators import Role, Spec
+from continua.spaces import SimplexSpace
 
 
 def check_simplex(name: str, c: Tensor) -> None:

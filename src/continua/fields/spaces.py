@@ -6,7 +6,7 @@ from torch import nn
 
 from continua.core.errors import reject
 from continua.fields.field import AbstractField
-from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace
+from continua.spaces import AbstractParameterSpace, FlatSpace
 
 
 def parameter_spaces(module: nn.Module) -> dict[str, AbstractParameterSpace]:

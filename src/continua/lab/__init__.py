@@ -16,28 +16,8 @@ from continua.lab.training import AdamWCompactness, AdamWLimit, DimensionFree
 from continua.lab.verdicts import Judgement, Word
 
 __all__ = [
-    "AbstractCell",
-    "AbstractEngine",
-    "AbstractExperiment",
-    "AdamWCompactness",
-    "AdamWLimit",
-    "AttentionLipschitz",
-    "Clusters",
-    "DepthLimit",
-    "DimensionFree",
-    "FastestMode",
-    "Findings",
-    "Finished",
-    "Judgement",
-    "LionsDerivative",
-    "Local",
-    "MeanField",
-    "Mnist1dCeiling",
-    "Overlap",
-    "PostNorm",
-    "RMSScaling",
-    "Ray",
-    "SDEScaling",
-    "Shelf",
-    "Word",
-]
+    "AbstractCell", "AbstractEngine", "AbstractExperiment", "AdamWCompactness", "AdamWLimit", "AttentionLipschitz",
+    "Clusters", "DepthLimit", "DimensionFree", "FastestMode", "Findings", "Finished", "Judgement",
+    "LionsDerivative", "Local", "MeanField", "Mnist1dCeiling", "Overlap", "PostNorm", "RMSScaling", "Ray",
+    "SDEScaling", "Shelf", "Word",
+]  # fmt: skip

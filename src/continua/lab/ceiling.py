@@ -11,11 +11,11 @@ import torch
 from continua.core.errors import reject
 from continua.core.intervals import Interval
 from continua.core.seeds import generator_of
-from continua.data.mnist1d_posterior import Mnist1dPosterior, raw_mnist1d
+from continua.data import Mnist1dPosterior, raw_mnist1d
 from continua.lab.cells import AbstractCell, Row
 from continua.lab.experiment import AbstractExperiment, Findings
 from continua.lab.verdicts import Judgement, Word, all_of, at_least, equals
-from continua.runs.figures import Lines, Scale, Series
+from continua.runs import Lines, Scale, Series
 
 _TRAINING = 4000
 _KEPT = 0.9

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, final
 
 import continua
-from continua.runs.atomic import write_whole
+from continua.runs import write_whole
 
 Row: TypeAlias = Mapping[str, Any]
 """Plain data: what one cell measured."""

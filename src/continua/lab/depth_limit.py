@@ -14,9 +14,8 @@ from continua.lab.experiment import AbstractExperiment, Findings
 from continua.lab.flows import in_ball
 from continua.lab.verdicts import all_of, at_most, equals
 from continua.model import Flow, Part
-from continua.operators import Attention
-from continua.operators.parameters import leaves
-from continua.runs.figures import Lines, Scale, Series
+from continua.operators import Attention, leaves
+from continua.runs import Lines, Scale, Series
 from continua.solve import RK4, Direct, Euler, Fixed, integrate
 from continua.spaces import Cloud, Legendre
 

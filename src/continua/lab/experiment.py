@@ -11,7 +11,7 @@ from continua.lab.cells import AbstractCell, Row, Shelf
 from continua.lab.engines import AbstractEngine, Local
 from continua.lab.sweep import Progress, silent, swept
 from continua.lab.verdicts import Judgement, Word
-from continua.runs.figures import AbstractFigure, Section, Table, Verdict
+from continua.runs import AbstractFigure, Section, Table, Verdict
 
 OVERFLOW = 1e300
 """What stands, in rows and numbers, for all that is as large or larger."""

@@ -16,7 +16,7 @@ from continua.lab.experiment import AbstractExperiment, Findings
 from continua.lab.flows import identity_theta, in_ball, random_theta
 from continua.lab.verdicts import all_of, at_most
 from continua.operators import Attention, radial, wasserstein_bound
-from continua.runs.figures import Lines, Scale, Series
+from continua.runs import Lines, Scale, Series
 from continua.spaces import Cloud
 
 Queries: TypeAlias = Float[Tensor, "batch queries width"]

@@ -19,7 +19,7 @@ from continua.lab.series import rms_series
 from continua.lab.verdicts import all_of, at_least, equals
 from continua.model import Flow
 from continua.operators import Attention
-from continua.runs.figures import Lines, Scale, Series
+from continua.runs import Lines, Scale, Series
 from continua.solve import RK4, Direct, Fixed, integrate
 from continua.spaces import CausalTrapezoid, Cloud, GaussLegendre
 

@@ -12,7 +12,7 @@ from continua.lab.experiment import AbstractExperiment, Findings
 from continua.lab.flows import attention_flow, in_ball, random_theta
 from continua.lab.verdicts import all_of, at_most
 from continua.operators import Attention
-from continua.runs.figures import Lines, Scale, Series
+from continua.runs import Lines, Scale, Series
 from continua.solve import RK4, Direct, Euler, Fixed, Projected, integrate
 from continua.spaces import Cloud, Sphere
 

@@ -12,7 +12,7 @@ from continua.lab.experiment import AbstractExperiment, Findings
 from continua.lab.training.problem import Problem, Training
 from continua.lab.verdicts import all_of, at_most
 from continua.operators import Attention, AttentionTheta
-from continua.runs.figures import Lines, Scale, Series
+from continua.runs import Lines, Scale, Series
 from continua.spaces import Cloud
 
 

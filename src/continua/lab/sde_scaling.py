@@ -16,7 +16,7 @@ from continua.lab.experiment import AbstractExperiment, Findings
 from continua.lab.flows import in_ball, random_theta
 from continua.lab.verdicts import Judgement, Word, all_of, at_least, equals
 from continua.operators import Attention, AttentionTheta
-from continua.runs.figures import Lines, Scale, Series
+from continua.runs import Lines, Scale, Series
 from continua.spaces import Cloud
 
 _ATOMS, _WIDTH, _TOKENS = 3, 4, 4

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from continua.runs.figures import Series
+from continua.runs import Series
 
 Places: TypeAlias = Sequence[int] | Sequence[float] | np.ndarray
 

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from continua.core.errors import reject
 from continua.model.literature import LITERATURE
-from continua.runs.references import Reference
+from continua.runs import Reference
 
 
 def citation(*used: Any) -> list[Reference]:

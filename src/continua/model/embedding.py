@@ -8,12 +8,9 @@ from torch import nn
 
 from continua.core.errors import check_size, reject
 from continua.core.shapes import Points, Tensor
-from continua.fields.spaces import parameter_spaces
+from continua.fields import parameter_spaces
 from continua.model.positions import AbstractPositionCode
-from continua.spaces.causal import AbstractCausalRule
-from continua.spaces.cloud import Cloud
-from continua.spaces.parameter_spaces import AbstractParameterSpace
-from continua.spaces.samples import AbstractSampleRule, Counting, Trapezoid
+from continua.spaces import AbstractCausalRule, AbstractParameterSpace, AbstractSampleRule, Cloud, Counting, Trapezoid
 
 
 class AbstractEmbedding(nn.Module, abc.ABC):

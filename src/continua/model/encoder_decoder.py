@@ -8,10 +8,9 @@ from torch import nn
 
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
-from continua.fields.spaces import parameter_spaces
+from continua.fields import parameter_spaces
 from continua.model.transformer import ContinuousTransformer
-from continua.spaces.cloud import Cloud
-from continua.spaces.parameter_spaces import AbstractParameterSpace
+from continua.spaces import AbstractParameterSpace, Cloud
 
 
 class EncoderDecoder(nn.Module):

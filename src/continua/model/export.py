@@ -8,7 +8,7 @@ from torch import nn
 
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
-from continua.fields.constant import PiecewiseConstant
+from continua.fields import PiecewiseConstant
 from continua.model.flow import Flow, Part
 from continua.model.readout import Normalised
 from continua.model.transformer import ContinuousTransformer

@@ -10,14 +10,11 @@ from torch import nn
 from continua.core.errors import expect, reject
 from continua.core.seeds import fresh_seed
 from continua.core.shapes import Depth, Float, Points, Tensor
-from continua.fields.field import AbstractField
-from continua.fields.spaces import parameter_spaces
+from continua.fields import AbstractField, parameter_spaces
 from continua.model.profile import AbstractProfile
-from continua.operators.operator import AbstractOperator, Context
-from continua.operators.parameters import Theta, leaves
-from continua.solve.state import AbstractBound, State, within
-from continua.spaces.cloud import Cloud
-from continua.spaces.parameter_spaces import AbstractParameterSpace
+from continua.operators import AbstractOperator, Context, Theta, leaves
+from continua.solve import AbstractBound, State, within
+from continua.spaces import AbstractParameterSpace, Cloud
 
 Rate = Callable[[Depth, Points, Points], Float[Tensor, " batch"]]
 """A running cost r(z, points, velocity), one number a sequence, integrated along depth beside the tokens.

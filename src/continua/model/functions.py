@@ -9,9 +9,7 @@ from continua.core.shapes import Tensor
 from continua.model.embedding import AbstractEmbedding
 from continua.model.lifted import AbstractLifted
 from continua.model.readout import AbstractReadout
-from continua.spaces.axis import Axis
-from continua.spaces.bases import AbstractBasis
-from continua.spaces.cloud import Cloud
+from continua.spaces import AbstractBasis, Axis, Cloud
 
 
 @final

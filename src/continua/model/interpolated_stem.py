@@ -9,8 +9,7 @@ from torch.autograd.forward_ad import unpack_dual
 from continua.core.errors import reject
 from continua.core.shapes import Float, Int, Tensor
 from continua.model.stem import AbstractStem, times_of
-from continua.spaces.cloud import Cloud
-from continua.spaces.splines import BSpline
+from continua.spaces import BSpline, Cloud
 
 _DEGREE = 3
 _NODES = 2

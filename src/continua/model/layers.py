@@ -3,7 +3,7 @@
 import dataclasses
 
 from continua.core.errors import reject
-from continua.fields.constant import PiecewiseConstant
+from continua.fields import PiecewiseConstant
 from continua.model.flow import Part
 from continua.operators import (
     AbstractNorm,

@@ -5,7 +5,7 @@ from typing import Any, final
 
 from continua.core.shapes import Tensor
 from continua.model.embedding import AbstractEmbedding
-from continua.spaces.cloud import Cloud
+from continua.spaces import Cloud
 
 
 class AbstractLifted(AbstractEmbedding):

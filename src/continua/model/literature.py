@@ -4,7 +4,7 @@ Names instead of classes, so that rooms above this one (running costs, objective
 place in the one table; a test holds that every name exists.
 """
 
-from continua.runs.references import Reference
+from continua.runs import Reference
 
 LITERATURE: dict[Reference, tuple[str, ...]] = {
     Reference("absil2012", "P.-A. Absil, J. Malick", 2012, "Projection-like retractions on matrix manifolds",

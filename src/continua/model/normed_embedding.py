@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from continua.fields.constant import Constant
+from continua.fields import Constant
 from continua.model.embedding import AbstractEmbedding
 from continua.model.lifted import AbstractLifted
-from continua.operators.norms import AbstractNorm, LayerNorm
-from continua.spaces.cloud import Cloud
-from continua.spaces.manifolds import AbstractManifold
+from continua.operators import AbstractNorm, LayerNorm
+from continua.spaces import AbstractManifold, Cloud
 
 
 class NormedEmbedding(AbstractLifted):

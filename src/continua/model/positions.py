@@ -9,8 +9,8 @@ from torch import nn
 
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Positions, Tensor
-from continua.fields.spaces import parameter_spaces
-from continua.spaces.parameter_spaces import AbstractParameterSpace
+from continua.fields import parameter_spaces
+from continua.spaces import AbstractParameterSpace
 
 
 class AbstractPositionCode(nn.Module, abc.ABC):

@@ -20,7 +20,7 @@ from continua.model.readout import AbstractReadout, Normalised
 from continua.model.transformer import ContinuousTransformer
 from continua.operators import AbstractNorm, LayerNorm, PreNorm, Sum
 from continua.solve import AbstractMethod, Direct, Euler, LieTrotter, Projected, Strang
-from continua.spaces.manifolds import AbstractManifold, CentredSphere
+from continua.spaces import AbstractManifold, CentredSphere
 
 _Arguments = ParamSpec("_Arguments")
 _Made = TypeVar("_Made")

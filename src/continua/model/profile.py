@@ -9,12 +9,9 @@ from torch import nn
 
 from continua.core.errors import reject
 from continua.core.shapes import Depth
-from continua.fields.expansion import Expansion
-from continua.fields.field import check_depth
-from continua.fields.spaces import parameter_spaces
-from continua.operators.parameters import Filled, Spec
-from continua.spaces.bases import AbstractBasis
-from continua.spaces.parameter_spaces import AbstractParameterSpace
+from continua.fields import Expansion, check_depth, parameter_spaces
+from continua.operators import Filled, Spec
+from continua.spaces import AbstractBasis, AbstractParameterSpace
 
 
 class AbstractProfile(nn.Module, abc.ABC):

@@ -12,11 +12,9 @@ from continua.model.flow import Part
 from continua.model.lifted import AbstractLifted
 from continua.model.normed_embedding import NormedEmbedding, ProjectedEmbedding
 from continua.model.transformer import ContinuousTransformer
-from continua.operators import with_integral
-from continua.operators.remembered import Past, Remembered, obstacle
-from continua.solve import Solver
-from continua.solve.control import AbstractGridControl
-from continua.spaces.samples import Counting
+from continua.operators import Past, Remembered, obstacle, with_integral
+from continua.solve import AbstractGridControl, Solver
+from continua.spaces import Counting
 
 
 @final

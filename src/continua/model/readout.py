@@ -8,12 +8,10 @@ from torch import nn
 
 from continua.core.errors import check_size
 from continua.core.shapes import Float, Points, Tensor
-from continua.fields.constant import Constant
-from continua.fields.spaces import parameter_spaces
+from continua.fields import Constant, parameter_spaces
 from continua.model.embedding import TokenEmbedding
-from continua.operators.norms import AbstractNorm, LayerNorm
-from continua.spaces.cloud import Cloud
-from continua.spaces.parameter_spaces import AbstractParameterSpace
+from continua.operators import AbstractNorm, LayerNorm
+from continua.spaces import AbstractParameterSpace, Cloud
 
 
 class AbstractReadout(nn.Module, abc.ABC):

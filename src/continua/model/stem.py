@@ -8,12 +8,10 @@ from torch import nn
 
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Int, Tensor
-from continua.fields.spaces import parameter_spaces
+from continua.fields import parameter_spaces
 from continua.model.embedding import AbstractEmbedding
 from continua.model.lifted import AbstractLifted
-from continua.spaces.cloud import Cloud
-from continua.spaces.parameter_spaces import AbstractParameterSpace
-from continua.spaces.splines import BSpline
+from continua.spaces import AbstractParameterSpace, BSpline, Cloud
 
 _DEGREE = 3
 

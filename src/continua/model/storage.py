@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from continua.core.errors import reject
-from continua.runs.atomic import digest, write_whole
+from continua.runs import digest, write_whole
 
 FORMAT = 1
 _ROOMS = ("spaces", "operators", "fields", "solve", "model")

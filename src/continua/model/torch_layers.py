@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from continua.core.errors import reject
-from continua.fields.constant import Constant, PiecewiseConstant
+from continua.fields import Constant, PiecewiseConstant
 from continua.model.embedding import Embedded
 from continua.model.encoder_decoder import EncoderDecoder
 from continua.model.flow import Part

@@ -9,17 +9,13 @@ from torch import nn
 
 from continua.core.errors import expect, reject
 from continua.core.shapes import Tensor
-from continua.fields.expansion import Expansion
-from continua.fields.heads import ContinuousHeads
-from continua.fields.layers import refine
-from continua.fields.spaces import parameter_spaces
+from continua.fields import ContinuousHeads, Expansion, parameter_spaces, refine
 from continua.model.embedding import AbstractEmbedding, TokenEmbedding, VectorEmbedding
 from continua.model.flow import Flow, Part, Rate
 from continua.model.functions import Analysed, Synthesised
 from continua.model.positions import SinusoidalPositions
 from continua.model.readout import AbstractReadout, MeanReadout, TokenReadout
-from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, at_resolution, with_heads
-from continua.operators.parameters import leaves
+from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, at_resolution, leaves, with_heads
 from continua.solve import (
     AbstractControl,
     AbstractGradient,
@@ -33,11 +29,7 @@ from continua.solve import (
     Solution,
     Solver,
 )
-from continua.spaces.bases import Legendre
-from continua.spaces.causal import CausalTrapezoid
-from continua.spaces.cloud import Cloud
-from continua.spaces.parameter_spaces import AbstractParameterSpace
-from continua.spaces.samples import Trapezoid
+from continua.spaces import AbstractParameterSpace, CausalTrapezoid, Cloud, Legendre, Trapezoid
 
 
 class ContinuousTransformer(nn.Module):

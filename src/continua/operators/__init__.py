@@ -13,9 +13,12 @@ from continua.operators.estimators import (
     Sobol,
     Subset,
 )
+from continua.operators.estimators.levels import drawn_level
+from continua.operators.estimators.nodes import nodes_for
 from continua.operators.feedforward import Activation, Damping, FeedForward, FeedForwardTheta
-from continua.operators.integral import AbstractTokenIntegral, Exact, Memory
+from continua.operators.integral import AbstractTokenIntegral, Exact, Memory, Queries
 from continua.operators.kernels import AbstractKernel, Convolution, Dense, Spectral
+from continua.operators.linear import linear
 from continua.operators.norms import (
     AbstractNorm,
     LayerNorm,
@@ -27,65 +30,35 @@ from continua.operators.norms import (
     Unnormalised,
 )
 from continua.operators.operator import AbstractOperator, AbstractPointwise, Context, NoTheta
+from continua.operators.parameters import (
+    Filled,
+    Orthonormal,
+    Role,
+    Spec,
+    Theta,
+    bias,
+    count,
+    drawn,
+    leaves,
+    mapped,
+    rebuilt,
+)
 from continua.operators.pullback import Pullback, pullback
-from continua.operators.remembered import Past, Remembered
+from continua.operators.remembered import Past, Remembered, obstacle
 from continua.operators.resolution import at_resolution, with_heads, with_integral
 from continua.operators.rotary import Rotary
 from continua.operators.spectral_norm import SpectrallyNormed, spectral_norm
-from continua.operators.tilted import Tilted, radial, wasserstein_bound
-from continua.operators.weights import Watched, attention_weights
+from continua.operators.tilted import Tilted, radial, radial_slope, wasserstein_bound
+from continua.operators.weights import Watched, attention_kernels, attention_weights
 
 __all__ = [
-    "AbstractDraw",
-    "AbstractKernel",
-    "AbstractNorm",
-    "AbstractOperator",
-    "AbstractPointwise",
-    "AbstractTokenIntegral",
-    "Activation",
-    "Attention",
-    "AttentionTheta",
-    "Context",
-    "Controlled",
-    "Convolution",
-    "Cross",
-    "Damping",
-    "Debiased",
-    "Dense",
-    "Dropout",
-    "Exact",
-    "FeedForward",
-    "FeedForwardTheta",
-    "Independent",
-    "Lattice",
-    "LayerNorm",
-    "LogTokens",
-    "Memory",
-    "NoTheta",
-    "NormTheta",
-    "NormedTheta",
-    "Nystrom",
-    "Past",
-    "PostNorm",
-    "PreNorm",
-    "Pullback",
-    "RMSNorm",
-    "Remembered",
-    "Rotary",
-    "Sobol",
-    "Spectral",
-    "SpectrallyNormed",
-    "Subset",
-    "Sum",
-    "Tilted",
-    "Unnormalised",
-    "Watched",
-    "at_resolution",
-    "attention_weights",
-    "pullback",
-    "radial",
-    "spectral_norm",
-    "wasserstein_bound",
-    "with_heads",
-    "with_integral",
-]
+    "AbstractDraw", "AbstractKernel", "AbstractNorm", "AbstractOperator", "AbstractPointwise",
+    "AbstractTokenIntegral", "Activation", "Attention", "AttentionTheta", "Context", "Controlled", "Convolution",
+    "Cross", "Damping", "Debiased", "Dense", "Dropout", "Exact", "FeedForward", "FeedForwardTheta", "Filled",
+    "Independent", "Lattice", "LayerNorm", "LogTokens", "Memory", "NoTheta", "NormTheta", "NormedTheta", "Nystrom",
+    "Orthonormal", "Past", "PostNorm", "PreNorm", "Pullback", "Queries", "RMSNorm", "Remembered", "Role", "Rotary",
+    "Sobol", "Spec", "Spectral", "SpectrallyNormed", "Subset", "Sum", "Theta", "Tilted", "Unnormalised", "Watched",
+    "at_resolution", "attention_kernels", "attention_weights", "bias", "count", "drawn", "drawn_level", "leaves",
+    "linear", "mapped", "nodes_for", "obstacle", "pullback", "radial", "radial_slope", "rebuilt", "spectral_norm",
+    "wasserstein_bound", "with_heads", "with_integral",
+]  # fmt: skip

@@ -13,8 +13,7 @@ from continua.operators.kernels import AbstractKernel, Dense
 from continua.operators.operator import AbstractOperator, Context
 from continua.operators.parameters import Role, bias, head_masses
 from continua.operators.rotary import Rotary
-from continua.spaces.cloud import Cloud
-from continua.spaces.measure import Measure
+from continua.spaces import Cloud, Measure
 
 
 class AttentionTheta(NamedTuple):

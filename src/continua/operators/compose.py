@@ -10,7 +10,7 @@ from continua.core.seeds import branched, generator_of
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.operator import AbstractOperator, Context
 from continua.operators.parameters import Theta
-from continua.spaces.cloud import Cloud
+from continua.spaces import Cloud
 
 
 @final

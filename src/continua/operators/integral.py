@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Int, Tensor
 from continua.operators.operator import Context
-from continua.spaces.measure import Measure
+from continua.spaces import Measure
 
 
 class Memory(NamedTuple):

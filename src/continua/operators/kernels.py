@@ -17,10 +17,7 @@ from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.operators.linear import linear, per_token
 from continua.operators.parameters import AbstractLaw, Normal, Orthonormal, Role, Spec
-from continua.spaces.axis import Axis, placed
-from continua.spaces.bases import AbstractBasis
-from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace, SpectralSpace
-from continua.spaces.stiefel import StiefelSpace
+from continua.spaces import AbstractBasis, AbstractParameterSpace, Axis, FlatSpace, SpectralSpace, StiefelSpace, placed
 
 Incoming: TypeAlias = Float[Tensor, "batch tokens nodes_inputs"]
 Outgoing: TypeAlias = Float[Tensor, "batch tokens nodes_outputs"]

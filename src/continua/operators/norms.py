@@ -11,8 +11,7 @@ from continua.core.shapes import Float, Points, Tensor
 from continua.operators.linear import per_token
 from continua.operators.operator import AbstractOperator, Context, NoTheta
 from continua.operators.parameters import Theta, bias, gain
-from continua.spaces.axis import Axis
-from continua.spaces.cloud import Cloud
+from continua.spaces import Axis, Cloud
 
 
 class NormTheta(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 from continua.core.seeds import branched
 from continua.core.shapes import Points
 from continua.operators.parameters import Theta
-from continua.spaces.cloud import Cloud
+from continua.spaces import Cloud
 
 
 @final

@@ -10,8 +10,7 @@ from typing import Any, final
 import torch
 
 from continua.core.shapes import Tensor
-from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace, SimplexSpace
-from continua.spaces.stiefel import StiefelSpace
+from continua.spaces import AbstractParameterSpace, FlatSpace, SimplexSpace, StiefelSpace
 
 Theta = Any
 """A named tuple (or plain tuple) of tensors, further tuples, and `None` where an operator goes without."""

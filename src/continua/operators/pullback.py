@@ -8,7 +8,7 @@ from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.attention import Attention, AttentionTheta
 from continua.operators.kernels import Dense
-from continua.spaces.cloud import Cloud
+from continua.spaces import Cloud
 
 _Seen: TypeAlias = Float[Tensor, "batch heads key tokens"]
 """Tokens in the space of each head, one a column."""

@@ -11,7 +11,7 @@ from continua.operators.compose import Dropout, Sum
 from continua.operators.integral import AbstractTokenIntegral, Exact, Means, Memory, Queries
 from continua.operators.norms import PostNorm, PreNorm
 from continua.operators.operator import AbstractOperator, AbstractPointwise, Context
-from continua.spaces.measure import Measure
+from continua.spaces import Measure
 
 
 @final

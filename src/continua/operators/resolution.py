@@ -8,7 +8,7 @@ from continua.core.errors import reject
 from continua.operators.attention import Attention
 from continua.operators.integral import AbstractTokenIntegral
 from continua.operators.kernels import AbstractKernel
-from continua.spaces.axis import Axis
+from continua.spaces import Axis
 
 Part = TypeVar("Part")
 

@@ -8,7 +8,7 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
-from continua.spaces.measure import Measure
+from continua.spaces import Measure
 
 
 @final

@@ -10,8 +10,7 @@ from continua.core.errors import reject
 from continua.core.shapes import Points, Tensor
 from continua.operators.operator import AbstractOperator, Context
 from continua.operators.parameters import Spec, Theta, leaves, rebuilt
-from continua.spaces.cloud import Cloud
-from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace, SpectralSpace
+from continua.spaces import AbstractParameterSpace, Cloud, FlatSpace, SpectralSpace
 
 
 def spectral_norm(w: Tensor) -> Tensor:

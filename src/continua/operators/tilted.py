@@ -15,7 +15,7 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
-from continua.spaces.cloud import Cloud
+from continua.spaces import Cloud
 
 
 @final

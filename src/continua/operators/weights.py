@@ -9,8 +9,7 @@ from continua.operators.integral import AbstractTokenIntegral, Means, Memory, Qu
 from continua.operators.operator import AbstractOperator, Context
 from continua.operators.parameters import Theta
 from continua.operators.resolution import with_integral
-from continua.spaces.cloud import Cloud
-from continua.spaces.measure import Measure
+from continua.spaces import Cloud, Measure
 
 Weights = Float[Tensor, "batch heads queries tokens"]
 

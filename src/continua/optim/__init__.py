@@ -15,40 +15,12 @@ from continua.optim.recipe import Recipe, Use, use
 from continua.optim.retractions import AbstractRetraction, Cayley, Polar
 from continua.optim.riemannian import RiemannianAdam
 from continua.optim.schedule import AbstractClock, CosineDecay, Schedule, Seconds, Tokens, Updates
+from continua.optim.watch import Watch
 
 __all__ = [
-    "KFAC",
-    "SOAP",
-    "AbstractBlock",
-    "AbstractClock",
-    "AbstractLibraryOptimiser",
-    "AbstractLikelihood",
-    "AbstractOptimiser",
-    "AbstractRetraction",
-    "BlockwiseAdamW",
-    "Categorical",
-    "Cayley",
-    "Composite",
-    "CosineDecay",
-    "DualAveraging",
-    "Entrywise",
-    "Frobenius",
-    "Gaussian",
-    "MirrorAdam",
-    "ModalAdamW",
-    "Polar",
-    "Recipe",
-    "RiemannianAdam",
-    "Schedule",
-    "Seconds",
-    "Shampoo",
-    "Tokens",
-    "Updates",
-    "Use",
-    "clip_gradients",
-    "clip_groups",
-    "largest_update",
-    "parameter_bound",
-    "update_bound",
-    "use",
-]
+    "AbstractBlock", "AbstractClock", "AbstractLibraryOptimiser", "AbstractLikelihood", "AbstractOptimiser",
+    "AbstractRetraction", "BlockwiseAdamW", "Categorical", "Cayley", "Composite", "CosineDecay", "DualAveraging",
+    "Entrywise", "Frobenius", "Gaussian", "KFAC", "MirrorAdam", "ModalAdamW", "Polar", "Recipe", "RiemannianAdam",
+    "SOAP", "Schedule", "Seconds", "Shampoo", "Tokens", "Updates", "Use", "Watch", "clip_gradients", "clip_groups",
+    "largest_update", "parameter_bound", "update_bound", "use",
+]  # fmt: skip

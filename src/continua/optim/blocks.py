@@ -9,7 +9,7 @@ import torch
 
 from continua.core.shapes import Tensor
 from continua.optim import foreach
-from continua.spaces.parameter_spaces import AbstractParameterSpace
+from continua.spaces import AbstractParameterSpace
 
 
 class AbstractBlock(abc.ABC):

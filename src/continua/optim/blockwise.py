@@ -10,7 +10,7 @@ from continua.optim import foreach
 from continua.optim.blocks import AbstractBlock, Entrywise
 from continua.optim.bounds import update_bound
 from continua.optim.optimiser import AbstractOptimiser, Group, Held, counted, gathered
-from continua.spaces.parameter_spaces import AbstractFlatSpace, AbstractParameterSpace, FlatSpace
+from continua.spaces import AbstractFlatSpace, AbstractParameterSpace, FlatSpace
 
 
 @final

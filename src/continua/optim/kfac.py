@@ -11,7 +11,7 @@ from continua.optim import foreach
 from continua.optim.likelihoods import AbstractLikelihood
 from continua.optim.optimiser import AbstractOptimiser, Group, Held, counted, gathered
 from continua.optim.watch import Watch
-from continua.spaces.parameter_spaces import AbstractFlatSpace, AbstractParameterSpace, FlatSpace
+from continua.spaces import AbstractFlatSpace, AbstractParameterSpace, FlatSpace
 
 
 @final

@@ -8,7 +8,7 @@ import torch
 from continua.core.extras import extra
 from continua.optim.numbers import check_numbers
 from continua.optim.optimiser import AbstractOptimiser, Group, Held
-from continua.spaces.parameter_spaces import AbstractFlatSpace, AbstractParameterSpace, SpectralSpace
+from continua.spaces import AbstractFlatSpace, AbstractParameterSpace, SpectralSpace
 
 
 class AbstractLibraryOptimiser(AbstractOptimiser):

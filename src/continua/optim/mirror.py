@@ -6,7 +6,7 @@ import torch
 
 from continua.core.shapes import Tensor
 from continua.optim.optimiser import AbstractOptimiser, Group, Held, counted, gathered
-from continua.spaces.parameter_spaces import AbstractParameterSpace, SimplexSpace
+from continua.spaces import AbstractParameterSpace, SimplexSpace
 
 
 @final

@@ -8,7 +8,7 @@ import torch
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.optim.optimiser import AbstractOptimiser, Group, Held, counted, gathered
-from continua.spaces.parameter_spaces import AbstractParameterSpace, SpectralSpace
+from continua.spaces import AbstractParameterSpace, SpectralSpace
 
 Rows = Float[Tensor, "rows modes rest"]
 """A spectral weight unfolded along one axis of modes: what stands before it, the modes, what stands after."""

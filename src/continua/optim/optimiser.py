@@ -11,7 +11,7 @@ from continua.core.errors import reject
 from continua.core.shapes import Tensor
 from continua.optim import foreach
 from continua.optim.numbers import check_numbers, loadable
-from continua.spaces.parameter_spaces import AbstractFlatSpace, AbstractParameterSpace
+from continua.spaces import AbstractFlatSpace, AbstractParameterSpace
 
 Group: TypeAlias = dict[str, Any]
 """A parameter group of torch: parameters, their names where known, and plain numbers."""

@@ -9,21 +9,14 @@ from torch import nn
 
 from continua.core.errors import expect, reject
 from continua.core.shapes import Tensor
-from continua.fields.spaces import parameter_spaces
+from continua.fields import parameter_spaces
 from continua.optim.blockwise import BlockwiseAdamW
 from continua.optim.composite import Composite
 from continua.optim.mirror import MirrorAdam
 from continua.optim.modal import ModalAdamW
 from continua.optim.optimiser import AbstractOptimiser
 from continua.optim.riemannian import RiemannianAdam
-from continua.spaces.parameter_spaces import (
-    AbstractParameterSpace,
-    FlatSpace,
-    GeneratedSpace,
-    SimplexSpace,
-    SpectralSpace,
-)
-from continua.spaces.stiefel import StiefelSpace
+from continua.spaces import AbstractParameterSpace, FlatSpace, GeneratedSpace, SimplexSpace, SpectralSpace, StiefelSpace
 
 
 @final

@@ -10,8 +10,7 @@ from continua.optim import foreach
 from continua.optim.bounds import update_bound
 from continua.optim.optimiser import AbstractOptimiser, Group, Held, counted, gathered
 from continua.optim.retractions import AbstractRetraction, Polar
-from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace
-from continua.spaces.stiefel import StiefelSpace
+from continua.spaces import AbstractParameterSpace, FlatSpace, StiefelSpace
 
 
 @final

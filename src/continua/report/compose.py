@@ -8,8 +8,7 @@ from continua.report.curves import training_section
 from continua.report.page import Page
 from continua.report.reading import ReadRun, read_runs
 from continua.report.results import anytime_section, cards, samplings_section, summary_section
-from continua.runs.atomic import write_whole
-from continua.runs.references import Reference
+from continua.runs import Reference, write_whole
 
 _ORDER = (
     "Results",

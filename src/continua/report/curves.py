@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from continua.report.reading import Learned, borrowed_validation
-from continua.runs.figures import AbstractFigure, Lines, Scale, Section, Series
+from continua.runs import AbstractFigure, Lines, Scale, Section, Series
 
 _POINTS = 100
 """A curve of more updates is shown in so many groups: the mean of each, and a band of its 10 % and 90 % quantiles."""

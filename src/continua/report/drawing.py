@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from continua.report.digits import shown
-from continua.runs.figures import AbstractFigure, Table
+from continua.runs import AbstractFigure, Table
 
 _PACKED = 512
 """Longer arrays are written as base64 of single precision, where that can hold them: shorter, and read at once."""

@@ -9,8 +9,7 @@ from typing import final
 
 from continua.report.drawing import figure_html
 from continua.report.formula import mathml
-from continua.runs.figures import Section, Table, Verdict
-from continua.runs.references import Reference
+from continua.runs import Reference, Section, Table, Verdict
 
 _SCRIPTS = ("base.js", "curves.js", "pictures.js", "start.js")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"

@@ -9,9 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from continua.core.errors import reject
-from continua.runs.figures import Section, kept_sections
-from continua.runs.folder import Run
-from continua.runs.references import Reference
+from continua.runs import Reference, Run, Section, kept_sections
 
 
 @final

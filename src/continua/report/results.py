@@ -7,8 +7,7 @@ import numpy as np
 
 from continua.report.digits import lasting, shown
 from continua.report.reading import Learned, borrowed_validation
-from continua.runs.figures import AbstractFigure, Bars, Lines, Scale, Section, Series, Table
-from continua.runs.figures.table import Cell
+from continua.runs import AbstractFigure, Bars, Cell, Lines, Scale, Section, Series, Table
 
 _OWN = "as trained"
 _FEW = 4

@@ -9,42 +9,13 @@ from continua.train.models import check_sizes, continuous, parameters_of, standa
 from continua.train.objectives import AnyObjective, AskingObjective, answers, objective_of
 from continua.train.optimisers import by_space, decayed, optimiser_name
 from continua.train.plan import Plan
-from continua.train.portrait import keep_portrait, portrait, prediction_section
+from continua.train.portrait import depth, keep_portrait, portrait, prediction_section, resolution_section
 from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines, Silent, Together
 
 __all__ = [
-    "AbstractReporter",
-    "AnyObjective",
-    "AskingObjective",
-    "Bar",
-    "Events",
-    "Interrupted",
-    "JsonLines",
-    "Learner",
-    "Listening",
-    "Plan",
-    "Row",
-    "Sampling",
-    "Silent",
-    "Together",
-    "Training",
-    "TrainingError",
-    "Window",
-    "answers",
-    "anytime",
-    "by_space",
-    "check_sizes",
-    "continuous",
-    "decayed",
-    "evaluated",
-    "generated",
-    "keep_portrait",
-    "objective_of",
-    "optimiser_name",
-    "parameters_of",
-    "portrait",
-    "prediction_section",
-    "resolutions",
-    "solver_gap",
-    "standard",
-]
+    "AbstractReporter", "AnyObjective", "AskingObjective", "Bar", "Events", "Interrupted", "JsonLines", "Learner",
+    "Listening", "Plan", "Row", "Sampling", "Silent", "Together", "Training", "TrainingError", "Window", "answers",
+    "anytime", "by_space", "check_sizes", "continuous", "decayed", "depth", "evaluated", "generated",
+    "keep_portrait", "objective_of", "optimiser_name", "parameters_of", "portrait", "prediction_section",
+    "resolution_section", "resolutions", "solver_gap", "standard",
+]  # fmt: skip

@@ -20,8 +20,8 @@ from continua.control import (
     Objective,
     RelativeL2,
     Terms,
+    trains_heads,
 )
-from continua.control.costs.parameters import trains_heads
 from continua.core.batch import Batch
 from continua.core.errors import expect
 from continua.data import Form, Question

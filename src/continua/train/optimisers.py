@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from continua.fields.spaces import parameter_spaces
+from continua.fields import parameter_spaces
 from continua.optim import SOAP, BlockwiseAdamW, Composite, MirrorAdam, Recipe, RiemannianAdam, use
 
 Betas = tuple[float, float]

@@ -7,12 +7,6 @@ from continua.control.costs.parameters import FieldSize, HeadNegentropy
 from continua.control.costs.sampled import AtRandomDepth
 
 __all__ = [
-    "AbstractRunningCost",
-    "AtRandomDepth",
-    "FieldSize",
-    "HeadNegentropy",
-    "JacobianFrobenius",
-    "JacobianSpectral",
-    "KineticEnergy",
-    "Length",
-]
+    "AbstractRunningCost", "AtRandomDepth", "FieldSize", "HeadNegentropy", "JacobianFrobenius", "JacobianSpectral",
+    "KineticEnergy", "Length",
+]  # fmt: skip

@@ -5,7 +5,7 @@ import re
 from typing import ClassVar, final
 
 from continua.control.setting import Setting
-from continua.model.flow import Rate
+from continua.model import Rate
 
 
 class AbstractRunningCost(abc.ABC):

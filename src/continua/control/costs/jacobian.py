@@ -18,9 +18,9 @@ from continua.control.norms import cells, check_axis
 from continua.control.setting import Setting
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Points, Tensor
-from continua.model.flow import BoundFlow, Rate
-from continua.solve.state import State
-from continua.spaces.axis import Axis
+from continua.model import BoundFlow, Rate
+from continua.solve import State
+from continua.spaces import Axis
 
 
 @final

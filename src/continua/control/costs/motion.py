@@ -11,7 +11,7 @@ from continua.control.norms import L2, AbstractStateNorm
 from continua.control.setting import Setting
 from continua.core.errors import expect
 from continua.core.shapes import Depth, Float, Points, Tensor
-from continua.model.flow import Rate
+from continua.model import Rate
 
 
 @final

@@ -10,11 +10,10 @@ from continua.control.costs.cost import AbstractRunningCost
 from continua.control.setting import Setting
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Points, Tensor
-from continua.fields.field import AbstractField
-from continua.fields.heads import ContinuousHeads
-from continua.model.flow import Flow, Part, Rate
-from continua.operators.parameters import Role, leaves
-from continua.spaces.parameter_spaces import SimplexSpace
+from continua.fields import AbstractField, ContinuousHeads
+from continua.model import Flow, Part, Rate
+from continua.operators import Role, leaves
+from continua.spaces import SimplexSpace
 
 
 @final

@@ -10,7 +10,7 @@ from continua.control.setting import Setting
 from continua.core.errors import expect, reject
 from continua.core.seeds import branched, generator_of
 from continua.core.shapes import Depth, Float, Points, Tensor
-from continua.model.flow import Rate
+from continua.model import Rate
 
 
 @final

@@ -4,4 +4,6 @@ from continua.control.losses.cross_entropy import CrossEntropy, MaskedToken, Nex
 from continua.control.losses.loss import AbstractLoss
 from continua.control.losses.squared import MeanSquaredError, RelativeL2
 
-__all__ = ["AbstractLoss", "CrossEntropy", "MaskedToken", "MeanSquaredError", "NextToken", "RelativeL2"]
+__all__ = [
+    "AbstractLoss", "CrossEntropy", "MaskedToken", "MeanSquaredError", "NextToken", "RelativeL2",
+]  # fmt: skip

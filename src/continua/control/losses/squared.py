@@ -9,7 +9,7 @@ from continua.control.losses.loss import AbstractLoss, check_any, counted, neede
 from continua.core.batch import Batch
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
-from continua.spaces.samples import AbstractSampleRule
+from continua.spaces import AbstractSampleRule
 
 
 @final

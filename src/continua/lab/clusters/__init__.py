@@ -3,4 +3,6 @@
 from continua.lab.clusters.experiment import Clusters
 from continua.lab.clusters.questions import FastestMode, Overlap
 
-__all__ = ["Clusters", "FastestMode", "Overlap"]
+__all__ = [
+    "Clusters", "FastestMode", "Overlap",
+]  # fmt: skip

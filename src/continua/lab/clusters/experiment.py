@@ -16,7 +16,7 @@ from continua.lab.clusters.questions import DIGITS, SOURCE, rates_figure
 from continua.lab.clusters.sphere import Collapse, Film, Metastable
 from continua.lab.experiment import AbstractExperiment, Findings
 from continua.lab.verdicts import all_of, at_least, at_most, equals
-from continua.runs.figures import AbstractFigure, Lines, Paths, Scale, Series
+from continua.runs import AbstractFigure, Lines, Paths, Scale, Series
 
 
 @final

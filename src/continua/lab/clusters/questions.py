@@ -9,7 +9,7 @@ from continua.lab.clusters.circle import CircleModes
 from continua.lab.clusters.equiangular import Equiangular
 from continua.lab.experiment import AbstractExperiment, Findings
 from continua.lab.verdicts import all_of, at_most
-from continua.runs.figures import Lines, Scale, Series
+from continua.runs import Lines, Scale, Series
 
 DIGITS = 5e-8
 """Seven digits."""

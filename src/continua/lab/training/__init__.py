@@ -6,4 +6,6 @@ from continua.lab.training.compactness import AdamWCompactness
 from continua.lab.training.dimension_free import DimensionFree
 from continua.lab.training.problem import Problem, Training
 
-__all__ = ["AdamWCompactness", "AdamWLimit", "AgainstLimit", "DimensionFree", "Problem", "Training"]
+__all__ = [
+    "AdamWCompactness", "AdamWLimit", "AgainstLimit", "DimensionFree", "Problem", "Training",
+]  # fmt: skip

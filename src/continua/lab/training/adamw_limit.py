@@ -15,7 +15,7 @@ from continua.lab.training.adversary import Adversarial
 from continua.lab.training.cells import AgainstLimit, ClosedForm
 from continua.lab.training.problem import Problem, Training
 from continua.lab.verdicts import Judgement, all_of, at_most, equals, no_slower
-from continua.runs.figures import Lines, Scale, Series
+from continua.runs import Lines, Scale, Series
 
 _MARGIN = 0.1
 

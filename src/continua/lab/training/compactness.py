@@ -19,7 +19,7 @@ from continua.lab.training.trained import trained
 from continua.lab.verdicts import all_of, at_least, at_most, settled
 from continua.operators import AttentionTheta
 from continua.optim import parameter_bound
-from continua.runs.figures import Lines, Note, Scale, Series
+from continua.runs import Lines, Note, Scale, Series
 
 _FAR = Problem(keep=0.0, aim=6.0, sequences=1, trained=1, tokens=4, width=4, key=4)
 """Targets out of reach: training pushes the parameters as far as they may go."""

@@ -13,7 +13,7 @@ from continua.lab.series import rms_series
 from continua.lab.training.cells import AgainstLimit
 from continua.lab.training.problem import Problem, Training
 from continua.lab.verdicts import all_of, no_slower
-from continua.runs.figures import Lines, Scale, Series
+from continua.runs import Lines, Scale, Series
 
 
 @final

@@ -12,7 +12,7 @@ from continua.core.shapes import Float, Int, Points, Tensor
 from continua.lab.flows import in_ball, random_theta
 from continua.operators import Attention, AttentionTheta
 from continua.optim import BlockwiseAdamW, Entrywise, Frobenius
-from continua.spaces.parameter_spaces import FlatSpace
+from continua.spaces import FlatSpace
 
 
 @final

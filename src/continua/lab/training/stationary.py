@@ -11,7 +11,7 @@ from continua.lab.cells import AbstractCell, Row
 from continua.lab.training.network import Network
 from continua.lab.training.problem import Problem, Training
 from continua.lab.verdicts import Judgement, at_most, settled
-from continua.runs.figures import Lines, Scale, Series
+from continua.runs import Lines, Scale, Series
 
 RESIDUAL = 0.02
 """The most that the residual at the end may be, of the largest gradient at the end."""

@@ -7,13 +7,5 @@ from continua.operators.estimators.nystrom import Controlled, Nystrom
 from continua.operators.estimators.subset import Subset
 
 __all__ = [
-    "AbstractDraw",
-    "Controlled",
-    "Debiased",
-    "Independent",
-    "Lattice",
-    "LogTokens",
-    "Nystrom",
-    "Sobol",
-    "Subset",
-]
+    "AbstractDraw", "Controlled", "Debiased", "Independent", "Lattice", "LogTokens", "Nystrom", "Sobol", "Subset",
+]  # fmt: skip

@@ -11,7 +11,7 @@ from continua.operators.estimators.nodes import Count, Nodes, check_count, nodes
 from continua.operators.estimators.subset import subset_means
 from continua.operators.integral import AbstractTokenIntegral, Exact, Means, Memory, Queries
 from continua.operators.operator import Context
-from continua.spaces.measure import Measure
+from continua.spaces import Measure
 
 
 class Level(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from continua.core.seeds import branched, generator_of
 from continua.core.shapes import Float, Tensor
 from continua.operators.estimators.nodes import Nodes, nodes_at
-from continua.spaces.measure import Measure
+from continua.spaces import Measure
 
 _BITS = 30
 """What torch's Sobol points resolve."""

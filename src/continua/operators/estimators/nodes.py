@@ -9,7 +9,7 @@ import torch
 from continua.core.errors import reject
 from continua.core.shapes import Float, Int, Tensor
 from continua.operators.integral import Memory
-from continua.spaces.measure import Measure
+from continua.spaces import Measure
 
 
 @final

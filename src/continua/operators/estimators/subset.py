@@ -12,7 +12,7 @@ from continua.operators.estimators.draws import AbstractDraw, Independent
 from continua.operators.estimators.nodes import Count, Nodes, check_count, nodes_for, tokens_of
 from continua.operators.integral import AbstractTokenIntegral, Exact, Means, Memory, Queries, check_own, visible
 from continua.operators.operator import Context
-from continua.spaces.measure import Measure
+from continua.spaces import Measure
 
 _BLOCK = 1024
 """Queries that are answered together."""

@@ -11,21 +11,6 @@ from continua.runs.figures.steps import Bars, Stairs, Steps
 from continua.runs.figures.table import Table
 
 __all__ = [
-    "AbstractFigure",
-    "Bars",
-    "Heat",
-    "Lines",
-    "Note",
-    "Paths",
-    "Scale",
-    "Section",
-    "Series",
-    "Stairs",
-    "Steps",
-    "Table",
-    "Verdict",
-    "from_plain",
-    "keep_section",
-    "kept_sections",
-    "to_plain",
-]
+    "AbstractFigure", "Bars", "Heat", "Lines", "Note", "Paths", "Scale", "Section", "Series", "Stairs", "Steps",
+    "Table", "Verdict", "from_plain", "keep_section", "kept_sections", "to_plain",
+]  # fmt: skip

@@ -5,4 +5,6 @@ from continua.solve.gradients.checkpointed import Checkpointed
 from continua.solve.gradients.direct import Direct
 from continua.solve.gradients.gradient import AbstractGradient
 
-__all__ = ["AbstractGradient", "Backsolve", "Checkpointed", "Direct"]
+__all__ = [
+    "AbstractGradient", "Backsolve", "Checkpointed", "Direct",
+]  # fmt: skip

@@ -13,19 +13,6 @@ from continua.solve.methods.splitting import AbstractSplitting, LieTrotter, Stra
 from continua.solve.methods.tsitouras import Tsitouras
 
 __all__ = [
-    "RK4",
-    "AbstractMethod",
-    "AbstractRungeKutta",
-    "AbstractSplitting",
-    "BogackiShampine",
-    "DormandPrince",
-    "Euler",
-    "Heun",
-    "LieTrotter",
-    "Midpoint",
-    "Projected",
-    "Stepped",
-    "Strang",
-    "Tableau",
-    "Tsitouras",
-]
+    "AbstractMethod", "AbstractRungeKutta", "AbstractSplitting", "BogackiShampine", "DormandPrince", "Euler",
+    "Heun", "LieTrotter", "Midpoint", "Projected", "RK4", "Stepped", "Strang", "Tableau", "Tsitouras",
+]  # fmt: skip

@@ -8,7 +8,7 @@ from continua.core.shapes import Depth, Float, Points, Tensor
 from continua.solve.methods.method import AbstractMethod, Stepped
 from continua.solve.methods.splitting import AbstractSplitting
 from continua.solve.state import AbstractBound, State, displaced, within
-from continua.spaces.manifolds import AbstractManifold
+from continua.spaces import AbstractManifold
 
 
 @dataclasses.dataclass(frozen=True)

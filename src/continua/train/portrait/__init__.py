@@ -5,13 +5,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from continua.control import Objective
-from continua.control.objective import source_and_target
+from continua.control import Objective, source_and_target
 from continua.core.batch import Batch
 from continua.core.errors import expect
 from continua.model import ContinuousTransformer, EncoderDecoder
-from continua.runs.figures import Section, keep_section
-from continua.runs.folder import Run
+from continua.runs import Run, Section, keep_section
 from continua.train.objectives import AnyObjective, AskingObjective
 from continua.train.portrait.costates import costate_section
 from continua.train.portrait.depth import depth_section
@@ -20,8 +18,6 @@ from continua.train.portrait.predictions import prediction_section
 from continua.train.portrait.resolution import resolution_section
 from continua.train.portrait.sitter import Sitter
 from continua.train.portrait.tokens import attention_section, trajectory_section
-
-__all__ = ["keep_portrait", "portrait", "prediction_section", "resolution_section"]
 
 
 def portrait(
@@ -82,3 +78,10 @@ def keep_portrait(run: Run, name: str, sections: list[Section]) -> None:
     for place, section in enumerate(sections):
         words = re.sub(r"[^\w.-]+", "-", f"{place:02d}-{section.heading.lower()}-{name}")
         keep_section(run, words, section)
+
+
+__all__ = [
+    "AnyObjective", "AskingObjective", "Batch", "ContinuousTransformer", "EncoderDecoder", "Objective", "Run",
+    "Section", "Sitter", "attention_section", "costate_section", "depth_section", "expect", "heads_section",
+    "keep_section", "prediction_section", "resolution_section", "source_and_target", "trajectory_section",
+]  # fmt: skip

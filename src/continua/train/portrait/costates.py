@@ -5,13 +5,11 @@ import dataclasses
 import numpy as np
 import torch
 
-from continua.control import Objective
-from continua.control.pontryagin import PontryaginReport, pontryagin
+from continua.control import Objective, PontryaginReport, pontryagin
 from continua.core.batch import Batch
 from continua.model import ContinuousTransformer, Embedded
-from continua.runs.figures import Lines, Note, Scale, Section, Series, Table, Verdict
-from continua.solve import Solver
-from continua.solve.methods.projected import manifold_of
+from continua.runs import Lines, Note, Scale, Section, Series, Table, Verdict
+from continua.solve import Solver, manifold_of
 from continua.train.portrait.sitter import Sitter
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 
 from continua.core.errors import SolveError
-from continua.runs.figures import AbstractFigure, Note, Scale, Section, Stairs, Steps, Table
+from continua.runs import AbstractFigure, Note, Scale, Section, Stairs, Steps, Table
 from continua.solve import Adaptive, DormandPrince, Solver, Stats
 from continua.train.portrait.sitter import Sitter
 

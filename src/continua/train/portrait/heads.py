@@ -3,10 +3,9 @@
 import numpy as np
 import torch
 
-from continua.fields.heads import ContinuousHeads
-from continua.model import ContinuousTransformer
-from continua.model.flow import Part
-from continua.runs.figures import Heat, Lines, Note, Scale, Section, Series
+from continua.fields import ContinuousHeads
+from continua.model import ContinuousTransformer, Part
+from continua.runs import Heat, Lines, Note, Scale, Section, Series
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from continua.core.batch import Batch
 from continua.core.shapes import Float, Tensor
 from continua.data import AbstractTask, Question, Split, Wording
 from continua.model import ContinuousTransformer
-from continua.runs.figures import AbstractFigure, Heat, Lines, Note, Scale, Section, Series, Table
+from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series, Table
 from continua.train.objectives import answers
 
 _CURVES = 6

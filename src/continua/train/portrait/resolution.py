@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from continua.runs.figures import Section, Table, Verdict
+from continua.runs import Section, Table, Verdict
 
 _AXES = {"t": "token time", "d": "embedding", "h": "heads", "z": "depth"}
 

@@ -7,7 +7,7 @@ import torch
 
 from continua.model import ContinuousTransformer
 from continua.solve import Solution
-from continua.spaces.cloud import Cloud
+from continua.spaces import Cloud
 
 
 @final

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from continua.model import ContinuousTransformer
-from continua.model.flow import Part
-from continua.operators.weights import attention_kernels
-from continua.runs.figures import Heat, Paths, Scale, Section
-from continua.spaces.cloud import Cloud
+from continua.model import ContinuousTransformer, Part
+from continua.operators import attention_kernels
+from continua.runs import Heat, Paths, Scale, Section
+from continua.spaces import Cloud
 from continua.train.portrait.sitter import Sitter
 
 _MOST = 64
