@@ -38,7 +38,7 @@ def test_good_values_pass_and_bad_ones_are_named(check, good, bad):
 
 
 def test_every_value_is_checked():
-    with pytest.raises(ValueError, match="heads = 0: it must be a whole number, at least 1. Pass heads >= 1."):
+    with pytest.raises(ValueError, match=r"heads = 0: it must be a whole number, at least 1\. Pass heads >= 1\."):
         checks.at_least(1, width=4, heads=0)
 
 

@@ -10,35 +10,35 @@ from typing import Any
 from continua.core.errors import reject
 
 
-def at_least(minimum: int, **values: int | None) -> None:
+def at_least(minimum: int, **values: Any) -> None:
     """Every value is a whole number >= minimum; `None`, an argument that is left to its default, passes."""
     for name, value in values.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
             reject(name, value, f"it must be a whole number, at least {minimum}", f"Pass {name} >= {minimum}.")
 
 
-def positive(**values: float | None) -> None:
+def positive(**values: Any) -> None:
     """Every value is a finite number above 0; `None` passes."""
     for name, value in values.items():
         if value is not None and not 0 < value < math.inf:
             reject(name, value, "it must be positive and finite", f"Pass {name} > 0.")
 
 
-def not_negative(**values: float | None) -> None:
+def not_negative(**values: Any) -> None:
     """Every value is a finite number, 0 or above; `None` passes."""
     for name, value in values.items():
         if value is not None and not 0 <= value < math.inf:
             reject(name, value, "it must be finite and not negative", f"Pass {name} >= 0.")
 
 
-def finite(**values: float | None) -> None:
+def finite(**values: Any) -> None:
     """Every value is a finite number; `None` passes."""
     for name, value in values.items():
         if value is not None and not math.isfinite(value):
             reject(name, value, "it must be finite", f"Pass a finite {name}.")
 
 
-def share(most: float = 1.0, *, none: bool = True, all: bool = True, **values: float | None) -> None:
+def share(most: float = 1.0, *, none: bool = True, all: bool = True, **values: Any) -> None:
     """Every value is a share, from 0 (if `none`) to `most` (if `all`); `None` passes."""
     for name, value in values.items():
         if value is None:
@@ -48,7 +48,7 @@ def share(most: float = 1.0, *, none: bool = True, all: bool = True, **values: f
             reject(name, value, "it is a share", f"Pass 0 {low} {name} {high} {most:g}.")
 
 
-def divides(whole: int, what: str, **parts: int) -> None:
+def divides(whole: int, what: str, **parts: Any) -> None:
     """Every part divides `whole`, which the message calls `what`."""
     for name, part in parts.items():
         if part < 1 or whole % part:
