@@ -10,16 +10,8 @@ import torch
 import torch.nn.functional as F
 from scipy.integrate import solve_ivp
 
-from continua.control import (
-    CrossEntropy,
-    LeftOut,
-    Objective,
-    Resolutions,
-    Signals,
-    interpolated,
-    resolution_report,
-    thinned,
-)
+from continua.control import CrossEntropy, LeftOut, Objective, Resolutions, resolution_report
+from continua.data import Samples, refine, take_every
 from continua.fields import ContinuousHeads, Expansion
 from continua.model import (
     Analysed,
@@ -302,6 +294,6 @@ def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match=r"model = 'Linear': this is no ContinuousTransformer"):
         resolution_report(torch.nn.Linear(1, 1), (values,))
     with pytest.raises(ValueError, match=r"stride = 0: .*Pass stride >= 1"):
-        thinned(Signals.of(values, times), 0)
+        take_every(Samples.of(values, times), 0)
     with pytest.raises(ValueError, match=r"factor = 0: "):
-        interpolated(Signals.of(values, times), 0)
+        refine(Samples.of(values, times), 0)

@@ -15,9 +15,9 @@ from continua.data import (
     Spirals,
     Split,
     Text,
-    interpolated,
-    shifted,
-    thinned,
+    drop_samples,
+    interpolate,
+    roll,
 )
 
 
@@ -148,7 +148,7 @@ def test_interpolation_is_that_of_numpy():
     generator = torch.Generator().manual_seed(0)
     times = torch.rand(3, 9, generator=generator, dtype=torch.float64).sort(1).values
     values = torch.randn(3, 9, 2, generator=generator, dtype=torch.float64)
-    found, at = interpolated(values, times, 25)
+    found, at = interpolate(values, times, 25)
     for row in range(3):
         for feature in range(2):
             expected = np.interp(at[row], times[row], values[row, :, feature])
@@ -158,9 +158,9 @@ def test_interpolation_is_that_of_numpy():
 def test_thinning_keeps_samples_in_order_and_shifting_keeps_them_all():
     generator = torch.Generator().manual_seed(0)
     values = torch.arange(20.0).view(1, 20, 1).repeat(4, 1, 1)
-    kept, at = thinned(values, values[..., 0], 0.5, generator)
+    kept, at = drop_samples(values, values[..., 0], 0.5, generator)
     assert kept.shape == (4, 10, 1) and torch.equal(kept[..., 0], at) and bool((at.diff() > 0).all())
-    turned = shifted(values, generator)
+    turned = roll(values, generator)
     assert torch.equal(turned.sort(1).values, values) and not torch.equal(turned, values)
 
 

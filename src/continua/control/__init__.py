@@ -17,7 +17,6 @@ from continua.control.losses import AbstractLoss, CrossEntropy, MaskedToken, Mea
 from continua.control.norms import L2, AbstractStateNorm, Sobolev
 from continua.control.objective import Objective, Terms, source_and_target
 from continua.control.pontryagin import PontryaginReport, pontryagin
-from continua.control.resampling import Signals, interpolated, thinned
 from continua.control.resolution import Resolutions, resolution_report
 from continua.control.resolution_table import LeftOut, ResolutionReport, ResolutionRow
 from continua.control.setting import Setting
@@ -30,7 +29,7 @@ __all__ = [
     "Criterion", "CrossEntropy", "DebiasedObjective", "Extremal", "FieldSize", "HeadNegentropy",
     "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "L2", "LeftOut", "Length", "Local", "MaskedToken",
     "MeanSquaredError", "NextToken", "Objective", "PontryaginReport", "RelativeL2", "ResolutionReport",
-    "ResolutionRow", "Resolutions", "Setting", "Signals", "Sobolev", "SuccessiveApproximations", "Terms",
-    "extremal", "held", "interpolated", "l2_costate", "pontryagin", "resolution_report", "source_and_target",
-    "terminal_adjoint", "thinned", "trains_heads", "with_token_integral",
+    "ResolutionRow", "Resolutions", "Setting", "Sobolev", "SuccessiveApproximations", "Terms", "extremal", "held",
+    "l2_costate", "pontryagin", "resolution_report", "source_and_target", "terminal_adjoint", "trains_heads",
+    "with_token_integral",
 ]  # fmt: skip

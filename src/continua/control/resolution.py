@@ -9,10 +9,10 @@ import torch
 from continua.control.losses.loss import AbstractLoss
 from continua.control.norms import relative
 from continua.control.objective import Objective
-from continua.control.resampling import Resampled, Signals, interpolated, thinned
 from continua.control.resolution_table import UNITS, LeftOut, ResolutionReport, ResolutionRow
 from continua.core.errors import SolveError, expect, reject
 from continua.core.shapes import Tensor
+from continua.data import Resampling, Samples, refine, take_every
 from continua.fields import ContinuousHeads
 from continua.model import AbstractLifted, ContinuousTransformer, Part, Synthesised, VectorEmbedding
 from continua.solve import AbstractSolver, Adaptive, DormandPrince, PerSequence, Projected, Solver, manifold_of
@@ -87,7 +87,7 @@ class _Asked(NamedTuple):
     unit: str
     resolution: int | float
     model: Callable[[], ContinuousTransformer] | None = None
-    resampled: Callable[[], Resampled] | None = None
+    resampled: Callable[[], Resampling] | None = None
 
 
 class _Study:
@@ -150,16 +150,16 @@ class _Study:
             return x
         return x.flatten(0, 1) if self.present is None else x[self.present]
 
-    def _resampled(self, samples: Resampled) -> tuple[Tensor, Tensor, Any]:
-        signals = samples.signals
-        y = self.model(signals.values, signals.positions, None if bool(signals.present.all()) else signals.present)
+    def _resampled(self, found: Resampling) -> tuple[Tensor, Tensor, Any]:
+        samples = found.samples
+        y = self.model(samples.values, samples.positions, None if bool(samples.present.all()) else samples.present)
         if not self.per_token:
             return y, self.base, self.targets
         targets = self.given
         if isinstance(targets, Tensor):
-            targets = _chosen(targets, samples.there, samples.shared)
-        base = _chosen(self.whole, samples.there, samples.shared)
-        return _chosen(y, samples.here, samples.shared), base, targets
+            targets = _chosen(targets, found.there, found.shared)
+        base = _chosen(self.whole, found.there, found.shared)
+        return _chosen(y, found.here, found.shared), base, targets
 
 
 _Answers = Iterator[_Asked | LeftOut]
@@ -173,15 +173,15 @@ def _over_time(study: _Study, asked: Resolutions) -> _Answers:
         yield LeftOut("tokens", None, f"what a {type(embedding).__name__} reads are no samples of a signal")
         return
     try:
-        signals = Signals.of(*study.inputs)
+        samples = Samples.of(*study.inputs)
     except ValueError as error:
         yield LeftOut("tokens", None, str(error))
         return
-    longest = int(signals.counts.max()) - 1
+    longest = int(samples.counts.max()) - 1
     for stride in sorted(asked.thinned, reverse=True):
-        yield _Asked("tokens", -(-longest // stride) + 1, resampled=lambda k=stride: thinned(signals, k))
+        yield _Asked("tokens", -(-longest // stride) + 1, resampled=lambda k=stride: take_every(samples, k))
     for factor in sorted(asked.interpolated):
-        yield _Asked("tokens", factor * longest + 1, resampled=lambda k=factor: interpolated(signals, k))
+        yield _Asked("tokens", factor * longest + 1, resampled=lambda k=factor: refine(samples, k))
 
 
 def _over_embedding(study: _Study, asked: Resolutions) -> _Answers:

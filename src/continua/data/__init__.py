@@ -11,7 +11,7 @@ from continua.data.digits import Digits
 from continua.data.hilbert import hilbert_curve
 from continua.data.mnist1d import Mnist1d
 from continua.data.mnist1d_posterior import Mnist1dPosterior, raw_mnist1d
-from continua.data.sampling import interpolated, shifted, thinned
+from continua.data.sampling import Resampling, Samples, drop_samples, interpolate, refine, roll, take_every
 from continua.data.spirals import Spirals
 from continua.data.task import AbstractTask, Form, Preset, Question, Split, Stepping, Wording
 from continua.data.text import Text, encoded
@@ -20,7 +20,7 @@ from continua.data.uea import Uea
 
 __all__ = [
     "AbstractTask", "Batch", "Burgers", "Csv", "CsvSeries", "CsvTable", "Darcy", "Digits", "Form", "LabelledSeries",
-    "Mnist1d", "Mnist1dPosterior", "Preset", "Question", "Spirals", "Split", "Stepping", "Text", "Uea", "Wording",
-    "burgers_solution", "darcy_solution", "encoded", "hilbert_curve", "interpolated", "raw_mnist1d", "read_csv",
-    "read_ts", "redrawn", "rescaled", "shifted", "thinned",
+    "Mnist1d", "Mnist1dPosterior", "Preset", "Question", "Resampling", "Samples", "Spirals", "Split", "Stepping",
+    "Text", "Uea", "Wording", "burgers_solution", "darcy_solution", "drop_samples", "encoded", "hilbert_curve",
+    "interpolate", "raw_mnist1d", "read_csv", "read_ts", "redrawn", "refine", "rescaled", "roll", "take_every",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.measures import relative_errors
-from continua.data.sampling import shifted
+from continua.data.sampling import roll
 from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
 
 _FINE = 256
@@ -79,7 +79,7 @@ class Burgers(AbstractTask):
     def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
         before, x = batch.inputs
         assert before is not None and batch.targets is not None
-        both = shifted(torch.cat([before, batch.targets], -1)[:, :-1], generator)
+        both = roll(torch.cat([before, batch.targets], -1)[:, :-1], generator)
         before, after = torch.cat([both, both[:, :1]], 1).split(1, -1)
         return Batch((before, x), after)
 

@@ -9,11 +9,12 @@ from typing import Any, final
 import torch
 
 from continua.core.batch import Batch
+from continua.core.checks import share
 from continua.core.extras import extra
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.measures import label_hits
-from continua.data.sampling import check_shares, thinned
+from continua.data.sampling import drop_samples
 from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
 
 _SIDE = 8
@@ -37,7 +38,7 @@ class Digits(AbstractTask):
     test_dropped: float = 0.0
 
     def __post_init__(self) -> None:
-        check_shares("pixels", dropped=self.dropped, test_dropped=self.test_dropped)
+        share(0.9, dropped=self.dropped, test_dropped=self.test_dropped)
 
     @property
     def name(self) -> str:
@@ -66,7 +67,7 @@ class Digits(AbstractTask):
         values, labels = (tensor[index + sum(map(self.count, before))] for tensor in _loaded())
         times = torch.linspace(0.0, 1.0, _SIDE**2).expand(len(index), -1)
         if split is not Split.TRAIN and self.test_dropped > 0.0:
-            values, times = thinned(values, times, self.test_dropped, generator_of(int(index[0])))
+            values, times = drop_samples(values, times, self.test_dropped, generator_of(int(index[0])))
         return Batch((values, times), labels)
 
     def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
@@ -74,8 +75,8 @@ class Digits(AbstractTask):
             return batch
         values, times = batch.inputs
         assert values is not None and times is not None
-        share = self.dropped * float(torch.rand((), generator=generator))
-        return Batch(thinned(values, times, share, generator), batch.targets)
+        dropped = self.dropped * float(torch.rand((), generator=generator))
+        return Batch(drop_samples(values, times, dropped, generator), batch.targets)
 
     def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
         return {"accuracy": label_hits(output, targets)}

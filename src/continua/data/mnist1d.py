@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 from continua.core.batch import Batch
+from continua.core.checks import share
 from continua.core.extras import extra
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.measures import label_hits
-from continua.data.sampling import check_shares, interpolated, shifted, thinned
+from continua.data.sampling import drop_samples, interpolate, roll
 from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
 
 _VALIDATION = 500
@@ -43,7 +44,7 @@ class Mnist1d(AbstractTask):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_shares("samples", dropped=self.dropped, test_dropped=self.test_dropped)
+        share(0.9, dropped=self.dropped, test_dropped=self.test_dropped)
 
     @property
     def name(self) -> str:
@@ -72,21 +73,21 @@ class Mnist1d(AbstractTask):
         times = torch.linspace(0.0, 1.0, values.shape[1]).expand(len(index), -1)
         if split is not Split.TRAIN and self.test_dropped > 0.0:
             # each sample has a subset of its own, whatever the batch it stands in
-            own = [thinned(v[None], times[:1], self.test_dropped, generator_of(self.seed * 10**6 + int(i)))
+            own = [drop_samples(v[None], times[:1], self.test_dropped, generator_of(self.seed * 10**6 + int(i)))
                    for v, i in zip(values, index, strict=True)]  # fmt: skip
             values, times = torch.cat([v for v, _ in own]), torch.cat([t for _, t in own])
         if split is not Split.TRAIN and self.test_samples is not None:
-            values, times = interpolated(values, times, self.test_samples)
+            values, times = interpolate(values, times, self.test_samples)
         return Batch((values, times), labels)
 
     def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
         values, times = batch.inputs
         assert values is not None and times is not None
         if self.shift:
-            values = shifted(values, generator)
+            values = roll(values, generator)
         if self.dropped > 0.0:
-            share = self.dropped * float(torch.rand((), generator=generator))
-            values, times = thinned(values, times, share, generator)
+            dropped = self.dropped * float(torch.rand((), generator=generator))
+            values, times = drop_samples(values, times, dropped, generator)
         return Batch((values, times), batch.targets)
 
     def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:

@@ -1,12 +1,101 @@
-"""Signals in other samplings: shifted, thinned out, interpolated."""
+"""One signal, sampled otherwise: rolled, fewer of its samples, or more on the straight lines between them."""
+
+from typing import NamedTuple
 
 import torch
 
+from continua.core.checks import at_least, share
 from continua.core.errors import reject
-from continua.core.shapes import Float, Tensor
+from continua.core.shapes import Bool, Float, Int, Positions, Tensor
 
 
-def shifted(
+class Samples(NamedTuple):
+    """Samples of a batch of signals; absent ones come last in their row."""
+
+    values: Float[Tensor, "batch tokens features"]
+    positions: Positions
+    present: Bool[Tensor, "batch tokens"]
+
+    @classmethod
+    def of(cls, values: Tensor, positions: Tensor | None = None, present: Tensor | None = None) -> "Samples":
+        """As a model takes them: without positions time is the index, without a mask all are present."""
+        batch, tokens = values.shape[:2]
+        index = torch.arange(tokens, dtype=values.dtype, device=values.device).expand(batch, tokens)
+        seen = torch.ones(batch, tokens, dtype=torch.bool, device=values.device) if present is None else present
+        if bool((~seen[:, :-1] & seen[:, 1:]).any()):
+            reject("present", seen, "absent tokens stand between present ones", "Move them to the end of their row.")
+        return cls(values, index if positions is None else positions.to(values.dtype), seen)
+
+    @property
+    def counts(self) -> Int[Tensor, "batch 1"]:
+        """Present samples of each signal."""
+        return self.present.sum(1, keepdim=True)
+
+
+class Resampling(NamedTuple):
+    """The same signals sampled otherwise, and the samples that both have: where these stand now (`here`) and where
+    they stood (`there`); `shared` says which of them are samples, and no padding."""
+
+    samples: Samples
+    here: Int[Tensor, "batch shared"]
+    there: Int[Tensor, "batch shared"]
+    shared: Bool[Tensor, "batch shared"]
+
+
+def take_every(samples: Samples, stride: int) -> Resampling:
+    """Every `stride`-th sample of each signal, and its last, so that the span stays."""
+    at_least(1, stride=stride)
+    last = samples.counts - 1
+    steps = -(-last // stride)
+    j = torch.arange(int(steps.max()) + 1, device=last.device).expand(len(last), -1)
+    there, present = torch.minimum(j * stride, last), j <= steps
+    return Resampling(Samples(*_take(samples.values, samples.positions, there), present), j, there, present)
+
+
+def refine(samples: Samples, factor: int) -> Resampling:
+    """`factor` - 1 samples more between each two, values and times alike on the straight line between them."""
+    at_least(1, factor=factor)
+    last = samples.counts - 1
+    j = torch.arange(factor * int(last.max()) + 1, device=last.device).expand(len(last), -1)
+    present, u = j <= factor * last, torch.minimum(j, factor * last)
+    part = (u % factor).to(samples.values.dtype) / factor
+    # a signal's last sample has no right neighbour: the line from it to itself
+    low, high = u // factor, torch.minimum(u // factor + 1, last)
+    values, times = _interpolate(samples.values, samples.positions, low, high, part)
+    there = torch.arange(samples.values.shape[1], device=last.device).expand_as(samples.present)
+    here = torch.minimum(there * factor, factor * last)
+    return Resampling(Samples(values, times, present), here, there, samples.present)
+
+
+def interpolate(
+    values: Float[Tensor, "batch tokens features"], positions: Float[Tensor, "batch tokens"], samples: int
+) -> tuple[Float[Tensor, "batch samples features"], Float[Tensor, "batch samples"]]:
+    """Linear interpolation at `samples` equispaced times from the first to the last.
+
+    Equivalent to `numpy.interp` for each sequence and feature.
+    """
+    at_least(2, samples=samples)
+    part = torch.linspace(0.0, 1.0, samples, dtype=positions.dtype)
+    times = positions[:, :1] + part * (positions[:, -1:] - positions[:, :1])
+    high = torch.searchsorted(positions.contiguous(), times).clamp(1, positions.shape[1] - 1)
+    t0, t1 = positions.gather(1, high - 1), positions.gather(1, high)
+    return _interpolate(values, positions, high - 1, high, (times - t0) / (t1 - t0))
+
+
+def drop_samples(
+    values: Float[Tensor, "batch tokens features"],
+    positions: Float[Tensor, "batch tokens"],
+    dropped: float,
+    generator: torch.Generator,
+) -> tuple[Float[Tensor, "batch some features"], Float[Tensor, "batch some"]]:
+    """Every sequence without a random share of its samples, each with a subset of its own; at least two remain."""
+    share(dropped=dropped, all=False)
+    batch, tokens, _ = values.shape
+    count = max(2, round(tokens * (1.0 - dropped)))
+    return _take(values, positions, torch.rand(batch, tokens, generator=generator).argsort(1)[:, :count].sort(1).values)
+
+
+def roll(
     values: Float[Tensor, "batch tokens features"], generator: torch.Generator
 ) -> Float[Tensor, "batch tokens features"]:
     """Each sequence shifted in a circle by a whole number of samples of its own, drawn from all."""
@@ -16,43 +105,11 @@ def shifted(
     return values.take_along_dim(index.unsqueeze(-1), 1)
 
 
-def thinned(
-    values: Float[Tensor, "batch tokens features"],
-    positions: Float[Tensor, "batch tokens"],
-    share: float,
-    generator: torch.Generator,
-) -> tuple[Float[Tensor, "batch kept features"], Float[Tensor, "batch kept"]]:
-    """Every sequence without a random share of its samples, each with a subset of its own; at least two are kept."""
-    if not 0.0 <= share < 1.0:
-        reject("share", share, "a share below 1 can be dropped", "Pass 0 <= share < 1.")
-    batch, tokens, _ = values.shape
-    kept = max(2, round(tokens * (1.0 - share)))
-    index = torch.rand(batch, tokens, generator=generator).argsort(1)[:, :kept].sort(1).values
+def _interpolate(values: Tensor, positions: Tensor, low: Tensor, high: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and times at a `part` of the way from one sample to another."""
+    (v0, t0), (v1, t1) = _take(values, positions, low), _take(values, positions, high)
+    return torch.lerp(v0, v1, part.unsqueeze(-1)), torch.lerp(t0, t1, part)
+
+
+def _take(values: Tensor, positions: Tensor, index: Int[Tensor, "batch some"]) -> tuple[Tensor, Tensor]:
     return values.take_along_dim(index.unsqueeze(-1), 1), positions.gather(1, index)
-
-
-def interpolated(
-    values: Float[Tensor, "batch tokens features"], positions: Float[Tensor, "batch tokens"], samples: int
-) -> tuple[Float[Tensor, "batch samples features"], Float[Tensor, "batch samples"]]:
-    """Linear interpolation at `samples` equispaced times from the first to the last.
-
-    Equivalent to `numpy.interp` for each sequence and feature.
-    """
-    if samples < 2:
-        reject("samples", samples, "both ends are samples", "Pass 2 or more.")
-    share = torch.linspace(0.0, 1.0, samples, dtype=positions.dtype)
-    times = positions[:, :1] + share * (positions[:, -1:] - positions[:, :1])
-    right = torch.searchsorted(positions.contiguous(), times).clamp(1, positions.shape[1] - 1)
-    left = right - 1
-    t0, t1 = positions.gather(1, left), positions.gather(1, right)
-    part = ((times - t0) / (t1 - t0)).unsqueeze(-1)
-    lower = values.take_along_dim(left.unsqueeze(-1), 1)
-    upper = values.take_along_dim(right.unsqueeze(-1), 1)
-    return lower + part * (upper - lower), times
-
-
-def check_shares(what: str, **shares: float) -> None:
-    """Shares of the samples that may be dropped: some must remain."""
-    for name, share in shares.items():
-        if not 0.0 <= share <= 0.9:
-            reject(name, share, f"this share of the {what} cannot be dropped", "Pass a number from 0 to 0.9.")
