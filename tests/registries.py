@@ -43,8 +43,8 @@ from continua.operators import (
     Sum,
     Theta,
     Unnormalised,
-    drawn,
-    mapped,
+    draw_theta,
+    map_leaves,
 )
 from continua.solve import (
     RK4,
@@ -64,7 +64,7 @@ from continua.solve import (
     Strang,
     Tsitouras,
 )
-from continua.solve import Midpoint as MidpointStep
+from continua.solve import MidpointRule as MidpointStep
 from continua.spaces import (
     Axis,
     BackwardRectangle,
@@ -75,14 +75,14 @@ from continua.spaces import (
     ClenshawCurtis,
     Cosine,
     Counting,
-    Damped,
+    DampedBasis,
     Euclidean,
     FlatSpace,
     Fourier,
     GaussLegendre,
     GeneratedSpace,
     Legendre,
-    Midpoint,
+    MidpointRule,
     SimplexSpace,
     SpectralSpace,
     Sphere,
@@ -94,7 +94,7 @@ from continua.spaces import (
 all_rules = [
     GaussLegendre(),
     ClenshawCurtis(),
-    Midpoint(),
+    MidpointRule(),
     Trapezoid(),
     Uniform(),
     Counting(),
@@ -131,7 +131,7 @@ all_bases = [
     Chebyshev(8),
     Cosine(1),
     Cosine(8),
-    Damped(Legendre(5), 0.3),
+    DampedBasis(Legendre(5), 0.3),
     Fourier(1),
     Fourier(8),
     BSpline(1, 0),
@@ -177,9 +177,9 @@ class OperatorCase:
 
     def theta(self, width: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> Theta:
         """Parameters from the operator's own law, moved a little: a bias of zero, a gain of one would hide mistakes."""
-        theta = mapped(
+        theta = map_leaves(
             lambda leaf: leaf.to(dtype) + 0.2 * torch.randn(leaf.shape, generator=generator, dtype=dtype),
-            drawn(self.operator.spec(width), generator),
+            draw_theta(self.operator.spec(width), generator),
         )
         return theta if self.p is None else theta._replace(p=torch.tensor(self.p, dtype=dtype))
 

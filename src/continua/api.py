@@ -119,7 +119,7 @@ from continua.spaces import (
     Cloud,
     Cosine,
     Counting,
-    Damped,
+    DampedBasis,
     Fourier,
     GaussLegendre,
     Legendre,

@@ -18,7 +18,7 @@ from continua.fields import Expansion
 from continua.model import Analysed, ContinuousTransformer, Flow, MeanReadout, Part, Synthesised, VectorEmbedding
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Spectral
 from continua.solve import Direct, DormandPrince, Fixed, Solver
-from continua.spaces import Axis, Cosine, GaussLegendre, Legendre, Midpoint
+from continua.spaces import Axis, Cosine, GaussLegendre, Legendre, MidpointRule
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 VALUES = torch.randn(2, 5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -70,7 +70,7 @@ def test_the_axis_is_that_of_the_model(nodes):
 
 def test_derivatives_along_the_embedding_need_no_axis_of_their_own():
     """Of order 0 it is the plain norm of the function, and of order 1 more."""
-    model = build(Midpoint(), Cosine(3))
+    model = build(MidpointRule(), Cosine(3))
     plain, smooth = cost_of(KineticEnergy(), model), cost_of(KineticEnergy(Sobolev(0, 1.0)), model)
     assert cost_of(KineticEnergy(Sobolev(0, 1e-9)), model) == pytest.approx(plain, rel=1e-6)
     assert smooth > 1.5 * plain

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from continua.fields import Constant, Expansion, Hypernetwork, PiecewiseConstant
-from continua.operators import Attention, FeedForward, drawn, leaves, mapped
+from continua.operators import Attention, FeedForward, draw_theta, leaves, map_leaves
 from continua.spaces import Cloud, Legendre
 
 OPERATOR = FeedForward(hidden=3)
@@ -12,7 +12,7 @@ SPEC = OPERATOR.spec(4)
 
 
 def theta(seed: int):
-    return drawn(SPEC, torch.Generator().manual_seed(seed))
+    return draw_theta(SPEC, torch.Generator().manual_seed(seed))
 
 
 def equal(one, other) -> bool:
@@ -89,16 +89,16 @@ def test_no_layers_are_named():
 def test_bad_values_are_named():
     field, pieces = Constant(SPEC), PiecewiseConstant.layers(SPEC, 2)
     with pytest.raises(ValueError, match=r"w1 = \(3, 5\): the field holds \(3, 4\)\. Pass theta of the same sizes"):
-        field.fill(drawn(OPERATOR.spec(5)))
+        field.fill(draw_theta(OPERATOR.spec(5)))
     bare = FeedForward(hidden=3, biased=False)
     with pytest.raises(ValueError, match=r"theta = \['w1', 'w2'\]: the field holds \['b1', 'b2', 'w1', 'w2'\]\. Pass"):
-        field.fill(drawn(bare.spec(4)))
+        field.fill(draw_theta(bare.spec(4)))
     with pytest.raises(ValueError, match=r"theta = \['b1', 'b2', 'w1', 'w2'\]: the field holds \['w1', 'w2'\]"):
         Constant(bare.spec(4)).fill(theta(0))
     with pytest.raises(ValueError, match=r"thetas = 1: the field has 2 pieces\. Pass one theta a piece"):
         pieces.fill([theta(0)])
     with pytest.raises(ValueError, match=r"w1 = \(1, 3, 4\)"):
-        field.fill(mapped(lambda leaf: leaf[None], theta(0)))
+        field.fill(map_leaves(lambda leaf: leaf[None], theta(0)))
 
 
 # --- masses of heads
@@ -113,7 +113,7 @@ def test_masses_off_the_simplex_are_refused_when_filled_and_when_loaded(p, layer
     spec = HEADS.spec(4)
     field = PiecewiseConstant.layers(spec, layers) if layers else Constant(spec)
     before = [parameter.clone() for parameter in field.parameters()]
-    good = drawn(spec)
+    good = draw_theta(spec)
     bad = good._replace(p=torch.tensor(p))
     with pytest.raises(ValueError, match=r"p = \[.*\]: p >= 0 and sum p = 1.*SimplexSpace\(axis=-1\)\.project"):
         field.fill([good, bad] if layers else bad)

@@ -17,7 +17,7 @@ from continua.model import (
 )
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Role, Sum, leaves
 from continua.optim import Recipe
-from continua.spaces import BSpline, ClenshawCurtis, Cloud, GaussLegendre, Legendre, Midpoint
+from continua.spaces import BSpline, ClenshawCurtis, Cloud, GaussLegendre, Legendre, MidpointRule
 
 OPERATOR = PreNorm(LayerNorm(), Attention(heads=6, key=4, measured=True))
 SPEC = OPERATOR.spec(8)
@@ -141,7 +141,7 @@ def test_bad_heads_are_named():
         ContinuousHeads(SPEC, 0.0)
     with pytest.raises(ValueError, match=r"spec = .*one number of nodes.*a field of its own"):
         ContinuousHeads(Sum((Attention(2, 3, measured=True), Attention(4, 3, measured=True))).spec(4))
-    assert ContinuousHeads(SPEC, degree=1, rule=Midpoint()).masses(0.0).shape == (6,)
+    assert ContinuousHeads(SPEC, degree=1, rule=MidpointRule()).masses(0.0).shape == (6,)
 
 
 def model() -> ContinuousTransformer:

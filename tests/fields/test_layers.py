@@ -13,7 +13,7 @@ from continua.fields import (
     layer_depths,
     refine,
 )
-from continua.operators import Attention, Damping, FeedForward, LayerNorm, PreNorm, drawn, leaves, mapped
+from continua.operators import Attention, Damping, FeedForward, LayerNorm, PreNorm, draw_theta, leaves, map_leaves
 from continua.spaces import Chebyshev, Cosine, Legendre
 from registries import all_fields
 
@@ -23,7 +23,7 @@ SPEC = PreNorm(LayerNorm(), FeedForward(hidden=3)).spec(4)
 def thetas(layers: int, dtype: torch.dtype = torch.float64) -> list:
     generator = torch.Generator().manual_seed(layers)
     return [
-        mapped(lambda leaf: (leaf + torch.randn(leaf.shape, generator=generator)).to(dtype), drawn(SPEC, generator))
+        map_leaves(lambda leaf: (leaf + torch.randn(leaf.shape, generator=generator)).to(dtype), draw_theta(SPEC, generator))
         for _ in range(layers)
     ]
 
@@ -87,6 +87,6 @@ def test_bad_layers_are_named():
         from_layers([], 1.0)
     with pytest.raises(ValueError, match=r"basis = Legendre\(size=2\): 2 modes cannot pass through 3 layers"):
         from_layers(thetas(3), 1.0, Legendre(2))
-    other = drawn(PreNorm(LayerNorm(), FeedForward(hidden=5)).spec(4))
+    other = draw_theta(PreNorm(LayerNorm(), FeedForward(hidden=5)).spec(4))
     with pytest.raises(ValueError, match=r"thetas\[1\] = .*the first layer has .*Pass layers of one make"):
         from_layers([thetas(1, torch.float32)[0], other], 1.0)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from continua.fields import Constant, Expansion
-from continua.fields.kept import Kept
+from continua.fields.kept import MemoisedField
 from continua.model import (
     ContinuousTransformer,
     Flow,
@@ -33,10 +33,10 @@ from continua.operators import (
     Exact,
     FeedForward,
     LayerNorm,
-    Past,
+    KVCache,
     PostNorm,
     PreNorm,
-    Remembered,
+    CachedIntegral,
     Rotary,
     Subset,
     Sum,
@@ -185,7 +185,7 @@ def test_a_frozen_grid_is_the_cure():
 
 
 def test_pieces_need_times_and_equal_masses():
-    points, integral = torch.zeros(1, 2, WIDTH), Remembered(Past())
+    points, integral = torch.zeros(1, 2, WIDTH), CachedIntegral(KVCache())
     for cloud in (Cloud(points), Cloud(points, torch.ones(1, 2), torch.arange(2.0)[None])):
         with pytest.raises(ValueError, match="weigh alike"):
             attention(integral=integral).bind(Context(cloud))
@@ -199,7 +199,7 @@ def test_a_kept_field_is_evaluated_once_at_each_depth():
     asked = []
     inner = Expansion(FeedForward(4).spec(3), Legendre(2))
     inner.register_forward_hook(lambda module, inputs, output: asked.append(inputs[0]))
-    field = Kept(inner)
+    field = MemoisedField(inner)
     for z in (0.25, 0.5, 0.25, 0.5):
         assert torch.equal(field(z).w1, inner(z).w1)
     assert asked == [0.25, 0.25, 0.5, 0.5, 0.25, 0.5] and field(0.25) is field(0.25)

@@ -115,7 +115,7 @@ def test_absent_tokens_change_nothing_wherever_they_stand(causal):
 def test_listeners_read_the_neighbourhood_of_their_time():
     stem, cloud = stem_of(False), sampled()
     times = torch.tensor([[0.31, 0.77], [0.5, -3.0]])
-    wider, where = cloud.with_listeners(draw(2, 2, 2, seed=4), times)
+    wider, where = cloud.with_queries(draw(2, 2, 2, seed=4), times)
     found = stem(wider).take_along_dim(where.unsqueeze(-1), 1)
     torch.testing.assert_close(found, written_out(stem, cloud, times), rtol=1e-12, atol=1e-12)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from continua.operators import Attention, AttentionTheta, Exact, leaves, mapped
+from continua.operators import Attention, AttentionTheta, Exact, leaves, map_leaves
 from continua.spaces import CausalTrapezoid, Cloud
 from references import gradients, measure_of_queries, written_out_attention
 from registries import OperatorCase
@@ -34,7 +34,7 @@ def tokens(seed: int = 0, count: int = TOKENS) -> tuple[torch.Tensor, torch.Tens
 
 def theta_of(operator: Attention, p: tuple[float, ...] | None = None) -> AttentionTheta:
     drawn = OperatorCase(operator, p).theta(WIDTH, torch.Generator().manual_seed(3), torch.float32)
-    return mapped(lambda leaf: leaf.double(), drawn)
+    return map_leaves(lambda leaf: leaf.double(), drawn)
 
 
 def leaf(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -46,7 +46,7 @@ def held_against_the_formula(operator: Attention, dtype, parts, own=None, p=None
     points, mass, positions = parts
     results = []
     for kind in (dtype, torch.float64):
-        theta = mapped(lambda t, kind=kind: leaf(t, kind), theta_of(operator, p))
+        theta = map_leaves(lambda t, kind=kind: leaf(t, kind), theta_of(operator, p))
         x, w = leaf(points, kind), leaf(mass, kind) if weigh else mass.to(kind)
         t, o = (None if part is None else part.to(kind) for part in (positions, own))
         o = None if o is None else leaf(o, kind)
@@ -172,7 +172,7 @@ def test_gradients_at_absent_tokens_are_zero_and_not_nan(causal, materialised, o
     w = torch.where(gone, 0.0, mass).requires_grad_()
     o = torch.where(gone, 0.0, mass).requires_grad_() if own else None
     operator = Attention(heads=2, key=3, causal=causal, integral=Exact(materialised))
-    theta = mapped(lambda t: leaf(t, torch.float64), theta_of(operator))
+    theta = map_leaves(lambda t: leaf(t, torch.float64), theta_of(operator))
     found = operator.velocity(theta, Cloud(x, w, positions, o))
     inputs = [x, w, *(value for _, value in leaves(theta))] + ([o] if o is not None and causal else [])
     parts = gradients(found[~gone], inputs)
@@ -194,7 +194,7 @@ def test_queries_of_another_cloud(dtype, materialised, causal):
     operator = Attention(heads=2, key=3, causal=causal, integral=Exact(materialised))
     results = []
     for kind in (dtype, torch.float64):
-        theta = mapped(lambda leaf_, kind=kind: leaf(leaf_, kind), theta_of(operator, (0.4, 0.6)))
+        theta = map_leaves(lambda leaf_, kind=kind: leaf(leaf_, kind), theta_of(operator, (0.4, 0.6)))
         points, mass, queries = (leaf(part, kind) for part in (x, w, y))
         times, asked = t.to(kind), s.to(kind)
         if not results:

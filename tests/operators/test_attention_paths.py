@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from continua.operators import Attention, Context, Exact, drawn
+from continua.operators import Attention, Context, Exact, draw_theta
 from continua.spaces import Cloud
 
 BATCH, TOKENS, WIDTH, KEY = 2, 5, 6, 3
@@ -35,7 +35,7 @@ def ask(causal: bool, mass=None, positions=None, own=None, twice: bool = False, 
     cloud = Cloud(torch.randn(BATCH, TOKENS, WIDTH, generator=generator), mass, positions, own)
     bound = operator.bind(Context(cloud, twice=twice))
     points = cloud.points.requires_grad_()
-    bound.velocity(drawn(operator.spec(WIDTH), generator), cloud.at(points)).sum().backward()
+    bound.velocity(draw_theta(operator.spec(WIDTH), generator), cloud.at(points)).sum().backward()
 
 
 def masses(requires_grad: bool = False) -> torch.Tensor:

@@ -17,7 +17,7 @@ from continua.spaces import (
     ClenshawCurtis,
     Cloud,
     GaussLegendre,
-    Midpoint,
+    MidpointRule,
     Trapezoid,
 )
 from registries import OperatorCase, all_rules
@@ -76,7 +76,7 @@ def measured_order(errors: list[float]) -> float:
     return fitted_slope([1 / count for count in counts], errors)
 
 
-@pytest.mark.parametrize("rule", [Trapezoid(), Midpoint()], ids=repr)
+@pytest.mark.parametrize("rule", [Trapezoid(), MidpointRule()], ids=repr)
 def test_second_order_rules(rule, exact):
     errors = []
     for count in counts:
@@ -143,6 +143,6 @@ def test_masking_the_global_trapezoid_is_first_order_only():
 
 def test_no_rule_is_forgotten():
     claimed = {type(rule) for rule in all_rules if rule.order >= 1}
-    tested = {Trapezoid, Midpoint, GaussLegendre, ClenshawCurtis, BackwardRectangle, CausalTrapezoid}
+    tested = {Trapezoid, MidpointRule, GaussLegendre, ClenshawCurtis, BackwardRectangle, CausalTrapezoid}
     assert {kind.__name__ for kind in claimed - tested} == {"Uniform"}  # a mean over equal steps: see tests/spaces
     assert all(issubclass(kind, AbstractNodalRule | AbstractSampleRule) for kind in tested)

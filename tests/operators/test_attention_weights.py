@@ -17,7 +17,7 @@ from continua.operators import (
     Subset,
     Sum,
     attention_weights,
-    drawn,
+    draw_theta,
 )
 from continua.spaces import Cloud
 
@@ -27,7 +27,7 @@ def double(float64): ...
 
 
 def theta_of(operator, width=8):
-    return drawn(operator.spec(width), torch.Generator().manual_seed(0))
+    return draw_theta(operator.spec(width), torch.Generator().manual_seed(0))
 
 
 def points(tokens=6, width=8, batch=2):

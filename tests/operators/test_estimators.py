@@ -21,8 +21,8 @@ from continua.operators import (
     Nystrom,
     Sobol,
     Subset,
-    drawn,
-    mapped,
+    draw_theta,
+    map_leaves,
     nodes_for,
 )
 from continua.spaces import BackwardRectangle, CausalTrapezoid, Cloud
@@ -49,7 +49,7 @@ def test_with_as_many_nodes_as_tokens_the_integral_is_exact(make, m):
     asked = rough(12, rows=3)
     assert make(m).bind(Context(asked.cloud, seed=1)) == Exact()
     assert make(m).bind(Context(asked.cloud, seed=1, twice=True)) == Exact(materialised=True)
-    padded = Cloud.ragged([torch.ones(12, 2), torch.ones(5, 2)])
+    padded = Cloud.from_ragged([torch.ones(12, 2), torch.ones(5, 2)])
     longer = Cloud(torch.cat([padded.points, padded.points], 1), torch.cat([padded.mass, 0 * padded.mass], 1))
     assert make(m).bind(Context(longer, seed=1)) == Exact()
 
@@ -228,8 +228,8 @@ def test_own_masses_are_refused_where_queries_are_no_tokens(estimator, unchecked
 
 
 def velocity(operator, cloud: Cloud, memory: Cloud | None = None, seed: int | None = 3):
-    theta = drawn(operator.spec(cloud.points.shape[-1]), torch.Generator().manual_seed(0))
-    theta = mapped(lambda x: x.to(cloud.points.dtype), theta)
+    theta = draw_theta(operator.spec(cloud.points.shape[-1]), torch.Generator().manual_seed(0))
+    theta = map_leaves(lambda x: x.to(cloud.points.dtype), theta)
     return operator.bind(Context(cloud, memory, seed)).velocity(theta, cloud)
 
 
@@ -276,7 +276,7 @@ def test_gradients_to_tokens_parameters_and_masses(estimator, causal):
     points = torch.randn(1, 9, 2, generator=generator, dtype=torch.float64, requires_grad=True)
     mass = (torch.rand(1, 9, generator=generator, dtype=torch.float64) + 0.1).requires_grad_()
     operator = Attention(1, 2, causal=causal, biased=False, integral=estimator)
-    theta = mapped(lambda x: x.double().requires_grad_(), drawn(operator.spec(2), generator))
+    theta = map_leaves(lambda x: x.double().requires_grad_(), draw_theta(operator.spec(2), generator))
     bound = operator.bind(Context(Cloud(points, mass), seed=8, twice=True))
 
     def f(points, mass, *leaves):

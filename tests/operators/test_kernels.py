@@ -22,11 +22,11 @@ from continua.operators import (
     RMSNorm,
     Spectral,
     Sum,
-    at_resolution,
-    drawn,
-    mapped,
+    with_nodes,
+    draw_theta,
+    map_leaves,
 )
-from continua.spaces import Axis, ClenshawCurtis, Cloud, Cosine, Fourier, GaussLegendre, Legendre, Midpoint
+from continua.spaces import Axis, ClenshawCurtis, Cloud, Cosine, Fourier, GaussLegendre, Legendre, MidpointRule
 from registries import all_kernels
 
 each_kernel = pytest.mark.parametrize("kernel", all_kernels, ids=repr)
@@ -153,12 +153,12 @@ def block(kernel: AbstractKernel, norm: bool = True) -> Sum:
 def velocity(kernel, nodes: int, periodic: bool) -> tuple[Axis, torch.Tensor]:
     """The block at a resolution, on three functions: (3, nodes, 2)."""
     operator = block(kernel)
-    theta = mapped(
-        lambda t: t.double() + 0.1, drawn(operator.spec(kernel.axis.width), torch.Generator().manual_seed(1))
+    theta = map_leaves(
+        lambda t: t.double() + 0.1, draw_theta(operator.spec(kernel.axis.width), torch.Generator().manual_seed(1))
     )
     axis = kernel.axis.at(nodes)
     x = torch.stack([function(axis.points(), s, periodic).flatten() for s in (0.0, 0.1, 0.25)])[None]
-    found = at_resolution(operator, nodes).velocity(theta, Cloud(x))
+    found = with_nodes(operator, nodes).velocity(theta, Cloud(x))
     return axis, found[0].unflatten(-1, (nodes, 2))
 
 
@@ -189,7 +189,7 @@ def test_midpoints_converge_at_their_order(sizes):
     kernel = FUNCTIONAL[0]
     exact = coefficients(*velocity(kernel, 2401, periodic=False))
     errors = [float((coefficients(*velocity(kernel, n, periodic=False)) - exact).abs().max()) for n in sizes]
-    assert -fitted_slope([float(n) for n in sizes], errors) == pytest.approx(Midpoint().order, abs=0.2)
+    assert -fitted_slope([float(n) for n in sizes], errors) == pytest.approx(MidpointRule().order, abs=0.2)
 
 
 @each_function
@@ -245,7 +245,7 @@ def test_on_even_nodes_norms_are_the_usual_ones(norm):
 def test_one_node_is_a_vector(kernel):
     """A kernel on a single node is a dense one."""
     one, dense = Attention(2, 3, kernel=kernel), Attention(2, 3)
-    theta = mapped(lambda t: t.double() + 0.1, drawn(one.spec(6), torch.Generator().manual_seed(0)))
+    theta = map_leaves(lambda t: t.double() + 0.1, draw_theta(one.spec(6), torch.Generator().manual_seed(0)))
     plain = theta._replace(**{name: getattr(theta, name)[:, 0, 0] for name in "qkvo"})
     cloud = Cloud(normal(2, 4, 6))
     torch.testing.assert_close(one.velocity(theta, cloud), dense.velocity(plain, cloud))
@@ -263,10 +263,10 @@ def test_bad_kernels_are_named():
         with pytest.raises(ValueError, match=r"nodes = 4: "):
             kernel.at(4)
         with pytest.raises(ValueError, match=r"nodes = 4: "):
-            at_resolution(block(kernel), 4)
+            with_nodes(block(kernel), 4)
         with pytest.raises(
             ValueError, match=r"width = 20: it does not split over 9 nodes\. Choose a width divisible by 9"
         ):
             kernel.channels(20)
     with pytest.raises(ValueError, match=r"nodes = 8: a dense kernel knows one resolution.*Spectral or Convolution"):
-        at_resolution(FeedForward(4), 8)
+        with_nodes(FeedForward(4), 8)

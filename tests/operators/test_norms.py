@@ -15,7 +15,7 @@ from continua.operators import (
     PreNorm,
     RMSNorm,
     Unnormalised,
-    drawn,
+    draw_theta,
 )
 from continua.spaces import Cloud
 from references import gradients
@@ -68,7 +68,7 @@ def test_initial_norms_are_of_gain_one():
     for norm in (LayerNorm(), LayerNorm(biased=False), RMSNorm()):
         plain = type(norm)(affine=False)
         expected = plain.normalise(NormTheta(), x)
-        torch.testing.assert_close(norm.normalise(drawn(norm.spec(WIDTH)), x), expected)
+        torch.testing.assert_close(norm.normalise(draw_theta(norm.spec(WIDTH)), x), expected)
 
 
 def test_pre_norm_is_the_operator_of_the_normalised_tokens():
@@ -117,5 +117,5 @@ def test_an_euler_step_of_post_norm_is_the_residual_step(dtype):
 def test_a_token_at_the_origin_has_a_finite_gradient(norm, kind):
     operator = kind(norm, Damping(gamma=1.0))
     x = torch.zeros(1, 2, WIDTH, requires_grad=True)
-    operator.velocity(NormedTheta(drawn(norm.spec(WIDTH)), NoTheta()), Cloud(x)).sum().backward()
+    operator.velocity(NormedTheta(draw_theta(norm.spec(WIDTH)), NoTheta()), Cloud(x)).sum().backward()
     assert x.grad is not None and bool(torch.isfinite(x.grad).all())

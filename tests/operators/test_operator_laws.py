@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from continua import operators
-from continua.operators import AbstractNorm, AbstractOperator, Context, Dropout, PostNorm, PreNorm, Sum, leaves, rebuilt
+from continua.operators import AbstractNorm, AbstractOperator, Context, Dropout, PostNorm, PreNorm, Sum, leaves, rebuild
 from continua.spaces import Cloud
 from registries import OperatorCase, all_operators
 
@@ -120,7 +120,7 @@ def test_ragged_sequences_are_as_if_alone(case):
     points, mass, positions = tokens(0, True)
     lengths = [5, 2, 1]
     cut = [[row[:n] for row, n in zip(part, lengths, strict=True)] for part in (points, mass, positions)]
-    together = velocity(case, Cloud.ragged(*cut))
+    together = velocity(case, Cloud.from_ragged(*cut))
     theta = case.theta(WIDTH, torch.Generator().manual_seed(1))
     memory = another_cloud()
     assert memory.mass is not None and memory.positions is not None
@@ -137,7 +137,7 @@ def test_one_theta_for_each_sequence(case):
     memory, generator = another_cloud(), torch.Generator().manual_seed(2)
     thetas = [case.theta(WIDTH, generator) for _ in range(BATCH)]
     named = [dict(leaves(theta)) for theta in thetas]
-    stacked = rebuilt(thetas[0], {name: torch.stack([each[name] for each in named]) for name in named[0]})
+    stacked = rebuild(thetas[0], {name: torch.stack([each[name] for each in named]) for name in named[0]})
     cloud = Cloud(points, mass, positions)
     together = case.operator.bind(Context(cloud, memory)).velocity(stacked, cloud)
     assert memory.mass is not None and memory.positions is not None

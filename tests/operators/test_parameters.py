@@ -12,11 +12,11 @@ from continua.operators import (
     PreNorm,
     Sum,
     count,
-    drawn,
+    draw_theta,
     leaves,
     linear,
-    mapped,
-    rebuilt,
+    map_leaves,
+    rebuild,
 )
 from registries import all_operators
 
@@ -31,25 +31,25 @@ def test_leaves_are_named_by_their_path():
 @pytest.mark.parametrize("case", all_operators, ids=repr)
 def test_theta_keeps_the_form_of_its_specification(case):
     spec = case.operator.spec(6)
-    theta = drawn(spec, torch.Generator().manual_seed(0))
+    theta = draw_theta(spec, torch.Generator().manual_seed(0))
     assert type(theta) is type(spec)
     assert {n: tuple(v.shape) for n, v in leaves(theta)} == {n: s.shape for n, s in leaves(spec)}
     assert count(spec) == count(theta) == sum(math.prod(s.shape) for _, s in leaves(spec))
-    again = rebuilt(spec, dict(leaves(theta)))
+    again = rebuild(spec, dict(leaves(theta)))
     assert all(a is b for (_, a), (_, b) in zip(leaves(again), leaves(theta), strict=True))
-    doubled = mapped(lambda leaf: 2 * leaf, theta)
+    doubled = map_leaves(lambda leaf: 2 * leaf, theta)
     assert all(torch.equal(b, 2 * a) for (_, a), (_, b) in zip(leaves(theta), leaves(doubled), strict=True))
 
 
 @pytest.mark.parametrize("case", all_operators, ids=repr)
 def test_the_generator_decides_the_initial_values(case):
     spec = case.operator.spec(6)
-    first, second = (drawn(spec, torch.Generator().manual_seed(4)) for _ in range(2))
+    first, second = (draw_theta(spec, torch.Generator().manual_seed(4)) for _ in range(2))
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(leaves(first), leaves(second), strict=True))
 
 
 def test_initial_kernels_keep_the_variance_of_their_input():
-    theta = drawn(Attention(heads=8, key=32).spec(256), torch.Generator().manual_seed(0))
+    theta = draw_theta(Attention(heads=8, key=32).spec(256), torch.Generator().manual_seed(0))
     x = torch.randn(64, 256, generator=torch.Generator().manual_seed(1))
     for kernel in (theta.q, theta.k, theta.v):
         assert float((x @ kernel.flatten(0, 1).T).var()) == pytest.approx(1.0, abs=0.05)

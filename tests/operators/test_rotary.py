@@ -5,7 +5,7 @@ import torch
 
 from continua.fields import Constant
 from continua.model import Flow, Part
-from continua.operators import Attention, Context, Cross, Rotary, drawn, mapped
+from continua.operators import Attention, Context, Cross, Rotary, draw_theta, map_leaves
 from continua.solve import Checkpointed, Direct, Fixed, integrate
 from continua.spaces import Cloud
 
@@ -20,7 +20,7 @@ X, TIMES = draw(2, 5, WIDTH), 3.0 * draw(2, 5, seed=1).abs().cumsum(-1)
 
 
 def theta_of(operator):
-    return mapped(lambda x: x.double(), drawn(operator.spec(WIDTH), torch.Generator().manual_seed(2)))
+    return map_leaves(lambda x: x.double(), draw_theta(operator.spec(WIDTH), torch.Generator().manual_seed(2)))
 
 
 def velocity(operator, cloud: Cloud, memory: Cloud | None = None) -> torch.Tensor:
@@ -83,7 +83,7 @@ def test_absent_tokens_may_stand_anywhere():
 
 def test_float32_stays_float32():
     operator = Attention(2, 4, rotary=Rotary())
-    theta = mapped(lambda x: x.float(), theta_of(operator))
+    theta = map_leaves(lambda x: x.float(), theta_of(operator))
     cloud = Cloud(X.float(), positions=TIMES.float())
     found = operator.velocity(theta, cloud)
     assert found.dtype == torch.float32
@@ -93,7 +93,7 @@ def test_float32_stays_float32():
 
 def test_gradients_reach_tokens_parameters_and_times():
     operator = Attention(1, 2, biased=False, rotary=Rotary())
-    theta = mapped(lambda x: x.requires_grad_(), theta_of(operator))
+    theta = map_leaves(lambda x: x.requires_grad_(), theta_of(operator))
     points, times = X[:1, :3].clone().requires_grad_(), TIMES[:1, :3].clone().requires_grad_()
 
     def f(points, times, *leaves):

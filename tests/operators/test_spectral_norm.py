@@ -10,9 +10,9 @@ from continua.operators import (
     FeedForward,
     Spectral,
     SpectrallyNormed,
-    drawn,
+    draw_theta,
     leaves,
-    mapped,
+    map_leaves,
     spectral_norm,
 )
 from continua.spaces import Axis, Cloud, Cosine
@@ -39,8 +39,8 @@ def test_no_leading_direction_is_missed():
     near = torch.diag(torch.tensor([1.0, 1.0 + 1e-9, 1.0 - 1e-9], dtype=DTYPE))
     for x in (w, w.mT, near, matrices((5, 3)) * 1e-200, matrices((5, 3)) * 1e200):
         torch.testing.assert_close(spectral_norm(x), torch.linalg.matrix_norm(x, ord=2), rtol=1e-13, atol=0)
-    theta = mapped(lambda leaf: leaf.to(DTYPE), drawn(FeedForward(10).spec(2)))._replace(w1=w)
-    normed = SpectrallyNormed(FeedForward(10)).normed(theta, 2)
+    theta = map_leaves(lambda leaf: leaf.to(DTYPE), draw_theta(FeedForward(10).spec(2)))._replace(w1=w)
+    normed = SpectrallyNormed(FeedForward(10)).normalise_kernels(theta, 2)
     assert float(torch.linalg.matrix_norm(normed.w1, ord=2)) <= 1.0 + 1e-13
 
 
@@ -72,8 +72,8 @@ KERNELS = [Dense(), Spectral(AXIS, Cosine(3)), Convolution(AXIS, 2)]
 def test_no_kernel_stretches_a_state_by_more_than_the_limit(kernel):
     """The largest stretching, found by the matrix of the kernel itself: its images of all unit vectors."""
     operator = SpectrallyNormed(FeedForward(3, kernel=kernel), limit=0.7)
-    theta = mapped(lambda leaf: 3.0 * leaf.to(DTYPE), drawn(operator.spec(10), torch.Generator().manual_seed(1)))
-    normed = operator.normed(theta, 10)
+    theta = map_leaves(lambda leaf: 3.0 * leaf.to(DTYPE), draw_theta(operator.spec(10), torch.Generator().manual_seed(1)))
+    normed = operator.normalise_kernels(theta, 10)
     eye = torch.eye(10, dtype=DTYPE).unsqueeze(0)
     for w, limit in ((theta.w1, None), (normed.w1, 0.7)):
         stretch = float(torch.linalg.matrix_norm(kernel.apply(w, None, eye)[0].T, ord=2))
@@ -84,10 +84,10 @@ def test_no_kernel_stretches_a_state_by_more_than_the_limit(kernel):
 def test_kernels_below_the_limit_and_other_parameters_are_left_alone():
     inner = Attention(heads=2, key=3, measured=True)
     operator = SpectrallyNormed(inner, limit=100.0)
-    theta = mapped(lambda leaf: leaf.to(DTYPE), drawn(operator.spec(6), torch.Generator().manual_seed(1)))
+    theta = map_leaves(lambda leaf: leaf.to(DTYPE), draw_theta(operator.spec(6), torch.Generator().manual_seed(1)))
     cloud = Cloud(matrices((2, 4, 6)))
     assert torch.equal(operator.velocity(theta, cloud), inner.velocity(theta, cloud))
-    tight = dict(leaves(SpectrallyNormed(inner, limit=0.5).normed(theta, 6)))
+    tight = dict(leaves(SpectrallyNormed(inner, limit=0.5).normalise_kernels(theta, 6)))
     for name in "qkvo":  # each head by itself
         exact = torch.linalg.matrix_norm(dict(leaves(theta))[name], ord=2)
         torch.testing.assert_close(torch.linalg.matrix_norm(tight[name], ord=2), exact.clamp_max(0.5))

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from continua.operators import Attention, Convolution, Dense, FeedForward, Orthonormal, drawn, leaves
+from continua.operators import Attention, Convolution, Dense, FeedForward, Orthonormal, draw_theta, leaves
 from continua.spaces import Axis, StiefelSpace
 
 GENERATOR = 3
@@ -43,7 +43,7 @@ def test_an_isometry_keeps_lengths(outputs):
 @pytest.mark.parametrize("kernel", [Dense(orthonormal=True), Convolution(Axis(3, 2), 1, unitary=True)], ids=repr)
 def test_operators_ask_for_such_kernels_and_for_nothing_else_of_the_kind(operator, kernel):
     spec = dataclasses.replace(operator, kernel=kernel).spec(6)
-    values = dict(leaves(drawn(spec, torch.Generator().manual_seed(0))))
+    values = dict(leaves(draw_theta(spec, torch.Generator().manual_seed(0))))
     for name, leaf in leaves(spec):
         assert isinstance(leaf.home, StiefelSpace) == (name[0] in "wqkvo")
         leaf.home.check(name, values[name])

@@ -5,11 +5,11 @@ import pytest
 import torch
 from scipy import fft
 
-from continua.spaces import Axis, Chebyshev, Cosine, Fourier, GaussLegendre, Legendre, Midpoint
+from continua.spaces import Axis, Chebyshev, Cosine, Fourier, GaussLegendre, Legendre, MidpointRule
 
 PAIRS = [
-    (Midpoint(), Cosine(5)),
-    (Midpoint(), Fourier(5)),
+    (MidpointRule(), Cosine(5)),
+    (MidpointRule(), Fourier(5)),
     (GaussLegendre(), Legendre(5)),
 ]
 each_pair = pytest.mark.parametrize(("rule", "basis"), PAIRS, ids=repr)

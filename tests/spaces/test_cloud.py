@@ -138,7 +138,7 @@ def test_gradients_reach_points_but_not_those_of_absent_tokens():
 
 def test_ragged_sequences_are_padded_at_the_end():
     rows = [X[0], X[1, :1]]
-    cloud = Cloud.ragged(rows)
+    cloud = Cloud.from_ragged(rows)
     assert cloud.mass is not None and cloud.mass.tolist() == [[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
     assert torch.equal(cloud.points[0], X[0]) and torch.equal(cloud.points[1, :1], X[1, :1])
     assert bool((cloud.points[1, 1:] == 0).all())
@@ -146,14 +146,14 @@ def test_ragged_sequences_are_padded_at_the_end():
 
 
 def test_ragged_sequences_of_one_length_are_the_counting_measure():
-    assert Cloud.ragged([X[0], X[1]]).measure.log_mass is None
+    assert Cloud.from_ragged([X[0], X[1]]).measure.log_mass is None
 
 
 def test_ragged_masses_and_positions():
     times = [torch.tensor([0.0, 1.0, 4.0]), torch.tensor([2.0, 3.0])]
     mass = [Trapezoid().mass(t[None])[0] for t in times]
     own = [CausalTrapezoid().own(t[None])[0] for t in times]
-    cloud = Cloud.ragged([X[0], X[1, :2]], mass, times, own)
+    cloud = Cloud.from_ragged([X[0], X[1, :2]], mass, times, own)
     assert cloud.positions is not None and cloud.positions.tolist() == [[0.0, 1.0, 4.0], [2.0, 3.0, 3.0]]
     assert cloud.mass is not None and cloud.mass.tolist() == [[0.5, 2.0, 1.5], [0.5, 0.5, 0.0]]
     assert cloud.measure.log_own is not None and not cloud.measure.tied
@@ -163,7 +163,7 @@ def test_ragged_masses_and_positions():
 def test_gradients_reach_ragged_parts():
     rows, masses = [X[0].clone().requires_grad_(), X[1, :1].clone().requires_grad_()], [torch.ones(3), torch.ones(1)]
     masses[0].requires_grad_()
-    cloud = Cloud.ragged(rows, masses)
+    cloud = Cloud.from_ragged(rows, masses)
     assert cloud.mass is not None
     (cloud.points.sum() + cloud.mass.sum()).backward()
     assert all(part.grad is not None and bool((part.grad == 1).all()) for part in (*rows, masses[0]))
@@ -269,7 +269,7 @@ bad_rows = {
 @pytest.mark.parametrize(("arguments", "message"), bad_rows.values(), ids=bad_rows.keys())
 def test_bad_rows_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
-        Cloud.ragged(*arguments)
+        Cloud.from_ragged(*arguments)
 
 
 def test_a_measure_can_be_made_alone():

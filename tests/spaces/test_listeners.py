@@ -7,7 +7,7 @@ import torch
 
 from continua.fields import Constant
 from continua.model import Flow, Part
-from continua.operators import Attention, Context, FeedForward, LayerNorm, PreNorm, Subset, drawn, mapped
+from continua.operators import Attention, Context, FeedForward, LayerNorm, PreNorm, Subset, draw_theta, map_leaves
 from continua.solve import Adaptive, Checkpointed, Direct, Fixed, integrate
 from continua.spaces import CausalTrapezoid, Cloud
 
@@ -64,7 +64,7 @@ TIMES = torch.tensor([[9.0, 0.5, 2.0], [1.9, 0.2, 1.9]], dtype=torch.float64)
 @pytest.mark.parametrize("integral", [{}, {"integral": Subset(3)}], ids=["exact", "subset"])
 def test_a_listener_changes_nothing_for_the_others(causal, tied, integral):
     cloud, flow = observed(tied), flow_of(causal, **integral)
-    wider, where = cloud.with_listeners(draw(2, 3, WIDTH, seed=3), TIMES)
+    wider, where = cloud.with_queries(draw(2, 3, WIDTH, seed=3), TIMES)
     alone, heard = solved(flow, cloud), solved(flow, wider)
     tokens = others(where, 9)
     for sequence, count in enumerate((6, 4)):
@@ -74,7 +74,7 @@ def test_a_listener_changes_nothing_for_the_others(causal, tied, integral):
 @each_causality
 def test_a_listener_does_not_change_the_grid(causal):
     cloud, flow = observed(), flow_of(causal)
-    wider, _ = cloud.with_listeners(100.0 * draw(2, 3, WIDTH, seed=3), TIMES)
+    wider, _ = cloud.with_queries(100.0 * draw(2, 3, WIDTH, seed=3), TIMES)
     grids = [solved(flow, c, Adaptive(1e-6, 1e-6)).stats.grid for c in (cloud, wider)]
     assert len(grids[0]) > 4
     torch.testing.assert_close(torch.tensor(grids[0]), torch.tensor(grids[1]), rtol=0.0, atol=1e-9)
@@ -84,23 +84,23 @@ def test_a_listener_does_not_change_the_grid(causal):
 @pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
 def test_listeners_do_not_see_each_other(causal, tied):
     cloud, flow, states = observed(tied), flow_of(causal), draw(2, 3, WIDTH, seed=3)
-    wider, where = cloud.with_listeners(states, TIMES)
+    wider, where = cloud.with_queries(states, TIMES)
     together = at(solved(flow, wider).points, where)
     for j in range(3):
-        single, place = cloud.with_listeners(states[:, j : j + 1], TIMES[:, j : j + 1])
+        single, place = cloud.with_queries(states[:, j : j + 1], TIMES[:, j : j + 1])
         close(at(solved(flow, single).points, place), together[:, j : j + 1])
 
 
 def attention(cloud: Cloud, causal: bool, **options) -> torch.Tensor:
     operator = Attention(1, 2, causal=causal, biased=False, **options)
-    theta = mapped(lambda x: x.double(), drawn(operator.spec(WIDTH), torch.Generator().manual_seed(0)))
+    theta = map_leaves(lambda x: x.double(), draw_theta(operator.spec(WIDTH), torch.Generator().manual_seed(0)))
     return operator.bind(Context(cloud)).velocity(theta, cloud)
 
 
 @pytest.mark.parametrize("integral", [{}, {"integral": Subset(3)}], ids=["exact", "subset"])
 def test_a_causal_listener_before_every_token_sees_the_empty_measure(integral):
     cloud = observed()
-    wider, where = cloud.with_listeners(draw(2, 3, WIDTH, seed=3), TIMES)
+    wider, where = cloud.with_queries(draw(2, 3, WIDTH, seed=3), TIMES)
     found = at(attention(wider, True, **integral), where)
     assert wider.measure.early
     assert cloud.positions is not None and bool((found[cloud.positions[:, :1] > TIMES] == 0).all())
@@ -113,7 +113,7 @@ def test_a_causal_listener_sees_the_tokens_of_its_time_and_none_later():
     assert cloud.positions is not None
     points = cloud.points.clone().requires_grad_()
     movable = Cloud(points, cloud.mass, cloud.positions)
-    wider, where = movable.with_listeners(draw(2, 1, WIDTH, seed=3), cloud.positions[:, 2:3])
+    wider, where = movable.with_queries(draw(2, 1, WIDTH, seed=3), cloud.positions[:, 2:3])
     assert not wider.measure.tied, "a listener after the token of its time leaves the fused path open"
     (g,) = torch.autograd.grad(at(attention(wider, True), where).sum(), points)
     seen = (g != 0).any(-1)
@@ -125,7 +125,7 @@ def test_a_listener_at_a_tokens_state_and_time_answers_like_it(causal):
     """Not causal, a token and its double see the same measure; causal, where times are not tied."""
     cloud = observed()
     assert cloud.positions is not None
-    wider, where = cloud.with_listeners(cloud.points[:, 1:3], cloud.positions[:, 1:3])
+    wider, where = cloud.with_queries(cloud.points[:, 1:3], cloud.positions[:, 1:3])
     found = attention(wider, causal)
     close(at(found, where), at(found, others(where, 8))[:, 1:3])
 
@@ -137,7 +137,7 @@ def test_gradients_flow_and_checkpointed_is_direct(causal, unchecked):
     wanted = [states, points, mass, *flow.parameters()]
     found = []
     for gradient in (Direct(), Checkpointed(window=1.0, steps=2)):
-        wider, where = Cloud(points, mass, cloud.positions).with_listeners(states, TIMES)
+        wider, where = Cloud(points, mass, cloud.positions).with_queries(states, TIMES)
         loss = at(solved(flow, wider, gradient=gradient).points, where).square().sum()
         found.append(torch.autograd.grad(loss, wanted))
     assert all(bool(g.abs().max() > 1e-6) for g in found[0][:3])
@@ -147,7 +147,7 @@ def test_gradients_flow_and_checkpointed_is_direct(causal, unchecked):
 
 def test_without_positions_time_is_the_index():
     cloud = Cloud(draw(1, 3, WIDTH))
-    wider, where = cloud.with_listeners(draw(1, 2, WIDTH), torch.tensor([[1.5, -1.0]], dtype=torch.float64))
+    wider, where = cloud.with_queries(draw(1, 2, WIDTH), torch.tensor([[1.5, -1.0]], dtype=torch.float64))
     assert wider.positions is not None and wider.positions.tolist() == [[-1.0, 0.0, 1.0, 1.5, 2.0]]
     assert where.tolist() == [[3, 0]] and wider.mass is not None and wider.mass.tolist() == [[0.0, 1.0, 1.0, 0.0, 1.0]]
     assert wider.present is None and wider.measure.early and not wider.measure.suffix
@@ -174,7 +174,7 @@ def test_a_mask_that_repeats_the_masses_makes_no_listener():
 )
 def test_mistakes_are_named(points, times, match, unchecked):
     with pytest.raises(ValueError, match=match):
-        observed().with_listeners(points, times)
+        observed().with_queries(points, times)
 
 
 def test_own_masses_are_refused():
@@ -182,7 +182,7 @@ def test_own_masses_are_refused():
     rule = CausalTrapezoid()
     cloud = Cloud(draw(1, 3, WIDTH), rule.mass(times), times, rule.own(times))
     with pytest.raises(ValueError, match="next time"):
-        cloud.with_listeners(draw(1, 1, WIDTH), times[:, :1])
+        cloud.with_queries(draw(1, 1, WIDTH), times[:, :1])
     with pytest.raises(ValueError, match="listeners have no mass"):
         mass = rule.mass(times) * torch.tensor([1.0, 1.0, 0.0])
         own = rule.own(times) * torch.tensor([1.0, 1.0, 0.0])

@@ -7,7 +7,7 @@ from numpy.polynomial import chebyshev, legendre
 from scipy import special
 
 from continua.core.slopes import fitted_slope
-from continua.spaces import AbstractNodalRule, ClenshawCurtis, GaussLegendre, Midpoint
+from continua.spaces import AbstractNodalRule, ClenshawCurtis, GaussLegendre, MidpointRule
 from registries import all_rules
 
 nodal_rules = [rule for rule in all_rules if isinstance(rule, AbstractNodalRule)]
@@ -99,7 +99,7 @@ def test_clenshaw_curtis_with_one_and_three_nodes_is_midpoint_and_simpson():
 
 
 def test_midpoint_cells_are_equal():
-    nodes, weights = Midpoint().nodes(4)
+    nodes, weights = MidpointRule().nodes(4)
     assert nodes.tolist() == [0.125, 0.375, 0.625, 0.875]
     assert weights.tolist() == [0.25] * 4
 

@@ -12,7 +12,7 @@ from continua.control.twins import with_token_integral
 from continua.core.errors import reject
 from continua.core.seeds import branched, fresh_seed, generator_of
 from continua.core.shapes import Float, Tensor
-from continua.operators import AbstractTokenIntegral, Exact, Subset, drawn_level
+from continua.operators import AbstractTokenIntegral, Exact, Subset, draw_level
 
 Criterion = Callable[[Any, Any, torch.Generator], Tensor | Terms]
 """(model, batch, generator) -> J: an `Objective`, or a function that gives a scalar.
@@ -53,7 +53,7 @@ class DebiasedObjective:
             cure = "Call model.train(); to evaluate, call the objective itself with an exact token integral."
             reject("model", "in evaluation mode", "nothing is drawn at random there, so no mean is unbiased", cure)
         seed = fresh_seed(generator)
-        level, probability = drawn_level(self.levels, branched(seed, 0))
+        level, probability = draw_level(self.levels, branched(seed, 0))
         size = self.m * 2**level
 
         def value(integral: AbstractTokenIntegral) -> Tensor:

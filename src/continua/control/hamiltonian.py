@@ -21,7 +21,7 @@ from continua.core.errors import expect, reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.fields import AbstractField
 from continua.model import ContinuousTransformer, Flow
-from continua.operators import leaves, rebuilt
+from continua.operators import leaves, rebuild
 from continua.solve import Observer, Solution, State
 from continua.spaces import AbstractParameterSpace, Axis, Cloud, SimplexSpace
 
@@ -201,7 +201,7 @@ def held(flow: Flow) -> Iterator[dict[str, Tensor]]:
         def hook(module: AbstractField, inputs: Any, theta: Any) -> Any:
             for leaf, value in leaves(theta):
                 thetas.setdefault(f"{name}.{leaf}", value.detach().requires_grad_(True))
-            return rebuilt(theta, {leaf: thetas[f"{name}.{leaf}"] for leaf, _ in leaves(theta)})
+            return rebuild(theta, {leaf: thetas[f"{name}.{leaf}"] for leaf, _ in leaves(theta)})
 
         return hook
 

@@ -13,7 +13,7 @@ from continua.core.errors import reject
 from continua.core.shapes import Depth
 from continua.fields.field import AbstractField, copy_into, key, parameters_of, theta_of
 from continua.fields.simplex import check_loaded
-from continua.operators import Theta, drawn, leaves, mapped, rebuilt
+from continua.operators import Theta, draw_theta, leaves, map_leaves, rebuild
 from continua.spaces import AbstractParameterSpace
 
 
@@ -24,7 +24,7 @@ class Constant(AbstractField):
     def __init__(self, spec: Theta, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.spec = spec
-        self.values = parameters_of(drawn(spec, generator))
+        self.values = parameters_of(draw_theta(spec, generator))
         self.register_load_state_dict_pre_hook(_check_loaded)
 
     @property
@@ -39,7 +39,7 @@ class Constant(AbstractField):
         theta = theta_of(self.spec, self.values)
         if isinstance(z, float | int):
             return theta
-        return mapped(lambda leaf: leaf.expand(z.shape[0], *leaf.shape), theta)
+        return map_leaves(lambda leaf: leaf.expand(z.shape[0], *leaf.shape), theta)
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         return {f"values.{key(name)}": leaf.home for name, leaf in leaves(self.spec)}
@@ -68,7 +68,7 @@ class PiecewiseConstant(AbstractField):
             reject("edges", edges, "edges must increase and bound at least one piece", "Pass (0.0, 1.0, ..., L).")
         self.spec = spec
         self.edges = tuple(float(e) for e in edges)
-        self.pieces = nn.ModuleList(parameters_of(drawn(spec, generator)) for _ in self.edges[1:])
+        self.pieces = nn.ModuleList(parameters_of(draw_theta(spec, generator)) for _ in self.edges[1:])
         self.register_load_state_dict_pre_hook(_check_loaded)
 
     @classmethod
@@ -91,7 +91,7 @@ class PiecewiseConstant(AbstractField):
         breaks = torch.tensor(self.breaks, dtype=where.dtype, device=where.device)
         index = torch.bucketize(where.detach(), breaks, right=True)
         pieces = [dict(leaves(self._piece(i))) for i in range(len(self.pieces))]
-        return rebuilt(self.spec, {name: torch.stack([p[name] for p in pieces])[index] for name in pieces[0]})
+        return rebuild(self.spec, {name: torch.stack([p[name] for p in pieces])[index] for name in pieces[0]})
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         homes = {key(name): leaf.home for name, leaf in leaves(self.spec)}

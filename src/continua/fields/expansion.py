@@ -9,7 +9,7 @@ from torch import nn
 
 from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.field import AbstractField, check_depth, key, refuse_masses, refuse_orthonormal
-from continua.operators import Filled, Spec, Theta, leaves, rebuilt
+from continua.operators import Filled, Spec, Theta, leaves, rebuild
 from continua.spaces import AbstractBasis, AbstractParameterSpace, BSpline, GaussLegendre
 
 
@@ -51,7 +51,7 @@ class Expansion(AbstractField):
         b = modes_at(self.basis, self.depth, z, inside, next(iter(self.coefficients.values())))
         names = [name for name, _ in leaves(self.spec)]
         with torch.autocast(b.device.type, enabled=False):  # weights keep their own precision
-            return rebuilt(self.spec, {name: _mixed(b, self.coefficients[key(name)]) for name in names})
+            return rebuild(self.spec, {name: _mixed(b, self.coefficients[key(name)]) for name in names})
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         """As the leaves themselves: modes stand before them. Masses need modes that are positive and sum to one."""

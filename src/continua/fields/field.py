@@ -10,7 +10,7 @@ from torch import nn
 from continua.core.errors import reject
 from continua.core.shapes import Depth
 from continua.fields.simplex import check_simplex
-from continua.operators import Role, Theta, leaves, rebuilt
+from continua.operators import Role, Theta, leaves, rebuild
 from continua.spaces import AbstractParameterSpace, SimplexSpace, StiefelSpace
 
 
@@ -67,7 +67,7 @@ def parameters_of(theta: Theta) -> nn.ParameterDict:
 
 def theta_of(spec: Theta, values: nn.ParameterDict) -> Theta:
     """The parameters themselves, in the shape of `spec`."""
-    return rebuilt(spec, {name: values[key(name)] for name, _ in leaves(spec)})
+    return rebuild(spec, {name: values[key(name)] for name, _ in leaves(spec)})
 
 
 def refuse_orthonormal(spec: Theta, why: str) -> None:

@@ -14,7 +14,7 @@ from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.expansion import constant_coefficients, modes_at, spread_of
 from continua.fields.field import AbstractField, check_depth, key, refuse_orthonormal
 from continua.fields.simplex import check_loaded, check_simplex
-from continua.operators import Filled, Role, Spec, Theta, leaves, mapped, rebuilt
+from continua.operators import Filled, Role, Spec, Theta, leaves, map_leaves, rebuild
 from continua.spaces import (
     AbstractBasis,
     AbstractNodalRule,
@@ -64,7 +64,7 @@ class ContinuousHeads(AbstractField):
         """The same field, parameters shared, read at another number of head nodes."""
         _check_rule(self.rule, heads, self.degree)
         other = copy.copy(self)
-        other.heads, other.spec = heads, mapped(lambda leaf: _resized(leaf, heads), self.spec)
+        other.heads, other.spec = heads, map_leaves(lambda leaf: _resized(leaf, heads), self.spec)
         return other
 
     @property
@@ -79,7 +79,7 @@ class ContinuousHeads(AbstractField):
         like = next(iter(self.coefficients.values()))
         N = modes_at(self.over_z, self.depth, z, inside, like)  # (size,) or (batch, size)
         values = {name: self._leaf(leaf, self.coefficients[key(name)], N) for name, leaf in leaves(self.spec)}
-        return rebuilt(self.spec, values)
+        return rebuild(self.spec, values)
 
     def masses(self, z: float) -> Float[Tensor, " heads"]:
         """p_k(z)."""

@@ -11,7 +11,7 @@ from torch import nn
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.field import AbstractField, check_depth, key, parameters_of, refuse_masses, refuse_orthonormal
-from continua.operators import Spec, Theta, drawn, leaves, rebuilt
+from continua.operators import Spec, Theta, draw_theta, leaves, rebuild
 from continua.spaces import AbstractParameterSpace, GeneratedSpace
 
 
@@ -41,7 +41,7 @@ class Hypernetwork(AbstractField):
         check_depth(depth)
         refuse_orthonormal(spec, "a generated kernel is not one")
         self.spec, self.depth, self.frequencies, self.hidden, self.rank = spec, float(depth), frequencies, hidden, rank
-        self.base = parameters_of(drawn(spec, generator))
+        self.base = parameters_of(draw_theta(spec, generator))
         self.makers = nn.ModuleDict({key(name): _Maker(leaf, hidden, rank, generator) for name, leaf in leaves(spec)})
         sizes = (1 + 2 * frequencies, hidden, hidden) if self.makers else ()  # an operator without parameters
         self.trunk = nn.ModuleList(_linear(m, n, generator) for m, n in itertools.pairwise(sizes))
@@ -59,7 +59,7 @@ class Hypernetwork(AbstractField):
             return self.spec
         hidden = self._hidden(z)
         names = [name for name, _ in leaves(self.spec)]
-        return rebuilt(self.spec, {n: self.base[key(n)] + self.makers[key(n)](hidden) for n in names})
+        return rebuild(self.spec, {n: self.base[key(n)] + self.makers[key(n)](hidden) for n in names})
 
     def _hidden(self, z: Depth) -> Float[Tensor, "*batched hidden"]:
         like = next(self.trunk.parameters()).detach()

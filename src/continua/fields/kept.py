@@ -11,7 +11,7 @@ from continua.spaces import AbstractParameterSpace
 
 
 @final
-class Kept(AbstractField):
+class MemoisedField(AbstractField):
     """theta(z) of `inner`, kept for every depth it was asked at: for many solves on one grid with the same weights.
 
     Without a gradient, and blind to weights that change before `forget`. It holds one theta for each evaluation of a

@@ -9,7 +9,7 @@ from continua.core.shapes import Tensor
 from continua.fields.constant import PiecewiseConstant
 from continua.fields.expansion import Expansion
 from continua.fields.field import AbstractField, key
-from continua.operators import Filled, Spec, Theta, leaves, mapped
+from continua.operators import Filled, Spec, Theta, leaves, map_leaves
 from continua.spaces import AbstractBasis, BSpline
 
 
@@ -65,4 +65,4 @@ def _check_alike(values: Sequence[dict[str, Tensor]]) -> None:
 
 
 def _spec(theta: Theta) -> Theta:
-    return mapped(lambda leaf: Spec(tuple(leaf.shape), Filled(0.0)), theta)
+    return map_leaves(lambda leaf: Spec(tuple(leaf.shape), Filled(0.0)), theta)

@@ -85,7 +85,7 @@ def limit_map(causal: bool, grid: int) -> Float[Tensor, "depths width"]:
         rule = CausalTrapezoid()
         return _ends(_flow(True), Cloud(curve(s), rule.mass(s), s, rule.own(s)))[0]
     t, w = GaussLegendre().nodes(128)
-    riding, where = Cloud(curve(t[None]), w[None], t[None]).with_listeners(curve(s), s)
+    riding, where = Cloud(curve(t[None]), w[None], t[None]).with_queries(curve(s), s)
     return _ends(_flow(False), riding)[0, where[0]]
 
 

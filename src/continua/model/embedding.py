@@ -114,7 +114,7 @@ class TokenEmbedding(AbstractEmbedding):
 
     def ask(self, times: Tensor, *inputs: Any, **named: Any) -> tuple[Cloud, Tensor]:
         cloud = self(*inputs, **named)
-        return cloud.with_listeners(*_listeners(self.unobserved, times, cloud, self.code))
+        return cloud.with_queries(*_listeners(self.unobserved, times, cloud, self.code))
 
     def arguments(self) -> dict[str, Any]:
         known = {"vocabulary": self.vocabulary, "width": self.width, "code": self.code, "rule": self.rule}
@@ -169,7 +169,7 @@ class VectorEmbedding(AbstractEmbedding):
 
     def ask(self, times: Tensor, *inputs: Any, **named: Any) -> tuple[Cloud, Tensor]:
         cloud = self(*inputs, **named)
-        return cloud.with_listeners(*_listeners(self.unobserved, times, cloud, self.code))
+        return cloud.with_queries(*_listeners(self.unobserved, times, cloud, self.code))
 
     def arguments(self) -> dict[str, Any]:
         known = {"features": self.linear.in_features, "width": self.width, "code": self.code, "rule": self.rule}

@@ -6,13 +6,13 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
-from continua.fields.kept import Kept
+from continua.fields.kept import MemoisedField
 from continua.model.embedding import AbstractEmbedding, TokenEmbedding
 from continua.model.flow import Part
 from continua.model.lifted import AbstractLifted
 from continua.model.normed_embedding import NormedEmbedding, ProjectedEmbedding
 from continua.model.transformer import ContinuousTransformer
-from continua.operators import Past, Remembered, obstacle, with_integral
+from continua.operators import KVCache, CachedIntegral, why_not_cacheable, with_integral
 from continua.solve import AbstractGridControl, Solver
 from continua.spaces import Counting
 
@@ -33,7 +33,7 @@ class Reading:
         if why is not None:
             cure = "Call model(tokens) on the whole sequence, or freeze a grid: model.at(steps=8)."
             reject("model", type(model).__name__, why, cure)
-        self._past, self._fields = Past(), list[Kept]()
+        self._past, self._fields = KVCache(), list[MemoisedField]()
         flow = model.flow.changed(self._remembering)
         self._model = ContinuousTransformer(model.embedding, flow, model.readout, model.solver, model.gradient)
         self._model.training = False
@@ -45,8 +45,8 @@ class Reading:
         return self._length
 
     def _remembering(self, part: Part) -> Part:
-        self._fields.append(Kept(part.field))
-        return Part(with_integral(part.operator, Remembered(self._past)), self._fields[-1])
+        self._fields.append(MemoisedField(part.field))
+        return Part(with_integral(part.operator, CachedIntegral(self._past)), self._fields[-1])
 
     def forget(self) -> None:
         """Begins a new sequence, with the weights that the model has now."""
@@ -85,7 +85,7 @@ def unreadable(model: ContinuousTransformer) -> str | None:
     if not model.readout.per_token:
         return "it has one output a sequence"
     operators = (part.operator for part in model.flow.parts if isinstance(part, Part))
-    return next((why for operator in operators if (why := obstacle(operator)) is not None), None)
+    return next((why for operator in operators if (why := why_not_cacheable(operator)) is not None), None)
 
 
 def _token_by_token(embedding: AbstractEmbedding) -> bool:

@@ -15,7 +15,7 @@ from continua.model.flow import Flow, Part, Rate
 from continua.model.functions import Analysed, Synthesised
 from continua.model.positions import SinusoidalPositions
 from continua.model.readout import AbstractReadout, MeanReadout, TokenReadout
-from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, at_resolution, leaves, with_heads
+from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, with_nodes, leaves, with_heads
 from continua.solve import (
     AbstractControl,
     AbstractGradient,
@@ -179,7 +179,7 @@ class ContinuousTransformer(nn.Module):
         chosen = (self.solver if solver is None else solver, self.gradient if gradient is None else gradient)
         return self._like(self.embedding, self.flow, self.readout, *chosen)
 
-    def at_resolution(self, nodes: int) -> "ContinuousTransformer":
+    def with_nodes(self, nodes: int) -> "ContinuousTransformer":
         """The same model, parameters shared, with `nodes` nodes on the embedding axis.
 
         States must be functions: an embedding `Synthesised`, a readout `Analysed`, kernels and norms on an axis.
@@ -189,7 +189,7 @@ class ContinuousTransformer(nn.Module):
             kinds = (type(embedding).__name__, type(readout).__name__)
             cure = "Build the model with Synthesised(embedding, ...) and Analysed(readout, ...)."
             reject("nodes", nodes, f"states of this model are vectors ({kinds[0]}, {kinds[1]}), not functions", cure)
-        flow = self.flow.changed(lambda part: Part(at_resolution(part.operator, nodes), part.field))
+        flow = self.flow.changed(lambda part: Part(with_nodes(part.operator, nodes), part.field))
         return self._like(embedding.at(nodes), flow, readout.at(nodes), self.solver, self.gradient)
 
     def with_heads(self, heads: int) -> "ContinuousTransformer":

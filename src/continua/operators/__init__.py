@@ -13,7 +13,7 @@ from continua.operators.estimators import (
     Sobol,
     Subset,
 )
-from continua.operators.estimators.levels import drawn_level
+from continua.operators.estimators.levels import draw_level
 from continua.operators.estimators.nodes import nodes_for
 from continua.operators.feedforward import Activation, Damping, FeedForward, FeedForwardTheta
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory, Queries
@@ -38,14 +38,14 @@ from continua.operators.parameters import (
     Theta,
     bias,
     count,
-    drawn,
+    draw_theta,
     leaves,
-    mapped,
-    rebuilt,
+    map_leaves,
+    rebuild,
 )
 from continua.operators.pullback import Pullback, pullback
-from continua.operators.remembered import Past, Remembered, obstacle
-from continua.operators.resolution import at_resolution, with_heads, with_integral
+from continua.operators.remembered import KVCache, CachedIntegral, why_not_cacheable
+from continua.operators.resolution import with_nodes, with_heads, with_integral
 from continua.operators.rotary import Rotary
 from continua.operators.spectral_norm import SpectrallyNormed, spectral_norm
 from continua.operators.tilted import Tilted, radial, radial_slope, wasserstein_bound

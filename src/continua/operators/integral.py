@@ -139,10 +139,10 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, mask
 
 
 def _materialised(q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
-    return tilted(q, asked, memory, beta, causal) @ memory.values
+    return attention_matrix(q, asked, memory, beta, causal) @ memory.values
 
 
-def tilted(
+def attention_matrix(
     q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool
 ) -> Float[Tensor, "batch heads queries tokens"]:
     """alpha_ij = w_j e^{beta <q_i, k_j>} / sum_l w_l e^{beta <q_i, k_l>}, in O(queries * tokens) memory.

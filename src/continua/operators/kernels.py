@@ -17,7 +17,7 @@ from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.operators.linear import linear, per_token
 from continua.operators.parameters import AbstractLaw, Normal, Orthonormal, Role, Spec
-from continua.spaces import AbstractBasis, AbstractParameterSpace, Axis, FlatSpace, SpectralSpace, StiefelSpace, placed
+from continua.spaces import AbstractBasis, AbstractParameterSpace, Axis, FlatSpace, SpectralSpace, StiefelSpace, place
 
 Incoming: TypeAlias = Float[Tensor, "batch tokens nodes_inputs"]
 Outgoing: TypeAlias = Float[Tensor, "batch tokens nodes_outputs"]
@@ -141,7 +141,7 @@ class Spectral(AbstractKernel):
         return self.basis.size * inputs
 
     def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
-        synthesis, analysis = (placed(table, x) for table in self._tables)
+        synthesis, analysis = (place(table, x) for table in self._tables)
         functions = x.unflatten(-1, (self.nodes, -1))  # (batch tokens nodes inputs)
         coefficients = torch.einsum("ja,btac->btjc", analysis, functions).flatten(2)
         matrix = w.transpose(-3, -2).flatten(-4, -3).flatten(-2)  # ((modes outputs), (modes inputs))

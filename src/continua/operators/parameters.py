@@ -126,23 +126,23 @@ def leaves(theta: Theta, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix.removesuffix("."), theta
 
 
-def rebuilt(template: Theta, values: Mapping[str, Any], prefix: str = "") -> Theta:
+def rebuild(template: Theta, values: Mapping[str, Any], prefix: str = "") -> Theta:
     """Theta in the shape of `template`, its leaves taken by name from `values`."""
     if isinstance(template, tuple):
         names = getattr(template, "_fields", None) or [str(i) for i in range(len(template))]
-        branches = [rebuilt(b, values, f"{prefix}{n}.") for n, b in zip(names, template, strict=True)]
+        branches = [rebuild(b, values, f"{prefix}{n}.") for n, b in zip(names, template, strict=True)]
         return type(template)(*branches) if hasattr(template, "_fields") else tuple(branches)
     return None if template is None else values[prefix.removesuffix(".")]
 
 
-def mapped(function: Callable[[Any], Any], theta: Theta) -> Theta:
+def map_leaves(function: Callable[[Any], Any], theta: Theta) -> Theta:
     """Theta with `function` applied to every leaf."""
-    return rebuilt(theta, {name: function(leaf) for name, leaf in leaves(theta)})
+    return rebuild(theta, {name: function(leaf) for name, leaf in leaves(theta)})
 
 
-def drawn(spec: Theta, generator: torch.Generator | None = None) -> Theta:
+def draw_theta(spec: Theta, generator: torch.Generator | None = None) -> Theta:
     """Initial values for every `Spec` of the tree."""
-    return mapped(lambda leaf: leaf.law.draw(leaf.shape, generator), spec)
+    return map_leaves(lambda leaf: leaf.law.draw(leaf.shape, generator), spec)
 
 
 def count(spec: Theta) -> int:

@@ -15,7 +15,7 @@ from continua.spaces import Measure
 
 
 @final
-class Past:
+class KVCache:
     """What all earlier tokens offered, one `Memory` for each token integral of a solve, in the order of evaluation.
 
     A solve on a fixed grid of depth asks for the same integrals in the same order whatever the tokens are, so the n-th
@@ -58,7 +58,7 @@ class Past:
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Remembered(AbstractTokenIntegral):
+class CachedIntegral(AbstractTokenIntegral):
     """The exact causal token integral of the tokens of one piece over these and all earlier ones, which `past` keeps.
 
         y_i = sum_{t_j <= t_i} e^{beta <q_i, k_j>} v_j / sum_{t_j <= t_i} e^{beta <q_i, k_j>} ,   i in the piece
@@ -67,7 +67,7 @@ class Remembered(AbstractTokenIntegral):
     and each piece comes after those before it.
     """
 
-    past: Past
+    past: KVCache
 
     def bind(self, context: Context) -> "Remembered":
         measure = context.cloud.measure
@@ -85,7 +85,7 @@ class Remembered(AbstractTokenIntegral):
         return Exact().means(q, asked, joined, beta, causal=not newest)
 
 
-def obstacle(operator: AbstractOperator) -> str | None:
+def why_not_cacheable(operator: AbstractOperator) -> str | None:
     """Why the tokens of an operator cannot be read piece by piece; `None` where they can."""
     if isinstance(operator, AbstractPointwise):
         return None
@@ -95,7 +95,7 @@ def obstacle(operator: AbstractOperator) -> str | None:
         exact = isinstance(operator.integral, Exact)
         return None if exact else f"its token integral is an estimate, {type(operator.integral).__name__}"
     if isinstance(operator, PreNorm | PostNorm | Dropout):
-        return obstacle(operator.inner)
+        return why_not_cacheable(operator.inner)
     if isinstance(operator, Sum):
-        return next((why for term in operator.terms if (why := obstacle(term)) is not None), None)
+        return next((why for term in operator.terms if (why := why_not_cacheable(term)) is not None), None)
     return f"{type(operator).__name__} keeps no keys and values of its own tokens"

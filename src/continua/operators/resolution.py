@@ -13,7 +13,7 @@ from continua.spaces import Axis
 Part = TypeVar("Part")
 
 
-def at_resolution(part: Part, nodes: int) -> Part:
+def with_nodes(part: Part, nodes: int) -> Part:
     """`part` with every kernel, norm and axis in it at `nodes` nodes; its parameters serve unchanged."""
     return _changed(part, lambda x: x.at(nodes) if isinstance(x, AbstractKernel | Axis) else None)
 

@@ -9,7 +9,7 @@ import torch
 from continua.core.errors import reject
 from continua.core.shapes import Points, Tensor
 from continua.operators.operator import AbstractOperator, Context
-from continua.operators.parameters import Spec, Theta, leaves, rebuilt
+from continua.operators.parameters import Spec, Theta, leaves, rebuild
 from continua.spaces import AbstractParameterSpace, Cloud, FlatSpace, SpectralSpace
 
 
@@ -64,15 +64,15 @@ class SpectrallyNormed(AbstractOperator):
         return dataclasses.replace(self, inner=self.inner.bind(context))
 
     def memory(self, theta: Theta, cloud: Cloud) -> Any:
-        return self.inner.memory(self.normed(theta, cloud.points.shape[-1]), cloud)
+        return self.inner.memory(self.normalise_kernels(theta, cloud.points.shape[-1]), cloud)
 
     def attend(self, theta: Theta, queries: Cloud, memory: Any) -> Points:
-        return self.inner.attend(self.normed(theta, queries.points.shape[-1]), queries, memory)
+        return self.inner.attend(self.normalise_kernels(theta, queries.points.shape[-1]), queries, memory)
 
     def normed(self, theta: Theta, width: int) -> Theta:
         """Theta with its kernels scaled down to the limit."""
         specs: dict[str, Spec] = dict(leaves(self.inner.spec(width)))
-        return rebuilt(theta, {name: self._scaled(leaf, specs[name].home) for name, leaf in leaves(theta)})
+        return rebuild(theta, {name: self._scaled(leaf, specs[name].home) for name, leaf in leaves(theta)})
 
     def _scaled(self, w: Tensor, space: AbstractParameterSpace) -> Tensor:
         if not (isinstance(space, SpectralSpace) or space == FlatSpace(2)):

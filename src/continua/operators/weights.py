@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple, final
 
 from continua.core.shapes import Float, Tensor
-from continua.operators.integral import AbstractTokenIntegral, Means, Memory, Queries, check_own, tilted
+from continua.operators.integral import AbstractTokenIntegral, Means, Memory, Queries, check_own, attention_matrix
 from continua.operators.operator import AbstractOperator, Context
 from continua.operators.parameters import Theta
 from continua.operators.resolution import with_integral
@@ -33,7 +33,7 @@ class Watched(AbstractTokenIntegral):
 
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
         check_own(asked, memory.measure, causal)
-        alpha = tilted(q, asked, memory, beta, causal)
+        alpha = attention_matrix(q, asked, memory, beta, causal)
         self.show(Kernel(alpha.detach(), memory.measure))
         return alpha @ memory.values
 

@@ -71,7 +71,7 @@ class RiemannianAdam(AbstractOptimiser):
         # have changed since the first update, so the step is measured too (nan is no more, and is handed on)
         reach = max(lr * update_bound((b1, b2), k), float(self._square(step).max().sqrt())) if b1 <= b2 else math.inf
         u = self.retraction.move(self.space.matrices(x), self.space.matrices(step), reach)
-        return self.space.packed(u, x), m, v
+        return self.space.pack(u, x), m, v
 
     def _square(self, r: Tensor) -> Tensor:
         axes = tuple(range(-self.space.axes, 0))

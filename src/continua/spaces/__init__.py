@@ -1,10 +1,10 @@
 """Floor 0: quadrature rules, clouds of tokens, bases and manifolds - the spaces everything else is a function on."""
 
-from continua.spaces.axis import Axis, placed
+from continua.spaces.axis import Axis, place
 from continua.spaces.bases import AbstractBasis, AbstractSmoothBasis, Chebyshev, Cosine, Legendre
 from continua.spaces.causal import AbstractCausalRule, BackwardRectangle, CausalTrapezoid
 from continua.spaces.cloud import Cloud
-from continua.spaces.damped import Damped
+from continua.spaces.damped import DampedBasis
 from continua.spaces.manifolds import AbstractManifold, CentredSphere, Euclidean, Sphere
 from continua.spaces.measure import Measure
 from continua.spaces.parameter_spaces import (
@@ -21,7 +21,7 @@ from continua.spaces.quadrature import (
     AbstractRule,
     ClenshawCurtis,
     GaussLegendre,
-    Midpoint,
+    MidpointRule,
 )
 from continua.spaces.samples import AbstractSampleRule, Counting, Trapezoid, Uniform
 from continua.spaces.splines import BSpline, Fourier

@@ -9,7 +9,7 @@ import torch
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.spaces.bases import AbstractBasis
-from continua.spaces.quadrature import AbstractNodalRule, Midpoint
+from continua.spaces.quadrature import AbstractNodalRule, MidpointRule
 
 
 @final
@@ -22,7 +22,7 @@ class Axis:
 
     nodes: int
     channels: int
-    rule: AbstractNodalRule = Midpoint()
+    rule: AbstractNodalRule = MidpointRule()
 
     def __post_init__(self) -> None:
         for name, value in (("nodes", self.nodes), ("channels", self.channels)):
@@ -49,7 +49,7 @@ class Axis:
 
     def weights(self, like: Tensor | None = None) -> Float[Tensor, " nodes"]:
         """The weights v_a, which sum to one."""
-        return self._weights if like is None else placed(self._weights, like)
+        return self._weights if like is None else place(self._weights, like)
 
     def synthesis(self, basis: AbstractBasis) -> Float[Tensor, "nodes modes"]:
         """phi_i(d_a): from coefficients to the nodes."""
@@ -71,14 +71,14 @@ class Axis:
     ) -> tuple[Float[Tensor, "nodes modes"], Float[Tensor, "modes nodes"]]:
         """Synthesis and analysis in the dtype and on the device of `like`."""
         synthesis, analysis = self.tables(basis)
-        return placed(synthesis, like), placed(analysis, like)
+        return place(synthesis, like), place(analysis, like)
 
     def tables(self, basis: AbstractBasis) -> tuple[Float[Tensor, "nodes modes"], Float[Tensor, "modes nodes"]]:
         """Synthesis and analysis in float64, made once."""
         return _tables(self, basis)
 
 
-def placed(table: Tensor, like: Tensor) -> Tensor:
+def place(table: Tensor, like: Tensor) -> Tensor:
     """A table in the dtype and on the device of `like`; copies are kept, but for compiled code, which makes its own."""
     if torch.compiler.is_compiling():
         return table.to(like.device, like.dtype)

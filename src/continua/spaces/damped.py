@@ -9,7 +9,7 @@ from continua.spaces.bases import AbstractBasis, AbstractSmoothBasis, Number
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Damped(AbstractSmoothBasis):
+class DampedBasis(AbstractSmoothBasis):
     """phi_k(z) = ratio^k psi_k(z), psi_k the functions of `inner`, ordered from smooth to rough.
 
     The same functions, other coefficients. An `Expansion` draws coefficients of one size, and an optimiser such as Adam

@@ -125,7 +125,7 @@ class ClenshawCurtis(AbstractNodalRule):
 
 @final
 @dataclass(frozen=True)
-class Midpoint(AbstractNodalRule):
+class MidpointRule(AbstractNodalRule):
     """Midpoint of `n` equal cells: `x_i = (2 i + 1)/n - 1`, `u_i = 2/n`. Second order, ends excluded."""
 
     @property

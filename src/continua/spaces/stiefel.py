@@ -34,10 +34,10 @@ class StiefelSpace(AbstractParameterSpace):
 
     def project(self, x: Tensor) -> Tensor:
         left, _, right = torch.linalg.svd(self.matrices(x), full_matrices=False)
-        return self.packed(left @ right, x)
+        return self.pack(left @ right, x)
 
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
-        return self.packed(tangent_part(self.matrices(x), self.matrices(v)), x)
+        return self.pack(tangent_part(self.matrices(x), self.matrices(v)), x)
 
     def defect(self, x: Tensor) -> Tensor:
         u = self.matrices(x)

@@ -27,7 +27,7 @@ from continua.model import (
 )
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Rotary
 from continua.solve import AbstractMethod, Direct, Euler, Fixed, LieTrotter, Midpoint, Solver
-from continua.spaces import CausalTrapezoid, Counting, Damped, Legendre, Trapezoid
+from continua.spaces import CausalTrapezoid, Counting, DampedBasis, Legendre, Trapezoid
 
 _METHODS: dict[Stepping, AbstractMethod] = {
     Stepping.EULER: Euler(),
@@ -55,7 +55,7 @@ def continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     rotary = Rotary(_FASTEST / form.spacing, min(3.0 / form.span, _FASTEST / form.spacing))
     attention = PreNorm(LayerNorm(), Attention(heads, width // heads, causal=form.causal, rotary=rotary))
     feedforward = PreNorm(LayerNorm(), FeedForward(preset.hidden))
-    basis = Damped(Legendre(preset.modes), preset.mode_ratio)
+    basis = DampedBasis(Legendre(preset.modes), preset.mode_ratio)
     parts = [Part(f, Expansion(f.spec(width), basis, preset.depth)) for f in (attention, feedforward)]
     solver = Solver(_METHODS[preset.stepping], Fixed(preset.steps))
     embedding = NormedEmbedding(_embedding(form, preset), LayerNorm(_TINY, affine=False))

@@ -6,7 +6,7 @@ from typing import NamedTuple, final
 from continua.core.errors import reject
 from continua.core.seeds import branched
 from continua.operators.estimators.draws import Independent
-from continua.operators.estimators.levels import drawn_level, last_level
+from continua.operators.estimators.levels import draw_level, last_level
 from continua.operators.estimators.nodes import Count, Nodes, check_count, nodes_for, tokens_of
 from continua.operators.estimators.subset import subset_means
 from continua.operators.integral import AbstractTokenIntegral, Exact, Means, Memory, Queries
@@ -55,7 +55,7 @@ class Debiased(AbstractTokenIntegral):
         if m >= tokens:
             return Exact().bind(context)
         last = last_level(m, tokens)
-        drawn, probability = drawn_level(last, branched(context.seed or 0, 0))
+        drawn, probability = draw_level(last, branched(context.seed or 0, 0))
         seed = None if context.seed is None else branched(context.seed, 1)
         nodes = Independent().nodes(cloud.measure, cloud.points, m * 2**drawn, seed)
         level = Level(nodes, m, probability, drawn == last)

@@ -15,7 +15,7 @@ def last_level(m: int, tokens: int) -> int:
     return max(1, math.ceil(math.log2(tokens / m)))
 
 
-def drawn_level(last: int, seed: int) -> tuple[int, float]:
+def draw_level(last: int, seed: int) -> tuple[int, float]:
     """A level from 1 to `last`, and its probability."""
     odds = 2.0 ** (-_DECAY * torch.arange(1, last + 1, dtype=torch.float64))
     drawn = int(torch.multinomial(odds, 1, generator=generator_of(seed)))

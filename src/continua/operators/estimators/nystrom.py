@@ -9,7 +9,7 @@ from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.operators.estimators.draws import AbstractDraw, Independent
 from continua.operators.estimators.nodes import Count, Nodes, check_count, nodes_at, nodes_for, tokens_of
-from continua.operators.estimators.subset import Subset, drawn_nodes, in_blocks, softmax_means, subset_means
+from continua.operators.estimators.subset import Subset, bound_nodes, in_blocks, softmax_means, subset_means
 from continua.operators.integral import AbstractTokenIntegral, Exact, Means, Memory, Queries
 from continua.operators.operator import Context
 from continua.spaces import Measure
@@ -55,7 +55,7 @@ class Nystrom(AbstractTokenIntegral):
 
     def landmarks(self, q: Queries, asked: Measure, memory: Memory) -> Float[Tensor, "batch heads landmarks key"]:
         """The landmark queries q~."""
-        chosen = drawn_nodes(self.nodes).chosen
+        chosen = bound_nodes(self.nodes).chosen
         if asked is memory.measure:
             return q.take_along_dim(chosen[:, None, :, None], 2)
         return q[:, :, torch.linspace(0, q.shape[2] - 1, chosen.shape[1], device=q.device).round().long()]
@@ -73,7 +73,7 @@ class Nystrom(AbstractTokenIntegral):
         beta: float,
     ) -> Means:
         """F A^+ means: from the landmarks to all queries."""
-        keys, _ = drawn_nodes(self.nodes).of(memory)
+        keys, _ = bound_nodes(self.nodes).of(memory)
         near = torch.softmax(beta * (self.landmarks(q, asked, memory) @ keys.transpose(-1, -2)), -1)
         values = _inverse(near, self.ridge) @ means
         return in_blocks(lambda rows: softmax_means(q[:, :, rows], keys, values, beta), q.shape[2])
@@ -106,7 +106,7 @@ class Controlled(AbstractTokenIntegral):
 
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
         assert not causal, "Attention refuses it"
-        nodes, low_rank = drawn_nodes(self.nodes), self.baseline
+        nodes, low_rank = bound_nodes(self.nodes), self.baseline
         rows = low_rank.landmarks(q, asked, memory)
         missed = low_rank.exact(rows, memory, beta) - subset_means(rows, asked, memory, beta, False, nodes)
         explained = low_rank.spread(q, missed, asked, memory, beta)

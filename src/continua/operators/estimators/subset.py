@@ -53,10 +53,10 @@ class Subset(AbstractTokenIntegral):
         return dataclasses.replace(self, nodes=nodes.part(start, stop))
 
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
-        return subset_means(q, asked, memory, beta, causal, drawn_nodes(self.nodes))
+        return subset_means(q, asked, memory, beta, causal, bound_nodes(self.nodes))
 
 
-def drawn_nodes(nodes: Nodes | None) -> Nodes:
+def bound_nodes(nodes: Nodes | None) -> Nodes:
     """The nodes of an estimate, if it has been bound."""
     if nodes is None:
         reject("nodes", None, "the estimate was not bound", "Bind the operator: operator.bind(Context(cloud)).")
