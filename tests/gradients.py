@@ -40,7 +40,7 @@ def solved(
     observers: Sequence[Observer] = (),
 ) -> Solution:
     """A solve with an energy beside it; the same randomness at every call."""
-    bound = inputs.bind(flow, rates=(energy,), twice=gradient.twice)
+    bound = inputs.bind(flow, rates=(energy,), second_order=gradient.twice)
     return integrate(bound, bound.initial(), (0.0, 1.0), method, control, gradient, at, observers)
 
 

@@ -64,7 +64,7 @@ from continua.solve import (
     Strang,
     Tsitouras,
 )
-from continua.solve import MidpointRule as MidpointStep
+from continua.solve import Midpoint as MidpointStep
 from continua.spaces import (
     Axis,
     BackwardRectangle,

@@ -23,7 +23,9 @@ SPEC = PreNorm(LayerNorm(), FeedForward(hidden=3)).spec(4)
 def thetas(layers: int, dtype: torch.dtype = torch.float64) -> list:
     generator = torch.Generator().manual_seed(layers)
     return [
-        map_leaves(lambda leaf: (leaf + torch.randn(leaf.shape, generator=generator)).to(dtype), draw_theta(SPEC, generator))
+        map_leaves(
+            lambda leaf: (leaf + torch.randn(leaf.shape, generator=generator)).to(dtype), draw_theta(SPEC, generator)
+        )
         for _ in range(layers)
     ]
 

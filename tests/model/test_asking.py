@@ -1,4 +1,4 @@
-"""Answers at times that were never observed: interpolation and forecasting by listeners."""
+"""Answers at times that were never observed: interpolation and forecasting by queries."""
 
 import pytest
 import torch
@@ -163,7 +163,7 @@ def test_mistakes_are_named(unchecked):
         model_of(vectors()).ask(ASKED[0], VALUES, TIMES)
     with pytest.raises(ValueError, match="float32"):
         model_of(vectors()).ask(ASKED.float(), VALUES, TIMES)
-    with pytest.raises(ValueError, match="with_listeners"):
+    with pytest.raises(ValueError, match="with_queries"):
         model_of(Embedded(WIDTH)).ask(ASKED, Cloud(torch.zeros(2, 3, WIDTH)))
     with pytest.raises(ValueError, match="next time"):
         model_of(vectors(CausalTrapezoid()), causal=True).ask(ASKED, VALUES, TIMES)

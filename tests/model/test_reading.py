@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from continua.fields import Constant, Expansion
-from continua.fields.kept import MemoisedField
+from continua.fields.field import MemoisedField
 from continua.model import (
     ContinuousTransformer,
     Flow,
@@ -26,17 +26,17 @@ from continua.model import (
 )
 from continua.operators import (
     Attention,
+    CachedIntegral,
     Context,
     Convolution,
     Cross,
     Damping,
     Exact,
     FeedForward,
-    LayerNorm,
     KVCache,
+    LayerNorm,
     PostNorm,
     PreNorm,
-    CachedIntegral,
     Rotary,
     Subset,
     Sum,

@@ -112,7 +112,7 @@ def test_absent_tokens_change_nothing_wherever_they_stand(causal):
     torch.testing.assert_close(found[:, here], stem(cloud), rtol=1e-12, atol=1e-12)
 
 
-def test_listeners_read_the_neighbourhood_of_their_time():
+def test_queries_read_the_neighbourhood_of_their_time():
     stem, cloud = stem_of(False), sampled()
     times = torch.tensor([[0.31, 0.77], [0.5, -3.0]])
     wider, where = cloud.with_queries(draw(2, 2, 2, seed=4), times)

@@ -29,11 +29,13 @@ def calls(monkeypatch):
     return seen
 
 
-def ask(causal: bool, mass=None, positions=None, own=None, twice: bool = False, value: int | None = None) -> None:
+def ask(
+    causal: bool, mass=None, positions=None, own=None, second_order: bool = False, value: int | None = None
+) -> None:
     generator = torch.Generator().manual_seed(0)
     operator = Attention(heads=2, key=KEY, value=value, causal=causal)
     cloud = Cloud(torch.randn(BATCH, TOKENS, WIDTH, generator=generator), mass, positions, own)
-    bound = operator.bind(Context(cloud, twice=twice))
+    bound = operator.bind(Context(cloud, second_order=second_order))
     points = cloud.points.requires_grad_()
     bound.velocity(draw_theta(operator.spec(WIDTH), generator), cloud.at(points)).sum().backward()
 
@@ -104,7 +106,7 @@ def test_sizes_that_differ_stay_fused(calls, value):
 
 
 def test_second_derivatives_and_ties_are_materialised(calls):
-    ask(False, masses(), twice=True)
+    ask(False, masses(), second_order=True)
     ask(True, masses(), positions=torch.tensor([[0.0, 1.0, 1.0, 2.0, 3.0]] * 2))
     assert calls == []
 
@@ -113,21 +115,21 @@ def test_binding_changes_the_path_only_when_asked():
     operator = Attention(heads=2, key=KEY)
     cloud = Cloud(torch.zeros(1, 2, WIDTH))
     assert operator.bind(Context(cloud)) is operator
-    assert operator.bind(Context(cloud, twice=True)).integral == Exact(materialised=True)
+    assert operator.bind(Context(cloud, second_order=True)).integral == Exact(materialised=True)
 
 
 PEAK = """
 import sys, torch
 from continua.bench.peak import high_water
 from continua.operators import Attention, Exact
-from continua.operators.parameters import drawn, mapped
+from continua.operators import draw_theta, map_leaves
 from continua.spaces import Cloud
 
 kind, tokens = sys.argv[1], int(sys.argv[2])
 generator = torch.Generator().manual_seed(0)
 integral = Exact(materialised=kind == "materialised")
 operator = Attention(heads=4, key=32, causal=kind != "fixed masses", integral=integral)
-theta = mapped(lambda leaf: leaf.requires_grad_(), drawn(operator.spec(128), generator))
+theta = map_leaves(lambda leaf: leaf.requires_grad_(), draw_theta(operator.spec(128), generator))
 points = torch.randn(1, tokens, 128, generator=generator, requires_grad=True)
 mass = torch.rand(1, tokens, generator=generator) + 0.5
 own = (mass / 2).requires_grad_() if kind == "own masses" else None

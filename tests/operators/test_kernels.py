@@ -22,9 +22,9 @@ from continua.operators import (
     RMSNorm,
     Spectral,
     Sum,
-    with_nodes,
     draw_theta,
     map_leaves,
+    with_nodes,
 )
 from continua.spaces import Axis, ClenshawCurtis, Cloud, Cosine, Fourier, GaussLegendre, Legendre, MidpointRule
 from registries import all_kernels

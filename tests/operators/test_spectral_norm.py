@@ -72,7 +72,9 @@ KERNELS = [Dense(), Spectral(AXIS, Cosine(3)), Convolution(AXIS, 2)]
 def test_no_kernel_stretches_a_state_by_more_than_the_limit(kernel):
     """The largest stretching, found by the matrix of the kernel itself: its images of all unit vectors."""
     operator = SpectrallyNormed(FeedForward(3, kernel=kernel), limit=0.7)
-    theta = map_leaves(lambda leaf: 3.0 * leaf.to(DTYPE), draw_theta(operator.spec(10), torch.Generator().manual_seed(1)))
+    theta = map_leaves(
+        lambda leaf: 3.0 * leaf.to(DTYPE), draw_theta(operator.spec(10), torch.Generator().manual_seed(1))
+    )
     normed = operator.normalise_kernels(theta, 10)
     eye = torch.eye(10, dtype=DTYPE).unsqueeze(0)
     for w, limit in ((theta.w1, None), (normed.w1, 0.7)):

@@ -103,7 +103,8 @@ def test_damped_functions_are_the_same_by_powers_of_the_ratio():
     powers = torch.tensor([1.0, 0.4, 0.16, 0.064], dtype=torch.float64)
     for inner in (Legendre(4), Cosine(4)):
         torch.testing.assert_close(DampedBasis(inner, 0.4).evaluate(depths), inner.evaluate(depths) * powers)
-        assert DampedBasis(inner, 0.4).size == 4 and torch.equal(DampedBasis(inner, 1.0).evaluate(depths), inner.evaluate(depths))
+        assert DampedBasis(inner, 0.4).size == 4
+        assert torch.equal(DampedBasis(inner, 1.0).evaluate(depths), inner.evaluate(depths))
 
 
 @pytest.mark.parametrize("ratio", [0.0, -0.5, 1.5, math.nan])

@@ -182,7 +182,7 @@ class _Run:
             tolerance_change=0.0,
             line_search_fn="strong_wolfe",
         )
-        bound = self.setting.bound(self.objective.rates(self.setting), twice=self.rho > 0.0)
+        bound = self.setting.bound(self.objective.rates(self.setting), second_order=self.rho > 0.0)
         weights = _Weights.of(path)
 
         def closure() -> Tensor:

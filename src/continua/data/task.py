@@ -106,8 +106,8 @@ class Preset:
     rate rises, the share of the highest rate that it falls to, and `b2`, how much of its second moments AdamW keeps.
     With `jitter` every update solves on a grid of its own, the inner depths moved at random by up to this share of half
     a step: the weights then do not lean on one grid. Every further mode weighs `mode_ratio` times the one before
-    (`Damped`), and `energy` is the price of motion (`KineticEnergy`): both keep the flow so smooth that a few steps
-    resolve it.
+    (`DampedBasis`), and `energy` is the price of motion (`KineticEnergy`): both keep the flow so smooth that a few
+    steps resolve it.
     """
 
     width: int = 48

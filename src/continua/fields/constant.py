@@ -11,8 +11,7 @@ from torch import nn
 
 from continua.core.errors import reject
 from continua.core.shapes import Depth
-from continua.fields.field import AbstractField, copy_into, key, parameters_of, theta_of
-from continua.fields.simplex import check_loaded
+from continua.fields.field import AbstractField, check_loaded, copy_into, key, parameters_of, theta_of
 from continua.operators import Theta, draw_theta, leaves, map_leaves, rebuild
 from continua.spaces import AbstractParameterSpace
 

@@ -1,17 +1,32 @@
 """What every parameter field is: a path theta(z) of an operator's parameters over depth."""
 
 import abc
+import dataclasses
 import math
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, final
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from continua.core.errors import reject
-from continua.core.shapes import Depth
-from continua.fields.simplex import check_simplex
-from continua.operators import Role, Theta, leaves, rebuild
-from continua.spaces import AbstractParameterSpace, SimplexSpace, StiefelSpace
+from continua.core.shapes import Depth, Tensor
+from continua.operators import Role, Spec, Theta, count, leaves, rebuild
+from continua.spaces import AbstractParameterSpace, FlatSpace, SimplexSpace, StiefelSpace
+
+
+def check_simplex(name: str, c: Tensor) -> None:
+    """Rejects columns (the first axis runs along one) that are not on the simplex."""
+    SimplexSpace(-c.ndim).check(name, c)
+
+
+def check_loaded(masses: Iterable[tuple[str, Spec]], state: dict[str, Any]) -> None:
+    """Rejects the masses among values that are about to be loaded; `masses` names them in `state`."""
+    for name, spec in masses:
+        value = state.get(name)
+        if spec.role is Role.HEAD_MASS and value is not None:
+            check_simplex(name, value)
 
 
 class AbstractField(nn.Module, abc.ABC):
@@ -100,3 +115,97 @@ def copy_into(values: nn.ParameterDict, spec: Theta, theta: Theta) -> None:
             check_simplex(name, leaf)
     for name, leaf in given.items():
         values[key(name)].copy_(leaf)
+
+
+@final
+class MemoisedField(AbstractField):
+    """theta(z) of `inner`, kept for every depth it was asked at: for many solves on one grid with the same weights.
+
+    Without a gradient, and blind to weights that change before `forget`. It holds one theta for each evaluation of a
+    solve, as a network of so many layers would. One depth for each sequence is not kept.
+    """
+
+    def __init__(self, inner: AbstractField) -> None:
+        super().__init__()
+        self.inner, self.spec = inner, inner.spec
+        self._known: dict[tuple[Depth, Depth | None], Theta] = {}
+
+    def forget(self) -> None:
+        """Evaluates every depth anew: the weights have changed."""
+        self._known.clear()
+
+    @property
+    def breaks(self) -> tuple[float, ...]:
+        return self.inner.breaks
+
+    @property
+    def reach(self) -> float:
+        return self.inner.reach
+
+    @torch.no_grad()
+    def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
+        if isinstance(z, Tensor) or isinstance(inside, Tensor):
+            return self.inner(z, inside)
+        if (z, inside) not in self._known:
+            self._known[z, inside] = self.inner(z, inside)
+        return self._known[z, inside]
+
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        return {f"inner.{name}": space for name, space in self.inner.parameter_spaces().items()}
+
+    def arguments(self) -> dict[str, Any]:
+        return {"inner": self.inner}
+
+
+def parameter_spaces(module: nn.Module) -> dict[str, AbstractParameterSpace]:
+    """{name: space} for every name in `module.named_parameters()`.
+
+    Parts that answer `parameter_spaces()` themselves, as fields do, are asked; parameters of all others are matrices
+    and vectors of Euclidean space. A parameter with two names stands under the first one, and has one space.
+    """
+    named = dict(module.named_parameters(remove_duplicate=False))
+    first = {id(parameter): name for name, parameter in reversed(named.items())}
+    found: dict[str, AbstractParameterSpace] = {}
+    for name, space in _walk(module, "", root=True):
+        if name not in named:
+            reject("name", name, "its module has no such parameter", "Answer with names of named_parameters() alone.")
+        kept = found.setdefault(first[id(named[name])], space)
+        if kept != space:
+            reject("parameter", name, f"it is shared, and lives in {kept} and in {space}", "Share it within one space.")
+    missing = [name for name in dict(module.named_parameters()) if name not in found]
+    if missing:
+        reject("parameters", missing, "their module leaves them out of parameter_spaces()", "Give each a space.")
+    return found
+
+
+def _walk(module: nn.Module, prefix: str, root: bool = False) -> Iterator[tuple[str, AbstractParameterSpace]]:
+    if isinstance(module, AbstractField) or (not root and hasattr(module, "parameter_spaces")):
+        for name, space in module.parameter_spaces().items():  # pyright: ignore[reportCallIssue]
+            yield prefix + name, space
+        return
+    for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+        yield prefix + name, FlatSpace(min(2, parameter.ndim))
+    for name, child in module.named_children():
+        yield from _walk(child, f"{prefix}{name}.")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class FieldCost:
+    """The cost of a field.
+
+    - `parameters`: trained numbers that it holds;
+    - `per_depth`: numbers of theta(z) at one depth;
+    - `flops`: additions and multiplications in matrix products to make theta(z) once, before an operator uses it.
+    """
+
+    parameters: int
+    per_depth: int
+    flops: int
+
+
+def cost(field: AbstractField) -> FieldCost:
+    """The cost of `field`, its arithmetic counted by `torch.utils.flop_counter` on one evaluation at depth 0."""
+    with FlopCounterMode(display=False) as counter:
+        field(torch.zeros(1))
+    return FieldCost(sum(p.numel() for p in field.parameters()), count(field.spec), counter.get_total_flops())

@@ -12,8 +12,7 @@ from torch import nn
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.expansion import constant_coefficients, modes_at, spread_of
-from continua.fields.field import AbstractField, check_depth, key, refuse_orthonormal
-from continua.fields.simplex import check_loaded, check_simplex
+from continua.fields.field import AbstractField, check_depth, check_loaded, check_simplex, key, refuse_orthonormal
 from continua.operators import Filled, Role, Spec, Theta, leaves, map_leaves, rebuild
 from continua.spaces import (
     AbstractBasis,
@@ -64,7 +63,7 @@ class ContinuousHeads(AbstractField):
         """The same field, parameters shared, read at another number of head nodes."""
         _check_rule(self.rule, heads, self.degree)
         other = copy.copy(self)
-        other.heads, other.spec = heads, map_leaves(lambda leaf: _resized(leaf, heads), self.spec)
+        other.heads, other.spec = heads, map_leaves(lambda leaf: _resize(leaf, heads), self.spec)
         return other
 
     @property
@@ -179,7 +178,7 @@ def _heads_of(spec: Theta) -> int:
     return next(iter(sizes.values()))
 
 
-def _resized(spec: Spec, heads: int) -> Spec:
+def _resize(spec: Spec, heads: int) -> Spec:
     return spec if spec.role is Role.PLAIN else dataclasses.replace(spec, shape=(heads, *spec.shape[1:]))
 
 

@@ -57,11 +57,11 @@ class Hypernetwork(AbstractField):
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
         if not self.makers:
             return self.spec
-        hidden = self._hidden(z)
+        hidden = self._features(z)
         names = [name for name, _ in leaves(self.spec)]
         return rebuild(self.spec, {n: self.base[key(n)] + self.makers[key(n)](hidden) for n in names})
 
-    def _hidden(self, z: Depth) -> Float[Tensor, "*batched hidden"]:
+    def _features(self, z: Depth) -> Float[Tensor, "*batched hidden"]:
         like = next(self.trunk.parameters()).detach()
         ratio = torch.as_tensor(z, dtype=like.dtype, device=like.device).unsqueeze(-1) / self.depth
         angles = ratio * (math.pi * torch.arange(1, self.frequencies + 1, dtype=like.dtype, device=like.device))

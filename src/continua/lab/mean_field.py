@@ -77,7 +77,7 @@ def _ends(flow: Flow, cloud: Cloud) -> Points:
 def limit_map(causal: bool, grid: int) -> Float[Tensor, "depths width"]:
     """Where the flow of the law itself leads from curve(s), s on a grid of [0, 1].
 
-    Unmasked: the law by Gauss-Legendre quadrature, the grid rides along as listeners, present without mass. Causal: the
+    Unmasked: the law by Gauss-Legendre quadrature, the grid rides along as queries, present without mass. Causal: the
     running integrals over the grid by the trapezoidal rule, second order.
     """
     s = torch.linspace(0.0, 1.0, grid + 1, dtype=torch.float64)[None]
@@ -152,7 +152,7 @@ class MeanField(AbstractExperiment):
 
         return Lines(
             title="sampled tokens against their limit",
-            caption="The limit is the flow of the law itself; sampled points ride in it as listeners without mass.",
+            caption="The limit is the flow of the law itself; sampled points ride in it as queries without mass.",
             measured=f"{self.seeds} seeds, RK4, float64",
             x=Scale("tokens N", log=True),
             y=Scale("root mean square distance", log=True),

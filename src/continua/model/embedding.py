@@ -27,7 +27,7 @@ class AbstractEmbedding(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def ask(self, times: Tensor, *inputs: Any, **named: Any) -> tuple[Cloud, Tensor]:
-        """The cloud at depth 0 with listeners at `times` (batch, asked), and their indices among its tokens."""
+        """The cloud at depth 0 with queries at `times` (batch, queries), and their indices among its tokens."""
 
     @final
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
@@ -60,7 +60,7 @@ class Embedded(AbstractEmbedding):
         return cloud
 
     def ask(self, times: Tensor, cloud: Any) -> tuple[Cloud, Tensor]:
-        cure = "Pass a cloud with listeners to the model itself: cloud.with_listeners(points, times)."
+        cure = "Pass a cloud with queries to the model itself: cloud.with_queries(points, times)."
         reject("times", tuple(times.shape), "this embedding does not know what a time without a sample is like", cure)
 
     def arguments(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class TokenEmbedding(AbstractEmbedding):
 
     def ask(self, times: Tensor, *inputs: Any, **named: Any) -> tuple[Cloud, Tensor]:
         cloud = self(*inputs, **named)
-        return cloud.with_queries(*_listeners(self.unobserved, times, cloud, self.code))
+        return cloud.with_queries(*_queries(self.unobserved, times, cloud, self.code))
 
     def arguments(self) -> dict[str, Any]:
         known = {"vocabulary": self.vocabulary, "width": self.width, "code": self.code, "rule": self.rule}
@@ -169,7 +169,7 @@ class VectorEmbedding(AbstractEmbedding):
 
     def ask(self, times: Tensor, *inputs: Any, **named: Any) -> tuple[Cloud, Tensor]:
         cloud = self(*inputs, **named)
-        return cloud.with_queries(*_listeners(self.unobserved, times, cloud, self.code))
+        return cloud.with_queries(*_queries(self.unobserved, times, cloud, self.code))
 
     def arguments(self) -> dict[str, Any]:
         known = {"features": self.linear.in_features, "width": self.width, "code": self.code, "rule": self.rule}
@@ -195,10 +195,10 @@ def _cloud(
     return Cloud(points, rule.mass(times, present), given, own)
 
 
-def _listeners(
+def _queries(
     unobserved: Tensor | None, times: Tensor, cloud: Cloud, code: AbstractPositionCode | None
 ) -> tuple[Tensor, Tensor]:
-    """States and times of listeners: the vector of the unobserved, with the code of each time."""
+    """States and times of queries: the vector of the unobserved, with the code of each time."""
     if unobserved is None:
         cure = "Build the embedding with asks=True, and train it on such questions."
         reject("times", tuple(times.shape), "this embedding has no state for times without a sample", cure)

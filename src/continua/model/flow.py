@@ -92,20 +92,20 @@ class Flow(nn.Module):
         generator: torch.Generator | None = None,
         memory: Cloud | None = None,
         rates: Sequence[Rate] = (),
-        twice: bool = False,
+        second_order: bool = False,
         random: bool | None = None,
     ) -> "BoundFlow":
         """Fixes masses, positions and ALL randomness of one solve; rejections and replays reuse it.
 
         `random` says whether there is any (dropout); by default as the module's training mode has it. `generator`
-        seeds it, torch's global one otherwise. `rates` are running costs, `twice` prepares second derivatives.
+        seeds it, torch's global one otherwise. `rates` are running costs, `second_order` prepares second derivatives.
         """
         for name, tokens in (("cloud", cloud), ("memory", memory)):
             if tokens is not None:
                 self._check(name, tokens)
         noisy = self.training if random is None else random
         seed = fresh_seed(generator) if noisy else None
-        return BoundFlow(self, Context(cloud, memory, seed, twice), tuple(rates))
+        return BoundFlow(self, Context(cloud, memory, seed, second_order), tuple(rates))
 
     def _check(self, name: str, cloud: Cloud) -> None:
         """The tokens have the dtype, the device and, where they move, the width of the parameters."""
@@ -188,7 +188,7 @@ class BoundFlow(AbstractBound):
         thetas = [self._part(i).field(z, inside) for i in self._chosen]
         operators = [self._operator(i, z if inside is None else inside) for i in self._chosen]
         # compiled code has no second derivatives
-        velocity_of = self.flow.forward if self.context.twice else self.flow
+        velocity_of = self.flow.forward if self.context.second_order else self.flow
         velocity = velocity_of(operators, thetas, self.context.cloud.at(state.points))
         if self.flow.profile is not None:
             zeta = self.flow.profile(z, inside)

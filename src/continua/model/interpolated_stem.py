@@ -122,7 +122,7 @@ def _shares(
 
 
 def _heard(cloud: Cloud) -> Tensor:
-    """Which tokens are samples: those with mass. Padding and listeners have none."""
+    """Which tokens are samples: those with mass. Padding and queries have none."""
     if cloud.mass is not None:
         return cloud.mass.detach() > 0
     present = cloud.present

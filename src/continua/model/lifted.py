@@ -9,7 +9,7 @@ from continua.spaces import Cloud
 
 
 class AbstractLifted(AbstractEmbedding):
-    """X(0) = lift(inner embedding), the same for tokens and for listeners."""
+    """X(0) = lift(inner embedding), the same for tokens and for queries."""
 
     inner: AbstractEmbedding
 

@@ -6,13 +6,13 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
-from continua.fields.kept import MemoisedField
+from continua.fields.field import MemoisedField
 from continua.model.embedding import AbstractEmbedding, TokenEmbedding
 from continua.model.flow import Part
 from continua.model.lifted import AbstractLifted
 from continua.model.normed_embedding import NormedEmbedding, ProjectedEmbedding
 from continua.model.transformer import ContinuousTransformer
-from continua.operators import KVCache, CachedIntegral, why_not_cacheable, with_integral
+from continua.operators import CachedIntegral, KVCache, why_not_cacheable, with_integral
 from continua.solve import AbstractGridControl, Solver
 from continua.spaces import Counting
 

@@ -15,7 +15,7 @@ from continua.model.flow import Flow, Part, Rate
 from continua.model.functions import Analysed, Synthesised
 from continua.model.positions import SinusoidalPositions
 from continua.model.readout import AbstractReadout, MeanReadout, TokenReadout
-from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, with_nodes, leaves, with_heads
+from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, leaves, with_heads, with_nodes
 from continua.solve import (
     AbstractControl,
     AbstractGradient,
@@ -128,7 +128,7 @@ class ContinuousTransformer(nn.Module):
     ) -> Tensor:
         """The output at `times` (batch, asked), observed or not: between the samples, or after them to forecast.
 
-        Each time becomes a listener: it reads the samples - of a causal model, those up to it - and changes neither
+        Each time becomes a query: it reads the samples - of a causal model, those up to it - and changes neither
         them nor other answers. Adaptive steps do not watch over it. The embedding must be built with `asks=True`.
         """
         if not self.readout.per_token:
@@ -179,7 +179,7 @@ class ContinuousTransformer(nn.Module):
         chosen = (self.solver if solver is None else solver, self.gradient if gradient is None else gradient)
         return self._like(self.embedding, self.flow, self.readout, *chosen)
 
-    def with_nodes(self, nodes: int) -> "ContinuousTransformer":
+    def at_resolution(self, nodes: int) -> "ContinuousTransformer":
         """The same model, parameters shared, with `nodes` nodes on the embedding axis.
 
         States must be functions: an embedding `Synthesised`, a readout `Analysed`, kernels and norms on an axis.

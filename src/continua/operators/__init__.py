@@ -1,24 +1,24 @@
 """Floor 1: operators act at one depth - attention on measures, feed-forward, damping, norms, and their sums."""
 
-from continua.operators.attention import Attention, AttentionTheta
-from continua.operators.compose import Cross, Dropout, Sum
-from continua.operators.estimators import (
-    AbstractDraw,
-    Controlled,
-    Debiased,
-    Independent,
-    Lattice,
-    LogTokens,
-    Nystrom,
-    Sobol,
-    Subset,
+from continua.operators.attention import Attention, AttentionTheta, Rotary
+from continua.operators.cache import CachedIntegral, KVCache, why_not_cacheable
+from continua.operators.compose import (
+    Cross,
+    Dropout,
+    Sum,
+    Watched,
+    attention_kernels,
+    attention_weights,
+    with_heads,
+    with_integral,
+    with_nodes,
 )
-from continua.operators.estimators.levels import draw_level
-from continua.operators.estimators.nodes import nodes_for
+from continua.operators.derivatives import Pullback, Tilted, pullback, radial, radial_slope, wasserstein_bound
 from continua.operators.feedforward import Activation, Damping, FeedForward, FeedForwardTheta
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory, Queries
-from continua.operators.kernels import AbstractKernel, Convolution, Dense, Spectral
-from continua.operators.linear import linear
+from continua.operators.kernels import AbstractKernel, Convolution, Dense, Spectral, linear
+from continua.operators.landmarks import Controlled, Nystrom
+from continua.operators.nodes import AbstractDraw, Independent, Lattice, LogTokens, Sobol, draw_level, nodes_for
 from continua.operators.norms import (
     AbstractNorm,
     LayerNorm,
@@ -29,9 +29,12 @@ from continua.operators.norms import (
     RMSNorm,
     Unnormalised,
 )
-from continua.operators.operator import AbstractOperator, AbstractPointwise, Context, NoTheta
-from continua.operators.parameters import (
+from continua.operators.operator import (
+    AbstractOperator,
+    AbstractPointwise,
+    Context,
     Filled,
+    NoTheta,
     Orthonormal,
     Role,
     Spec,
@@ -43,22 +46,17 @@ from continua.operators.parameters import (
     map_leaves,
     rebuild,
 )
-from continua.operators.pullback import Pullback, pullback
-from continua.operators.remembered import KVCache, CachedIntegral, why_not_cacheable
-from continua.operators.resolution import with_nodes, with_heads, with_integral
-from continua.operators.rotary import Rotary
 from continua.operators.spectral_norm import SpectrallyNormed, spectral_norm
-from continua.operators.tilted import Tilted, radial, radial_slope, wasserstein_bound
-from continua.operators.weights import Watched, attention_kernels, attention_weights
+from continua.operators.subset import Debiased, Subset
 
 __all__ = [
     "AbstractDraw", "AbstractKernel", "AbstractNorm", "AbstractOperator", "AbstractPointwise",
-    "AbstractTokenIntegral", "Activation", "Attention", "AttentionTheta", "Context", "Controlled", "Convolution",
-    "Cross", "Damping", "Debiased", "Dense", "Dropout", "Exact", "FeedForward", "FeedForwardTheta", "Filled",
-    "Independent", "Lattice", "LayerNorm", "LogTokens", "Memory", "NoTheta", "NormTheta", "NormedTheta", "Nystrom",
-    "Orthonormal", "Past", "PostNorm", "PreNorm", "Pullback", "Queries", "RMSNorm", "Remembered", "Role", "Rotary",
-    "Sobol", "Spec", "Spectral", "SpectrallyNormed", "Subset", "Sum", "Theta", "Tilted", "Unnormalised", "Watched",
-    "at_resolution", "attention_kernels", "attention_weights", "bias", "count", "drawn", "drawn_level", "leaves",
-    "linear", "mapped", "nodes_for", "obstacle", "pullback", "radial", "radial_slope", "rebuilt", "spectral_norm",
-    "wasserstein_bound", "with_heads", "with_integral",
+    "AbstractTokenIntegral", "Activation", "Attention", "AttentionTheta", "CachedIntegral", "Context", "Controlled",
+    "Convolution", "Cross", "Damping", "Debiased", "Dense", "Dropout", "Exact", "FeedForward", "FeedForwardTheta",
+    "Filled", "Independent", "KVCache", "Lattice", "LayerNorm", "LogTokens", "Memory", "NoTheta", "NormTheta",
+    "NormedTheta", "Nystrom", "Orthonormal", "PostNorm", "PreNorm", "Pullback", "Queries", "RMSNorm", "Role",
+    "Rotary", "Sobol", "Spec", "Spectral", "SpectrallyNormed", "Subset", "Sum", "Theta", "Tilted", "Unnormalised",
+    "Watched", "attention_kernels", "attention_weights", "bias", "count", "draw_level", "draw_theta", "leaves",
+    "linear", "map_leaves", "nodes_for", "pullback", "radial", "radial_slope", "rebuild", "spectral_norm",
+    "wasserstein_bound", "why_not_cacheable", "with_heads", "with_integral", "with_nodes",
 ]  # fmt: skip

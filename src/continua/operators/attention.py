@@ -10,10 +10,45 @@ from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory
 from continua.operators.kernels import AbstractKernel, Dense
-from continua.operators.operator import AbstractOperator, Context
-from continua.operators.parameters import Role, bias, head_masses
-from continua.operators.rotary import Rotary
+from continua.operators.operator import AbstractOperator, Context, Role, bias, head_masses
 from continua.spaces import Cloud, Measure
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Rotary:
+    """Queries and keys turned by their times: <R(t) q, R(s) k> = <q, R(s - t) k> depends on s - t alone.
+
+    R(t) turns the pair (x_r, x_{r + n/2}) by om_r t, the frequencies om_r spaced geometrically from `fastest` towards
+    `slowest`. J. Su et al., RoFormer (2021), has fastest = 1 and slowest = 1e-4 on the index. Any real time will do.
+    """
+
+    fastest: float = 1.0
+    slowest: float = 1e-4
+
+    def __post_init__(self) -> None:
+        if not 0 < self.slowest <= self.fastest < math.inf:
+            reject("slowest", self.slowest, "frequencies are positive and ordered", "Pass 0 < slowest <= fastest.")
+
+    def frequencies(self, key: int, like: Tensor) -> Float[Tensor, " half"]:
+        """om_r for r = 0, ..., key/2 - 1."""
+        steps = [self.fastest * (self.slowest / self.fastest) ** (2 * r / key) for r in range(key // 2)]
+        return torch.tensor(steps, dtype=like.dtype, device=like.device)
+
+    def rotate(
+        self, x: Float[Tensor, "batch heads tokens nodes_key"], measure: Measure, key: int
+    ) -> Float[Tensor, "batch heads tokens nodes_key"]:
+        """Every token's vector turned by its time; without positions, time is the index."""
+        times = measure.positions
+        if times is None:
+            times = torch.arange(x.shape[2], dtype=x.dtype, device=x.device).expand(x.shape[0], -1)
+        angles = times.masked_fill(~measure.present, 0.0) if measure.present is not None else times
+        angles = angles[:, None, :, None, None] * self.frequencies(key, x)  # (batch 1 tokens 1 half)
+        cos, sin = angles.cos(), angles.sin()
+        x = x.unflatten(-1, (-1, key))
+        first, second = x.chunk(2, -1)
+        swapped = torch.cat([second, first], -1)
+        return torch.addcmul(x * torch.cat([cos, cos], -1), swapped, torch.cat([-sin, sin], -1)).flatten(3)
 
 
 class AttentionTheta(NamedTuple):
@@ -98,12 +133,12 @@ class Attention(AbstractOperator):
         return self if integral is self.integral else dataclasses.replace(self, integral=integral)
 
     def memory(self, theta: AttentionTheta, cloud: Cloud) -> Memory:
-        keys = self._turned(self._to_heads(cloud.points, theta.k, theta.bk), cloud.measure)
+        keys = self._rotate(self._to_heads(cloud.points, theta.k, theta.bk), cloud.measure)
         values = self._to_heads(cloud.points, theta.v, theta.bv)
         return Memory(keys, values, cloud.measure)
 
     def attend(self, theta: AttentionTheta, queries: Cloud, memory: Memory) -> Points:
-        q = self._turned(self._to_heads(queries.points, theta.q, theta.bq), queries.measure)
+        q = self._rotate(self._to_heads(queries.points, theta.q, theta.bq), queries.measure)
         v = self.kernel.weights(q)
         if v is not None:  # <q, k> = sum_a v_a q_a k_a along the embedding axis
             q = q * v.repeat_interleave(self.key)
@@ -134,8 +169,8 @@ class Attention(AbstractOperator):
         p = spread.new_ones(()) if theta.p is None else theta.p
         return (p * spread * (beta * radius**2 * turn + 1.0 + 2.0 * beta * radius * query)).sum(-1)
 
-    def _turned(self, x: Tensor, measure: Measure) -> Tensor:
-        return x if self.rotary is None else self.rotary.turned(x, measure, self.key)
+    def _rotate(self, x: Tensor, measure: Measure) -> Tensor:
+        return x if self.rotary is None else self.rotary.rotate(x, measure, self.key)
 
     def _to_heads(
         self,
@@ -143,7 +178,7 @@ class Attention(AbstractOperator):
         w: Float[Tensor, "*heads_own key channels"],
         b: Float[Tensor, "*batched heads key"] | None,
     ) -> Float[Tensor, "batch heads tokens nodes_key"]:
-        joined = _joined(w, self.kernel)  # (..., heads*key, channels)
+        joined = _join_heads(w, self.kernel)  # (..., heads*key, channels)
         y = self.kernel.apply(joined, None if b is None else b.flatten(-2), x)  # (batch tokens nodes*heads*key)
         if self.kernel.nodes == 1:
             return y.unflatten(-1, (_heads(w, self.kernel), -1)).transpose(1, 2)
@@ -159,7 +194,7 @@ class Attention(AbstractOperator):
             y = y.transpose(1, 2).flatten(2)  # (batch tokens heads*value)
         else:
             y = y.unflatten(-1, (self.kernel.nodes, -1)).permute(0, 2, 3, 1, 4).flatten(2)
-        return self.kernel.apply(_joined(o, self.kernel).transpose(-1, -2), b, y)
+        return self.kernel.apply(_join_heads(o, self.kernel).transpose(-1, -2), b, y)
 
 
 def _heads(w: Tensor, kernel: AbstractKernel) -> int:
@@ -167,7 +202,7 @@ def _heads(w: Tensor, kernel: AbstractKernel) -> int:
     return w.shape[-1 - len(kernel.shape(1, 1))]
 
 
-def _joined(w: Tensor, kernel: AbstractKernel) -> Tensor:
+def _join_heads(w: Tensor, kernel: AbstractKernel) -> Tensor:
     """A weight (..., heads, own axes, a, b) with its heads joined to the axis before the last: (..., heads*a, b)."""
     own = len(kernel.shape(1, 1))
     return w.movedim(-1 - own, -3).flatten(-3, -2)

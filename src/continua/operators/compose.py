@@ -1,16 +1,19 @@
-"""Operators made of operators: sums, cross-attention, dropout."""
+"""Operators made of operators: sums, cross-attention, dropout; and operators with some part of them exchanged."""
 
 import dataclasses
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 
 from continua.core.errors import reject
 from continua.core.seeds import branched, generator_of
 from continua.core.shapes import Float, Points, Tensor
-from continua.operators.operator import AbstractOperator, Context
-from continua.operators.parameters import Theta
-from continua.spaces import Cloud
+from continua.operators.attention import Attention
+from continua.operators.integral import AbstractTokenIntegral, Means, Memory, Queries, attention_matrix, check_own
+from continua.operators.kernels import AbstractKernel
+from continua.operators.operator import AbstractOperator, Context, Theta
+from continua.spaces import Axis, Cloud, Measure
 
 
 @final
@@ -115,3 +118,92 @@ class Dropout(AbstractOperator):
             cure = "Ask other queries without dropout: bind with seed=None."
             reject("queries", tuple(velocity.shape), f"the mask was drawn for {tuple(self.mask.shape)}", cure)
         return velocity * self.mask
+
+
+Part = TypeVar("Part")
+
+
+def with_nodes(part: Part, nodes: int) -> Part:
+    """`part` with every kernel, norm and axis in it at `nodes` nodes; its parameters serve unchanged."""
+    return _replace_parts(part, lambda x: x.at(nodes) if isinstance(x, AbstractKernel | Axis) else None)
+
+
+def with_heads(part: Part, heads: int) -> Part:
+    """`part` with every attention at `heads` nodes of its measure of heads (see `ContinuousHeads.at_nodes`)."""
+    return _replace_parts(part, lambda x: _with_heads(x, heads) if isinstance(x, Attention) else None)
+
+
+def with_integral(part: Part, integral: AbstractTokenIntegral) -> Part:
+    """`part` with `integral` in every attention."""
+    return _replace_parts(part, lambda x: integral if isinstance(x, AbstractTokenIntegral) else None)
+
+
+def _with_heads(attention: Attention, heads: int) -> Attention:
+    if not attention.measured:
+        cure = "Build the operator with Attention(heads, key, measured=True) and its field as ContinuousHeads."
+        reject("heads", heads, "these heads are counted, not a measure, and there are as many as there are", cure)
+    return dataclasses.replace(attention, heads=heads)
+
+
+def _replace_parts(part: Any, change: Callable[[Any], Any]) -> Any:
+    """`part` with `change` made wherever it gives something else, in tuples and dataclasses to any depth."""
+    changed = change(part)
+    if changed is not None:
+        return changed
+    if isinstance(part, tuple) and not hasattr(part, "_fields"):
+        return tuple(_replace_parts(x, change) for x in part)
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        old = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.init}
+        new = {name: _replace_parts(value, change) for name, value in old.items()}
+        differing = {name: value for name, value in new.items() if value != old[name]}
+        return dataclasses.replace(part, **differing) if differing else part
+    return part
+
+
+Weights = Float[Tensor, "batch heads queries tokens"]
+
+
+class Kernel(NamedTuple):
+    """The weights of one attention, and the measure of the tokens that answer: those of the cloud, or of a memory."""
+
+    weights: Weights
+    answering: Measure
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Watched(AbstractTokenIntegral):
+    """The exact token integral that forms alpha, O(queries * tokens) in memory, and hands it to `show`, detached."""
+
+    show: Callable[["Kernel"], None]
+
+    def bind(self, context: Context) -> "Watched":
+        return self
+
+    def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
+        check_own(asked, memory.measure, causal)
+        alpha = attention_matrix(q, asked, memory, beta, causal)
+        self.show(Kernel(alpha.detach(), memory.measure))
+        return alpha @ memory.values
+
+
+def attention_kernels(
+    operator: AbstractOperator, theta: Theta, cloud: Cloud, memory: Cloud | None = None
+) -> list[Kernel]:
+    """`attention_weights`, each with the measure that it sums over."""
+    found: list[Kernel] = []
+    watched = with_integral(operator, Watched(found.append)).bind(Context(cloud, memory))
+    watched.velocity(theta, cloud)
+    return found
+
+
+def attention_weights(
+    operator: AbstractOperator, theta: Theta, cloud: Cloud, memory: Cloud | None = None
+) -> list[Weights]:
+    """alpha_ij of every attention inside an operator, in the order in which they act; none where there is none.
+
+    Rows sum to one, and are those of the exact softmax wherever the operator itself would estimate. Norms, rotary
+    positions, masses and causality are those of the operator. On the counting measure: the weights of
+    `torch.nn.MultiheadAttention` before they are averaged over heads.
+    """
+    return [kernel.weights for kernel in attention_kernels(operator, theta, cloud, memory)]

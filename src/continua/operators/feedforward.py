@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.kernels import AbstractKernel, Dense
-from continua.operators.operator import AbstractPointwise, NoTheta
-from continua.operators.parameters import bias
+from continua.operators.operator import AbstractPointwise, NoTheta, bias
 
 
 class Activation(enum.Enum):

@@ -62,17 +62,27 @@ class Exact(AbstractTokenIntegral):
     materialised: bool = False
 
     def bind(self, context: Context) -> "Exact":
-        return Exact(materialised=True) if context.twice else self
+        return Exact(materialised=True) if context.second_order else self
 
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
         itself = asked is memory.measure
         check_own(asked, memory.measure, causal)
         in_order = not causal or (itself and not memory.measure.tied and not memory.measure.early)
         if self.materialised or not in_order:
-            return _materialised(q, asked, memory, beta, causal)
+            return _materialise(q, asked, memory, beta, causal)
         if causal and memory.measure.log_own is not None:
             return _own_row(q, memory, beta)
-        return _fused(q, memory, beta, causal)
+        k, v, measure = memory
+        log_mass, mask = measure.log_mass, None
+        if causal and measure.even and measure.suffix:
+            log_mass = None  # padding at the end lies in everybody's future, and equal masses cancel
+        if log_mass is not None:
+            if causal or log_mass.requires_grad:  # a mask with a gradient, or beside is_causal, is not fused
+                q, k = _fold_masses(q, k, log_mass, beta)
+                beta = 1.0
+            else:
+                mask = log_mass[:, None, None, :]
+        return _fused_attention(q, k, v, beta, causal, mask)
 
 
 def check_own(asked: Measure, measure: Measure, causal: bool) -> None:
@@ -82,19 +92,11 @@ def check_own(asked: Measure, measure: Measure, causal: bool) -> None:
         reject("own", "given", why, "Use a rule without own masses, such as BackwardRectangle.")
 
 
-def _fused(q: Queries, memory: Memory, beta: float, causal: bool) -> Means:
-    k, v, measure = memory
-    log_mass = measure.log_mass
-    if causal and measure.even and measure.suffix:
-        log_mass = None  # padding at the end lies in everybody's future, and equal masses cancel
-    if log_mass is None:
-        return _attention(q, k, v, beta, causal)
-    if not causal and not log_mass.requires_grad:
-        return _attention(q, k, v, beta, False, log_mass[:, None, None, :])
+def _fold_masses(q: Queries, k: Tensor, log_mass: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    """q' = [beta q, 1] and k' = [k, log w], whose inner product is the tilted logit beta <q, k> + log w."""
     ones = q.new_ones(()).expand(*q.shape[:-1], 1)
-    folded_q = torch.cat([q * beta, ones], -1)
-    folded_k = torch.cat([k, log_mass[:, None, :, None].expand(*k.shape[:-1], 1)], -1)
-    return _attention(folded_q, folded_k, v, 1.0, causal)
+    column = log_mass[:, None, :, None].expand(*k.shape[:-1], 1)
+    return torch.cat([q * beta, ones], -1), torch.cat([k, column], -1)
 
 
 def _own_row(q: Queries, memory: Memory, beta: float) -> Means:
@@ -114,7 +116,7 @@ def _own_row(q: Queries, memory: Memory, beta: float) -> Means:
     folded_q = torch.cat([q, ones, diagonal], -1)
     folded_k = torch.cat([k, columns.expand_as(diagonal), torch.zeros_like(diagonal)], -1)
     reports = torch.cat([v, torch.zeros_like(diagonal)], -1)
-    y = _attention(folded_q, _with_probe(folded_k), _with_probe(reports), 1.0, causal=True)
+    y = _fused_attention(folded_q, _with_probe(folded_k), _with_probe(reports), 1.0, causal=True)
     return y[..., :-1] + y[..., -1:] * v
 
 
@@ -125,7 +127,7 @@ def _with_probe(rows: Tensor) -> Tensor:
     return torch.cat([probe, rows[..., :-1, :]], -2)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, mask: Tensor | None = None) -> Tensor:
+def _fused_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, mask: Tensor | None = None) -> Tensor:
     """Fused attention for any scale and value size: head sizes must agree, so the shorter is padded with zeros."""
     if scale <= 0:  # the fused kernel multiplies the -inf of its causal mask by the scale
         q, scale = q * scale, 1.0
@@ -138,7 +140,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, mask
     return y[..., :value]
 
 
-def _materialised(q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
+def _materialise(q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
     return attention_matrix(q, asked, memory, beta, causal) @ memory.values
 
 

@@ -12,12 +12,31 @@ import math
 from typing import Any, TypeAlias, final
 
 import torch
+import torch.nn.functional as F
 
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
-from continua.operators.linear import linear, per_token
-from continua.operators.parameters import AbstractLaw, Normal, Orthonormal, Role, Spec
+from continua.operators.operator import AbstractLaw, Normal, Orthonormal, Role, Spec
 from continua.spaces import AbstractBasis, AbstractParameterSpace, Axis, FlatSpace, SpectralSpace, StiefelSpace, place
+
+
+def linear(
+    x: Float[Tensor, "batch tokens inner"],
+    w: Float[Tensor, "*batched outer inner"],
+    b: Float[Tensor, "*batched outer"] | None = None,
+) -> Float[Tensor, "batch tokens outer"]:
+    """y_i = W x_i + b; with a leading batch axis on W and b each sequence has its own. Equals `F.linear` without."""
+    if w.ndim == 2:
+        return F.linear(x, w, b)
+    if b is None:
+        return torch.bmm(x, w.transpose(1, 2))
+    return torch.baddbmm(b.unsqueeze(1), x, w.transpose(1, 2))
+
+
+def per_token(v: Float[Tensor, "*batched width"]) -> Float[Tensor, "*rows width"]:
+    """A vector per depth (width) or per sequence (batch width), ready to meet (batch tokens width)."""
+    return v if v.ndim == 1 else v.unsqueeze(1)
+
 
 Incoming: TypeAlias = Float[Tensor, "batch tokens nodes_inputs"]
 Outgoing: TypeAlias = Float[Tensor, "batch tokens nodes_outputs"]
@@ -146,7 +165,7 @@ class Spectral(AbstractKernel):
         coefficients = torch.einsum("ja,btac->btjc", analysis, functions).flatten(2)
         matrix = w.transpose(-3, -2).flatten(-4, -3).flatten(-2)  # ((modes outputs), (modes inputs))
         mixed = linear(coefficients, matrix).unflatten(-1, (self.basis.size, -1))
-        return _biased(torch.einsum("ai,btic->btac", synthesis, mixed), b)
+        return _add_bias(torch.einsum("ai,btic->btac", synthesis, mixed), b)
 
     def at(self, nodes: int) -> "Spectral":
         return Spectral(self.axis.at(nodes), self.basis)
@@ -205,7 +224,7 @@ class Convolution(AbstractKernel):
         multipliers = torch.complex(real, imaginary * moving[:, None, None])
         rows = "bmoi" if w.ndim == 5 else "moi"
         mixed = torch.einsum(f"{rows},btmi->btmo", multipliers, spectrum)
-        return _biased(torch.fft.irfft(mixed, n=self.nodes, dim=2), b)
+        return _add_bias(torch.fft.irfft(mixed, n=self.nodes, dim=2), b)
 
     def at(self, nodes: int) -> "Convolution":
         return dataclasses.replace(self, axis=self.axis.at(nodes))
@@ -221,7 +240,7 @@ class Convolution(AbstractKernel):
         return Orthonormal(multipliers=True) if self.unitary else Normal(1.0 / math.sqrt(fan_in))
 
 
-def _biased(functions: Float[Tensor, "batch tokens nodes outputs"], b: Tensor | None) -> Outgoing:
+def _add_bias(functions: Float[Tensor, "batch tokens nodes outputs"], b: Tensor | None) -> Outgoing:
     if b is not None:
         functions = functions + per_token(b).unsqueeze(-2)
     return functions.flatten(2)

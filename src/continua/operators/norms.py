@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from continua.core.shapes import Float, Points, Tensor
-from continua.operators.linear import per_token
-from continua.operators.operator import AbstractOperator, Context, NoTheta
-from continua.operators.parameters import Theta, bias, gain
+from continua.operators.kernels import per_token
+from continua.operators.operator import AbstractOperator, Context, NoTheta, Theta, bias, gain
 from continua.spaces import Axis, Cloud
 
 
@@ -60,7 +59,7 @@ class LayerNorm(AbstractNorm):
         return NormTheta(gain((channels,)), bias((channels,)) if self.biased else None)
 
     def bind(self, context: Context) -> "LayerNorm":
-        return dataclasses.replace(self, written=True) if context.twice else self
+        return dataclasses.replace(self, written=True) if context.second_order else self
 
     def normalise(self, theta: NormTheta, x: Points) -> Points:
         if self.axis is not None or self.written:
@@ -90,7 +89,7 @@ class RMSNorm(AbstractNorm):
         return NormTheta(gain((channels,)) if self.affine else None)
 
     def bind(self, context: Context) -> "RMSNorm":
-        return dataclasses.replace(self, written=True) if context.twice else self
+        return dataclasses.replace(self, written=True) if context.second_order else self
 
     def normalise(self, theta: NormTheta, x: Points) -> Points:
         if self.axis is not None or self.written:
@@ -159,15 +158,15 @@ class PreNorm(AbstractOperator):
         return PreNorm(self.norm.bind(context), self.inner.bind(context))
 
     def memory(self, theta: NormedTheta, cloud: Cloud) -> NormedMemory:
-        normalised = self._normalised(theta, cloud)
+        normalised = self._normalise(theta, cloud)
         return NormedMemory(self.inner.memory(theta.inner, normalised), cloud, normalised)
 
     def attend(self, theta: NormedTheta, queries: Cloud, memory: NormedMemory) -> Points:
         themselves = queries is memory.cloud
-        normalised = memory.normalised if themselves else self._normalised(theta, queries)
+        normalised = memory.normalised if themselves else self._normalise(theta, queries)
         return self.inner.attend(theta.inner, normalised, memory.inner)
 
-    def _normalised(self, theta: NormedTheta, cloud: Cloud) -> Cloud:
+    def _normalise(self, theta: NormedTheta, cloud: Cloud) -> Cloud:
         return cloud.at(self.norm.normalise(theta.norm, cloud.points))
 
 

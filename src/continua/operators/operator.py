@@ -1,13 +1,154 @@
-"""What every operator is: a pure map (theta, tokens) -> velocity at one depth."""
+"""What every operator is: a pure map (theta, tokens) -> velocity at one depth, theta a tree of tensors."""
 
 import abc
 import dataclasses
+import enum
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, final
 
+import torch
+
 from continua.core.seeds import branched
-from continua.core.shapes import Points
-from continua.operators.parameters import Theta
-from continua.spaces import Cloud
+from continua.core.shapes import Points, Tensor
+from continua.spaces import AbstractParameterSpace, Cloud, FlatSpace, SimplexSpace, StiefelSpace
+
+Theta = Any
+"""A named tuple (or plain tuple) of tensors, further tuples, and `None` where an operator goes without."""
+
+
+class AbstractLaw(abc.ABC):
+    """The law from which a parameter is drawn at initialisation."""
+
+    @abc.abstractmethod
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        """A tensor of this shape."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Normal(AbstractLaw):
+    """Independent normal entries of standard deviation `deviation`."""
+
+    deviation: float
+
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        return torch.randn(shape, generator=generator) * self.deviation
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Filled(AbstractLaw):
+    """Every entry equals `value`."""
+
+    value: float
+
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        return torch.full(shape, self.value)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Orthonormal(AbstractLaw):
+    """Matrices with orthonormal columns (rows where they are wide), evenly distributed over all such.
+
+    With `multipliers` the shape is (..., modes + 1, 2, out, in): unitary for each frequency, real for frequency zero.
+    """
+
+    multipliers: bool = False
+
+    def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        x = torch.randn(shape, generator=generator)
+        if self.multipliers:
+            x[..., 0, 1, :, :] = 0.0
+        return StiefelSpace(paired=self.multipliers).project(x)  # the polar factor of a Gaussian is evenly distributed
+
+
+class Role(enum.Enum):
+    """What a parameter is to its operator."""
+
+    PLAIN = "plain"
+    HEAD = "head"
+    """The first axis runs over the nodes of the head measure."""
+    HEAD_MASS = "head mass"
+    """The masses p_k of the heads themselves: not negative, summing to one."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """One parameter of an operator: its shape, the law of its initial value, and what its first axis means.
+
+    `space` is where it lives at each depth; `None` leaves it to the role and the shape, see `home`.
+    """
+
+    shape: tuple[int, ...]
+    law: AbstractLaw
+    role: Role = Role.PLAIN
+    space: AbstractParameterSpace | None = None
+
+    @property
+    def home(self) -> AbstractParameterSpace:
+        """Where the parameter lives: as it was told; else masses of heads on the simplex, others in Euclidean space."""
+        if self.space is not None:
+            return self.space
+        if self.role is Role.HEAD_MASS:
+            return SimplexSpace()
+        return FlatSpace(min(2, len(self.shape) - (self.role is Role.HEAD)))
+
+    @property
+    def numel(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+
+def gain(shape: tuple[int, ...]) -> Any:
+    """The `Spec` of a gain, one at initialisation."""
+    return Spec(shape, Filled(1.0))
+
+
+def bias(shape: tuple[int, ...], role: Role = Role.PLAIN) -> Any:
+    """The `Spec` of a bias, zero at initialisation."""
+    return Spec(shape, Filled(0.0), role)
+
+
+def head_masses(heads: int) -> Any:
+    """The `Spec` of the masses of heads, equal at initialisation."""
+    return Spec((heads,), Filled(1.0 / heads), Role.HEAD_MASS)
+
+
+def leaves(theta: Theta, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of theta with their dotted names; absent ones (`None`) are left out."""
+    if isinstance(theta, tuple):
+        names = getattr(theta, "_fields", None) or [str(i) for i in range(len(theta))]
+        for name, branch in zip(names, theta, strict=True):
+            yield from leaves(branch, f"{prefix}{name}.")
+    elif theta is not None:
+        yield prefix.removesuffix("."), theta
+
+
+def rebuild(template: Theta, values: Mapping[str, Any], prefix: str = "") -> Theta:
+    """Theta in the shape of `template`, its leaves taken by name from `values`."""
+    if isinstance(template, tuple):
+        names = getattr(template, "_fields", None) or [str(i) for i in range(len(template))]
+        branches = [rebuild(b, values, f"{prefix}{n}.") for n, b in zip(names, template, strict=True)]
+        return type(template)(*branches) if hasattr(template, "_fields") else tuple(branches)
+    return None if template is None else values[prefix.removesuffix(".")]
+
+
+def map_leaves(function: Callable[[Any], Any], theta: Theta) -> Theta:
+    """Theta with `function` applied to every leaf."""
+    return rebuild(theta, {name: function(leaf) for name, leaf in leaves(theta)})
+
+
+def draw_theta(spec: Theta, generator: torch.Generator | None = None) -> Theta:
+    """Initial values for every `Spec` of the tree."""
+    return map_leaves(lambda leaf: leaf.law.draw(leaf.shape, generator), spec)
+
+
+def count(spec: Theta) -> int:
+    """How many numbers theta holds at one depth."""
+    return sum(leaf.numel if isinstance(leaf, Spec) else leaf.numel() for _, leaf in leaves(spec))
 
 
 @final
@@ -18,14 +159,14 @@ class Context:
     - `cloud`: the tokens at depth 0 (their measure stays, their points move on);
     - `memory`: the cloud that cross-attention reads;
     - `seed`: where the randomness of this solve starts; `None` when nothing is random (evaluation);
-    - `twice`: second derivatives will be asked for;
+    - `second_order`: second derivatives will be asked for;
     - `source`: the cloud that answers below a `Cross`, which sets it.
     """
 
     cloud: Cloud
     memory: Cloud | None = None
     seed: int | None = None
-    twice: bool = False
+    second_order: bool = False
 
     source: Cloud | None = None
 

@@ -8,8 +8,7 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Points, Tensor
-from continua.operators.operator import AbstractOperator, Context
-from continua.operators.parameters import Spec, Theta, leaves, rebuild
+from continua.operators.operator import AbstractOperator, Context, Spec, Theta, leaves, rebuild
 from continua.spaces import AbstractParameterSpace, Cloud, FlatSpace, SpectralSpace
 
 
@@ -69,12 +68,12 @@ class SpectrallyNormed(AbstractOperator):
     def attend(self, theta: Theta, queries: Cloud, memory: Any) -> Points:
         return self.inner.attend(self.normalise_kernels(theta, queries.points.shape[-1]), queries, memory)
 
-    def normed(self, theta: Theta, width: int) -> Theta:
+    def normalise_kernels(self, theta: Theta, width: int) -> Theta:
         """Theta with its kernels scaled down to the limit."""
         specs: dict[str, Spec] = dict(leaves(self.inner.spec(width)))
-        return rebuild(theta, {name: self._scaled(leaf, specs[name].home) for name, leaf in leaves(theta)})
+        return rebuild(theta, {name: self._scale(leaf, specs[name].home) for name, leaf in leaves(theta)})
 
-    def _scaled(self, w: Tensor, space: AbstractParameterSpace) -> Tensor:
+    def _scale(self, w: Tensor, space: AbstractParameterSpace) -> Tensor:
         if not (isinstance(space, SpectralSpace) or space == FlatSpace(2)):
             return w
         matrices = operator_matrices(w, space)

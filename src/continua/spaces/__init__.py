@@ -1,12 +1,19 @@
 """Floor 0: quadrature rules, clouds of tokens, bases and manifolds - the spaces everything else is a function on."""
 
 from continua.spaces.axis import Axis, place
-from continua.spaces.bases import AbstractBasis, AbstractSmoothBasis, Chebyshev, Cosine, Legendre
-from continua.spaces.causal import AbstractCausalRule, BackwardRectangle, CausalTrapezoid
+from continua.spaces.bases import (
+    AbstractBasis,
+    AbstractSmoothBasis,
+    BSpline,
+    Chebyshev,
+    Cosine,
+    DampedBasis,
+    Fourier,
+    Legendre,
+)
 from continua.spaces.cloud import Cloud
-from continua.spaces.damped import DampedBasis
 from continua.spaces.manifolds import AbstractManifold, CentredSphere, Euclidean, Sphere
-from continua.spaces.measure import Measure
+from continua.spaces.measure import Measure, checked_samples
 from continua.spaces.parameter_spaces import (
     AbstractFlatSpace,
     AbstractParameterSpace,
@@ -14,8 +21,8 @@ from continua.spaces.parameter_spaces import (
     GeneratedSpace,
     SimplexSpace,
     SpectralSpace,
+    StiefelSpace,
 )
-from continua.spaces.positions import checked_samples
 from continua.spaces.quadrature import (
     AbstractNodalRule,
     AbstractRule,
@@ -23,15 +30,21 @@ from continua.spaces.quadrature import (
     GaussLegendre,
     MidpointRule,
 )
-from continua.spaces.samples import AbstractSampleRule, Counting, Trapezoid, Uniform
-from continua.spaces.splines import BSpline, Fourier
-from continua.spaces.stiefel import StiefelSpace
+from continua.spaces.samples import (
+    AbstractCausalRule,
+    AbstractSampleRule,
+    BackwardRectangle,
+    CausalTrapezoid,
+    Counting,
+    Trapezoid,
+    Uniform,
+)
 
 __all__ = [
     "AbstractBasis", "AbstractCausalRule", "AbstractFlatSpace", "AbstractManifold", "AbstractNodalRule",
     "AbstractParameterSpace", "AbstractRule", "AbstractSampleRule", "AbstractSmoothBasis", "Axis", "BSpline",
     "BackwardRectangle", "CausalTrapezoid", "CentredSphere", "Chebyshev", "ClenshawCurtis", "Cloud", "Cosine",
-    "Counting", "Damped", "Euclidean", "FlatSpace", "Fourier", "GaussLegendre", "GeneratedSpace", "Legendre",
-    "Measure", "Midpoint", "SimplexSpace", "SpectralSpace", "Sphere", "StiefelSpace", "Trapezoid", "Uniform",
-    "checked_samples", "placed",
+    "Counting", "DampedBasis", "Euclidean", "FlatSpace", "Fourier", "GaussLegendre", "GeneratedSpace", "Legendre",
+    "Measure", "MidpointRule", "SimplexSpace", "SpectralSpace", "Sphere", "StiefelSpace", "Trapezoid", "Uniform",
+    "checked_samples", "place",
 ]  # fmt: skip

@@ -82,7 +82,7 @@ def place(table: Tensor, like: Tensor) -> Tensor:
     """A table in the dtype and on the device of `like`; copies are kept, but for compiled code, which makes its own."""
     if torch.compiler.is_compiling():
         return table.to(like.device, like.dtype)
-    return _placed(_Same(table), like.dtype, like.device)
+    return _place(_Same(table), like.dtype, like.device)
 
 
 @final
@@ -114,5 +114,5 @@ def _tables(axis: Axis, basis: AbstractBasis) -> tuple[Tensor, Tensor]:
 
 @functools.lru_cache(maxsize=1024)
 @torch.inference_mode(False)
-def _placed(table: _Same, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _place(table: _Same, dtype: torch.dtype, device: torch.device) -> Tensor:
     return table.table.to(device, dtype)

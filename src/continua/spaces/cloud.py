@@ -22,7 +22,7 @@ class Cloud:
     - `points`: the states x_i; those of absent tokens are set to zero.
     - `mass`: the weights w_i >= 0; zero mass means that the token is absent (padding), `None` that each has mass 1.
     - `positions`: the times t_i, not decreasing along each sequence; `None` means the index.
-    - `present`: tokens that move, by default those with mass. Present without mass is a listener: it attends to the
+    - `present`: tokens that move, by default those with mass. Present without mass is a query: it attends to the
       others and nobody attends to it, as a query at a time that was never observed.
     - `own`: the mass a token has in its own causal row, where it differs from `mass` (`CausalTrapezoid`).
 
@@ -44,7 +44,7 @@ class Cloud:
         _check_points(points)
         measure = Measure.of(points.shape[:2], points, mass, positions, own, present)
         object.__setattr__(self, "measure", measure)
-        object.__setattr__(self, "points", _scrubbed(points, measure))
+        object.__setattr__(self, "points", _scrub(points, measure))
 
     @classmethod
     def on(cls, points: Points, measure: Measure) -> "Cloud":
@@ -58,7 +58,7 @@ class Cloud:
         return cloud
 
     @classmethod
-    def ragged(
+    def from_ragged(
         cls,
         sequences: Sequence[Float[Tensor, "_ width"]],
         mass: Sequence[Float[Tensor, " _"]] | None = None,
@@ -75,7 +75,7 @@ class Cloud:
         return cls(
             pad_sequence(list(sequences), batch_first=True),
             pad_sequence(weights, batch_first=True),
-            None if positions is None else torch.stack([_held(row, longest) for row in positions]),
+            None if positions is None else torch.stack([_pad_times(row, longest) for row in positions]),
             None if own is None else pad_sequence(list(own), batch_first=True),
         )
 
@@ -87,13 +87,13 @@ class Cloud:
         """This cloud elsewhere, or in another precision."""
         measure = self.measure
 
-        def moved(x: Tensor | None) -> Tensor | None:
+        def move(x: Tensor | None) -> Tensor | None:
             return None if x is None else x.to(device=device, dtype=dtype)
 
         own = None if measure.log_own is None else measure.log_own.exp()  # absent tokens: exp(ABSENT) = 0
         present = None if measure.present is None else measure.present.to(device=device)
         points = self.points.to(device=device, dtype=dtype)
-        return Cloud(points, moved(measure.mass), moved(measure.positions), moved(own), present)
+        return Cloud(points, move(measure.mass), move(measure.positions), move(own), present)
 
     def first(self, count: int) -> "Cloud":
         """The first sequences of the batch, on a measure of their own."""
@@ -105,16 +105,16 @@ class Cloud:
         )
         return Cloud(self.points[:count], mass, positions, own, present)
 
-    def with_listeners(
-        self, points: Float[Tensor, "batch asked width"], times: Float[Tensor, "batch asked"]
-    ) -> tuple["Cloud", Int[Tensor, "batch asked"]]:
-        """This cloud with listeners at `times`, in any order, merged in by time; and where they stand.
+    def with_queries(
+        self, points: Float[Tensor, "batch queries width"], times: Float[Tensor, "batch queries"]
+    ) -> tuple["Cloud", Int[Tensor, "batch queries"]]:
+        """This cloud with queries at `times`, in any order, merged in by time; and where they stand.
 
-        A listener comes after the tokens of its time, so a causal one sees them. Absent tokens move to the end. Without
-        positions, time is the index. Own masses are refused: a listener after a token would read the next time from
+        A query comes after the tokens of its time, so a causal one sees them. Absent tokens move to the end. Without
+        positions, time is the index. Own masses are refused: a query after a token would read the next time from
         that token's mass.
         """
-        _check_listeners(self, points, times)
+        _check_queries(self, points, times)
         index = torch.arange(self.points.shape[1], dtype=times.dtype, device=times.device)
         own_times = index.expand(self.points.shape[:2]) if self.positions is None else self.positions
         present = torch.ones_like(own_times, dtype=torch.bool) if self.present is None else self.present
@@ -156,7 +156,7 @@ def _check_points(points: Tensor) -> None:
         reject("points", tuple(points.shape), "the cloud is empty", cure)
 
 
-def _scrubbed(points: Tensor, measure: Measure) -> Tensor:
+def _scrub(points: Tensor, measure: Measure) -> Tensor:
     """Absent tokens are set to zero: 0 * nan = nan would let them be heard."""
     if measure.present is not None:
         points = points.masked_fill(~measure.present.unsqueeze(-1), 0.0)
@@ -168,10 +168,10 @@ def _scrubbed(points: Tensor, measure: Measure) -> Tensor:
     return points
 
 
-def _check_listeners(cloud: Cloud, points: Tensor, times: Tensor) -> None:
+def _check_queries(cloud: Cloud, points: Tensor, times: Tensor) -> None:
     batch, _, width = cloud.points.shape
     if times.ndim != 2 or times.shape[0] != batch or times.numel() == 0:
-        cure = f"Pass times of shape ({batch}, asked): as many for each sequence."
+        cure = f"Pass times of shape ({batch}, queries): as many for each sequence."
         reject("times", tuple(times.shape), f"there are {batch} sequences, each with times to ask at", cure)
     if points.shape != (*times.shape, width):
         cure = f"Pass points of shape {(*times.shape, width)}."
@@ -181,9 +181,9 @@ def _check_listeners(cloud: Cloud, points: Tensor, times: Tensor) -> None:
             why = f"the tokens are {cloud.points.dtype} on {cloud.points.device}"
             reject(name, f"{tensor.dtype} on {tensor.device}", why, f"Convert with {name}.to(cloud.points).")
     if not bool(torch.isfinite(times).all()):
-        reject("times", times.detach(), "a listener needs a finite time", "Ask at finite times only.")
+        reject("times", times.detach(), "a query needs a finite time", "Ask at finite times only.")
     if cloud.measure.log_own is not None:
-        why = "a listener after a token would read the next time from its mass"
+        why = "a query after a token would read the next time from its mass"
         reject("own", "given", why, "Use a rule without own masses, such as BackwardRectangle.")
 
 
@@ -209,6 +209,6 @@ def _check_rows(name: str, rows: Sequence[Tensor], sequences: Sequence[Tensor]) 
             reject(f"{name}[{i}]", tuple(row.shape), why, "Pass one number a token.")
 
 
-def _held(row: Tensor, length: int) -> Tensor:
+def _pad_times(row: Tensor, length: int) -> Tensor:
     """The row, its last entry repeated up to `length`: a time that is in order and in range."""
     return torch.cat([row, row[-1:].expand(length - len(row))])

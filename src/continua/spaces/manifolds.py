@@ -130,12 +130,12 @@ class CentredSphere(AbstractManifold):
         return f"mean(x) = 0 and |x| = {'sqrt(width)' if self.radius is None else format(self.radius, '.6g')}"
 
     def project(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        return self._radius(x) * _direction(_centred(x))
+        return self._radius(x) * _direction(_centre(x))
 
     def tangent(
         self, x: Float[Tensor, "*batch width"], v: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
-        return _orthogonal(_direction(_centred(x)), v - v.mean(dim=-1, keepdim=True))
+        return _orthogonal(_direction(_centre(x)), v - v.mean(dim=-1, keepdim=True))
 
     def defect(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, ""]:
         off_plane = math.sqrt(x.shape[-1]) * x.mean(dim=-1).abs()
@@ -156,7 +156,7 @@ def _direction(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"
     return x / torch.where(norm <= math.sqrt(torch.finfo(x.dtype).tiny), math.inf, norm)
 
 
-def _centred(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+def _centre(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
     """`x - mean(x)`, and exactly 0 where nothing but the rounding of the mean is left."""
     centred = x - x.mean(dim=-1, keepdim=True)
     rounding = 8.0 * torch.finfo(x.dtype).eps * x.detach().abs().amax(dim=-1, keepdim=True)

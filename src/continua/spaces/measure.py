@@ -7,7 +7,62 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Mass, Positions, Tensor
-from continua.spaces.positions import check_times
+
+
+def checked_samples(positions: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Times and mask: absent tokens repeat their row's last present time, or have time 0 in an empty row.
+
+    Raises `ValueError` unless positions are floating, two-dimensional, finite and non-decreasing where
+    present, and absent tokens come last. Shapes are open in the signature, as they are checked here.
+    """
+    seen = _checked_form(positions, present)
+    if positions.shape[1] == 0:
+        return positions, seen
+    last = (seen.sum(dim=1, keepdim=True) - 1).clamp_min(0)
+    times = torch.where(seen, positions, torch.where(seen, positions, 0.0).gather(1, last))
+    torn = ~seen[:, :-1] & seen[:, 1:]
+    if bool(torn.any()):
+        row, token = torn.nonzero()[0].tolist()
+        cure = "Move the absent tokens to the end of their row."
+        reject(f"present[{row}, {token}]", False, "an absent token comes before a present one", cure)
+    check_times(positions, seen)
+    return times, seen
+
+
+def check_times(positions: Tensor, present: Tensor | None = None) -> None:
+    """Rejects times of present tokens that are not finite, or that decrease along a sequence."""
+    heard = torch.ones_like(positions, dtype=torch.bool) if present is None else present
+    lost = heard & ~torch.isfinite(positions)
+    if bool(lost.any()):
+        row, token = lost.nonzero()[0].tolist()
+        why, cure = "a present token needs a finite time", "Drop the token, or mark it absent (zero mass)."
+        reject(f"positions[{row}, {token}]", positions[row, token].item(), why, cure)
+    running = torch.where(heard, positions, -torch.inf).cummax(-1).values
+    falls = (heard & (positions < running)).nonzero()
+    if falls.numel() > 0:
+        row, token = falls[0].tolist()
+        why = f"it comes after a token at {running[row, token].item()}, and times may not decrease"
+        cure = (
+            "Sort the tokens of each sequence by time, with their points: positions.argsort(dim=-1, stable=True); "
+            "if these are padding, mark them false in present."
+        )
+        reject(f"positions[{row}, {token}]", positions[row, token].item(), why, cure)
+
+
+def _checked_form(positions: Tensor, present: Tensor | None) -> Tensor:
+    if not positions.is_floating_point():
+        reject("positions", positions.dtype, "it is not a floating dtype", "Use positions.to(torch.float32).")
+    if positions.ndim != 2:
+        cure = "Use positions[None] for one sequence."
+        reject("positions.shape", tuple(positions.shape), "it is not (batch, tokens)", cure)
+    if present is None:
+        return torch.ones_like(positions, dtype=torch.bool)
+    if present.dtype != torch.bool:
+        reject("present", present.dtype, "it is not a mask", "Use present.bool().")
+    if present.shape != positions.shape:
+        cure = f"Give present the shape of positions, {tuple(positions.shape)}."
+        reject("present.shape", tuple(present.shape), "it does not fit the positions", cure)
+    return present
 
 
 @final
@@ -24,7 +79,7 @@ class Measure:
     mass: Mass | None
     positions: Positions | None
     present: Bool[Tensor, "batch tokens"] | None
-    """Tokens that move; `None` when all do. Present without mass is a listener: it attends and is not attended to."""
+    """Tokens that move; `None` when all do. Present without mass is a query: it attends and is not attended to."""
     heavy: Bool[Tensor, "batch tokens"] | None
     """Tokens with mass; `None` when all have."""
     log_mass: Mass | None
@@ -34,9 +89,9 @@ class Measure:
     tied: bool
     """Some token with mass has the time of a present one before it: the two see each other."""
     suffix: bool
-    """Tokens without mass, if any, come after all others, and none of them listens."""
+    """Tokens without mass, if any, come after all others, and none of them is a query."""
     early: bool
-    """Some listener stands before every token with mass: its causal row is empty."""
+    """Some query stands before every token with mass: its causal row is empty."""
 
     @classmethod
     def of(
@@ -62,10 +117,10 @@ class Measure:
         present = heavy if present is None else _checked_present(present, heavy, size)
         if positions is not None:
             check_times(positions, present)
-        listening = heavy is not None and _listening(present, heavy)
-        if listening and own is not None:
+        querying = heavy is not None and _has_queries(present, heavy)
+        if querying and own is not None:
             cure = "Use a rule without own masses, such as BackwardRectangle."
-            reject("own", "given", "listeners have no mass in their own row", cure)
+            reject("own", "given", "queries have no mass in their own row", cure)
         even = mass is None or _even(mass, heavy)
         needed = heavy is not None or not even or own is not None
         log_mass = None if mass is None or not needed else _log(mass)
@@ -78,9 +133,9 @@ class Measure:
             log_mass=log_mass,
             log_own=None if own is None else _log(own),
             even=even and own is None,
-            tied=positions is not None and _tied(positions, present, heavy),
-            suffix=heavy is None or (not listening and bool((heavy[:, 1:] <= heavy[:, :-1]).all())),
-            early=listening and _early(present, heavy, positions),
+            tied=positions is not None and _has_ties(positions, present, heavy),
+            suffix=heavy is None or (not querying and bool((heavy[:, 1:] <= heavy[:, :-1]).all())),
+            early=querying and _has_early_queries(present, heavy, positions),
         )
 
     @property
@@ -168,20 +223,20 @@ def _even(mass: Tensor, heavy: Tensor | None) -> bool:
     return bool((same if heavy is None else same | ~heavy).all())
 
 
-def _listening(present: Tensor | None, heavy: Tensor) -> bool:
+def _has_queries(present: Tensor | None, heavy: Tensor) -> bool:
     return present is None or bool((present & ~heavy).any())
 
 
-def _tied(positions: Tensor, present: Tensor | None, heavy: Tensor | None) -> bool:
+def _has_ties(positions: Tensor, present: Tensor | None, heavy: Tensor | None) -> bool:
     latest = (positions if present is None else torch.where(present, positions, -torch.inf)).cummax(-1).values
     same = positions[:, 1:] == latest[:, :-1]
     return bool((same if heavy is None else same & heavy[:, 1:]).any())
 
 
-def _early(present: Tensor | None, heavy: Tensor | None, positions: Tensor | None) -> bool:
+def _has_early_queries(present: Tensor | None, heavy: Tensor | None, positions: Tensor | None) -> bool:
     assert heavy is not None
     if positions is None:
         positions = torch.arange(heavy.shape[1], dtype=torch.float64, device=heavy.device).expand(heavy.shape)
     first = torch.where(heavy, positions, torch.inf).amin(-1, keepdim=True)
-    listens = ~heavy if present is None else present & ~heavy
-    return bool((listens & (positions < first)).any())
+    asks = ~heavy if present is None else present & ~heavy
+    return bool((asks & (positions < first)).any())

@@ -18,7 +18,7 @@ def costate_section(
 ) -> Section | None:
     """H(z), |a(z)| and |dH/dtheta(z)|, and the conditions of optimality as numbers; nothing for projected flows.
 
-    With `asks` the targets stand at `batch.positions`, and the listeners there have costates as all tokens do.
+    With `asks` the targets stand at `batch.positions`, and the queries there have costates as all tokens do.
     """
     model = sitter.model
     if isinstance(model.solver, Solver) and manifold_of(model.solver.method) is not None:
@@ -39,7 +39,7 @@ def costate_section(
 
 
 def _asked(model: ContinuousTransformer, batch: Batch) -> tuple[ContinuousTransformer, Batch]:
-    """The same problem without questions: the cloud with its listeners, and targets that count at these alone."""
+    """The same problem without questions: the cloud with its queries, and targets that count at these alone."""
     assert batch.positions is not None and batch.targets is not None
     with torch.no_grad():
         cloud, where = model.embedding.ask(batch.positions, *batch.inputs)

@@ -46,7 +46,7 @@ def at(points: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
 
 
 def others(where: torch.Tensor, tokens: int) -> torch.Tensor:
-    """The places of the tokens that are no listeners, in order."""
+    """The places of the tokens that are no queries, in order."""
     free = torch.ones(where.shape[0], tokens, dtype=torch.bool).scatter(1, where, False)
     return torch.stack([row.nonzero()[:, 0] for row in free])
 
@@ -62,7 +62,7 @@ TIMES = torch.tensor([[9.0, 0.5, 2.0], [1.9, 0.2, 1.9]], dtype=torch.float64)
 @each_causality
 @pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
 @pytest.mark.parametrize("integral", [{}, {"integral": Subset(3)}], ids=["exact", "subset"])
-def test_a_listener_changes_nothing_for_the_others(causal, tied, integral):
+def test_a_query_changes_nothing_for_the_others(causal, tied, integral):
     cloud, flow = observed(tied), flow_of(causal, **integral)
     wider, where = cloud.with_queries(draw(2, 3, WIDTH, seed=3), TIMES)
     alone, heard = solved(flow, cloud), solved(flow, wider)
@@ -72,7 +72,7 @@ def test_a_listener_changes_nothing_for_the_others(causal, tied, integral):
 
 
 @each_causality
-def test_a_listener_does_not_change_the_grid(causal):
+def test_a_query_does_not_change_the_grid(causal):
     cloud, flow = observed(), flow_of(causal)
     wider, _ = cloud.with_queries(100.0 * draw(2, 3, WIDTH, seed=3), TIMES)
     grids = [solved(flow, c, Adaptive(1e-6, 1e-6)).stats.grid for c in (cloud, wider)]
@@ -82,7 +82,7 @@ def test_a_listener_does_not_change_the_grid(causal):
 
 @each_causality
 @pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
-def test_listeners_do_not_see_each_other(causal, tied):
+def test_queries_do_not_see_each_other(causal, tied):
     cloud, flow, states = observed(tied), flow_of(causal), draw(2, 3, WIDTH, seed=3)
     wider, where = cloud.with_queries(states, TIMES)
     together = at(solved(flow, wider).points, where)
@@ -98,7 +98,7 @@ def attention(cloud: Cloud, causal: bool, **options) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("integral", [{}, {"integral": Subset(3)}], ids=["exact", "subset"])
-def test_a_causal_listener_before_every_token_sees_the_empty_measure(integral):
+def test_a_causal_query_before_every_token_sees_the_empty_measure(integral):
     cloud = observed()
     wider, where = cloud.with_queries(draw(2, 3, WIDTH, seed=3), TIMES)
     found = at(attention(wider, True, **integral), where)
@@ -108,20 +108,20 @@ def test_a_causal_listener_before_every_token_sees_the_empty_measure(integral):
     assert bool((at(attention(wider, False, **integral), where) != 0).all())
 
 
-def test_a_causal_listener_sees_the_tokens_of_its_time_and_none_later():
+def test_a_causal_query_sees_the_tokens_of_its_time_and_none_later():
     cloud = observed()
     assert cloud.positions is not None
     points = cloud.points.clone().requires_grad_()
     movable = Cloud(points, cloud.mass, cloud.positions)
     wider, where = movable.with_queries(draw(2, 1, WIDTH, seed=3), cloud.positions[:, 2:3])
-    assert not wider.measure.tied, "a listener after the token of its time leaves the fused path open"
+    assert not wider.measure.tied, "a query after the token of its time leaves the fused path open"
     (g,) = torch.autograd.grad(at(attention(wider, True), where).sum(), points)
     seen = (g != 0).any(-1)
     assert bool(seen[:, :3].all()) and not bool(seen[:, 3:].any())
 
 
 @each_causality
-def test_a_listener_at_a_tokens_state_and_time_answers_like_it(causal):
+def test_a_query_at_a_tokens_state_and_time_answers_like_it(causal):
     """Not causal, a token and its double see the same measure; causal, where times are not tied."""
     cloud = observed()
     assert cloud.positions is not None
@@ -153,7 +153,7 @@ def test_without_positions_time_is_the_index():
     assert wider.present is None and wider.measure.early and not wider.measure.suffix
 
 
-def test_a_mask_that_repeats_the_masses_makes_no_listener():
+def test_a_mask_that_repeats_the_masses_makes_no_query():
     mass = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64)
     times = torch.tensor([[1.0, 2.0, 2.0]], dtype=torch.float64)
     own = torch.tensor([[0.5, 0.5, 0.0]], dtype=torch.float64)
@@ -183,7 +183,7 @@ def test_own_masses_are_refused():
     cloud = Cloud(draw(1, 3, WIDTH), rule.mass(times), times, rule.own(times))
     with pytest.raises(ValueError, match="next time"):
         cloud.with_queries(draw(1, 1, WIDTH), times[:, :1])
-    with pytest.raises(ValueError, match="listeners have no mass"):
+    with pytest.raises(ValueError, match="queries have no mass"):
         mass = rule.mass(times) * torch.tensor([1.0, 1.0, 0.0])
         own = rule.own(times) * torch.tensor([1.0, 1.0, 0.0])
         Cloud(draw(1, 3, WIDTH), mass, times, own, present=torch.ones(1, 3, dtype=torch.bool))

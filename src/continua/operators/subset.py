@@ -1,16 +1,26 @@
-"""The token integral over a random subset of the tokens."""
+"""The token integral over a random subset of the tokens, and its unbiased form by randomised telescoping."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 
 from continua.core.errors import reject
+from continua.core.seeds import branched
 from continua.core.shapes import Bool, Float, Tensor
-from continua.operators.estimators.draws import AbstractDraw, Independent
-from continua.operators.estimators.nodes import Count, Nodes, check_count, nodes_for, tokens_of
 from continua.operators.integral import AbstractTokenIntegral, Exact, Means, Memory, Queries, check_own, visible
+from continua.operators.nodes import (
+    AbstractDraw,
+    Count,
+    Independent,
+    Nodes,
+    check_count,
+    draw_level,
+    last_level,
+    nodes_for,
+    tokens_of,
+)
 from continua.operators.operator import Context
 from continua.spaces import Measure
 
@@ -24,7 +34,7 @@ class Subset(AbstractTokenIntegral):
     """y_i = sum_s u_s e^{beta <q_i, k_s>} v_s / sum_s u_s e^{beta <q_i, k_s>} over m nodes s, u_s = w_s / (m pi_s).
 
     Numerator and normaliser are unbiased, their quotient is not: the bias is O(1/m) (docs/mathematics.md, section 6).
-    A causal row always holds its own token, with its own mass, beside the earlier nodes; a listener that sees no node
+    A causal row always holds its own token, with its own mass, beside the earlier nodes; a query that sees no node
     gets the mean of the empty measure, zero. Nodes are drawn with replacement when the flow is bound, and stay for the
     solve. With m >= T, the tokens with mass in the longest sequence, the integral is taken exactly.
 
@@ -99,7 +109,7 @@ def in_blocks(means: Callable[[slice], Tensor], queries: int) -> Tensor:
 
 
 def _heavy(asked: Measure, seen: Tensor) -> Tensor:
-    """Whether a row holds its own token: a listener does not."""
+    """Whether a row holds its own token: a query without mass does not."""
     return torch.ones_like(seen[..., :1]) if asked.heavy is None else asked.heavy[:, None, :, None]
 
 
@@ -122,3 +132,65 @@ def _weights(logits: Tensor, seen: Tensor) -> Tensor:
     alone = ~seen.any(-1, keepdim=True)
     alpha = torch.softmax(logits.masked_fill(~(seen | alone), -torch.inf), -1)
     return alpha.masked_fill(alone, 0.0)
+
+
+class Level(NamedTuple):
+    """One drawn term of the telescoping sum."""
+
+    nodes: Nodes
+    """The 2^l m nodes."""
+    m: int
+    probability: float
+    exact: bool
+    """The finer side is the exact integral."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Debiased(AbstractTokenIntegral):
+    """y = y_m + Delta_l / P(l) with one level l drawn at random: an unbiased attention output.
+
+    y_m is the subset estimate over m nodes, Delta_l = y_{2^l m} - (y' + y'')/2 the gain of 2^l m nodes over their two
+    halves, and the last level has the exact integral on its finer side: sum_l E Delta_l = exact - E y_m. C.-H. Rhee and
+    P. W. Glynn, Unbiased estimation with square root convergence for SDE models, Oper. Res. 63 (2015). The exact term
+    costs O(T^2) and comes with probability ~ (m/T)^1.5. One level serves all sequences of a solve, each with nodes of
+    its own. With m >= T the integral is taken exactly.
+
+    Unbiased is the output of one attention. A loss behind a nonlinear flow is biased all the same: that is what
+    `continua.control.DebiasedObjective` is for. In evaluation, without a seed, it is one fixed draw.
+    """
+
+    m: Count
+    level: Level | None = dataclasses.field(default=None, compare=False, repr=False)
+    materialised: bool = False
+    """The exact term is twice differentiable; set by `bind`."""
+
+    def __post_init__(self) -> None:
+        check_count("m", self.m)
+
+    def bind(self, context: Context) -> AbstractTokenIntegral:
+        cloud = context.offering
+        tokens = tokens_of(cloud.measure)
+        m = nodes_for(self.m, tokens)
+        if m >= tokens:
+            return Exact().bind(context)
+        last = last_level(m, tokens)
+        drawn, probability = draw_level(last, branched(context.seed or 0, 0))
+        seed = None if context.seed is None else branched(context.seed, 1)
+        nodes = Independent().nodes(cloud.measure, cloud.points, m * 2**drawn, seed)
+        level = Level(nodes, m, probability, drawn == last)
+        return dataclasses.replace(self, level=level, materialised=context.second_order)
+
+    def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
+        if self.level is None:
+            reject("level", None, "the estimate was not bound", "Bind the operator: operator.bind(Context(cloud)).")
+        nodes, m, probability, exact = self.level
+        size = nodes.chosen.shape[1]
+
+        def over(start: int, stop: int) -> Means:
+            return subset_means(q, asked, memory, beta, causal, nodes.part(start, stop))
+
+        whole = Exact(self.materialised)
+        fine = whole.means(q, asked, memory, beta, causal) if exact else over(0, size)
+        gain = fine - 0.5 * (over(0, size // 2) + over(size // 2, size))
+        return over(0, m) + gain / probability

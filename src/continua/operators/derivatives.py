@@ -9,12 +9,14 @@ arXiv 2605.11059, Lemmas 10 and 11).
 
 import dataclasses
 import math
-from typing import final
+from typing import NamedTuple, TypeAlias, final
 
 import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
+from continua.operators.attention import Attention, AttentionTheta
+from continua.operators.kernels import Dense
 from continua.spaces import Cloud
 
 
@@ -31,25 +33,25 @@ class Tilted:
     @property
     def weights(self) -> Float[Tensor, "batch queries tokens"]:
         """alpha_j = w_j e^{beta <q, P x_j>} / Z."""
-        logits = self.beta * self.queries @ self._drawn.mT
+        logits = self.beta * self.queries @ self._inside.mT
         log_mass = self.cloud.measure.log_mass
         return torch.softmax(logits if log_mass is None else logits + log_mass[:, None, :], -1)
 
     @property
     def mean(self) -> Float[Tensor, "batch queries width"]:
         """Gamma(q, mu)."""
-        return self.weights @ self._drawn
+        return self.weights @ self._inside
 
     @property
     def slope(self) -> Float[Tensor, "batch queries width width"]:
         """D_q Gamma = beta Cov, of norm at most beta R^2."""
-        away = self._drawn[:, None] - self.mean[:, :, None]  # (batch queries tokens width)
+        away = self._inside[:, None] - self.mean[:, :, None]  # (batch queries tokens width)
         return self.beta * torch.einsum("bqt,bqti,bqtj->bqij", self.weights, away, away)
 
     def lions(self, v: Float[Tensor, "batch asked width"]) -> Float[Tensor, "batch queries asked width width"]:
         """d_mu Gamma(q, mu)(v) at any points v: how Gamma changes when mass at v moves, for each unit of mass."""
         drawn = radial(v, self.radius)
-        top = self.beta * self.queries @ self._drawn.mT
+        top = self.beta * self.queries @ self._inside.mT
         mass = self.cloud.measure.weights()
         shift = top.amax(-1, keepdim=True)
         rises = (top - shift).exp()
@@ -61,7 +63,7 @@ class Tilted:
         return density[..., None, None] * core @ radial_slope(v, self.radius)[:, None]
 
     @property
-    def _drawn(self) -> Points:
+    def _inside(self) -> Points:
         return radial(self.cloud.points, self.radius)
 
 
@@ -92,3 +94,67 @@ def wasserstein_bound(beta: float, radius: float, query: float, p: float = math.
         reject("p", p, "a Wasserstein distance has p >= 1", "Pass p=2.0, or math.inf.")
     tilt = 2.0 * beta * radius * query
     return (1.0 + tilt) * math.exp(tilt / p)
+
+
+_InHeads: TypeAlias = Float[Tensor, "batch heads key tokens"]
+"""Tokens in the space of each head, one a column."""
+
+
+class Pullback(NamedTuple):
+    """What a costate becomes: `points` = Psi, the slope of the adjoint, and `theta` = the gradient map of each head."""
+
+    points: Points
+    theta: AttentionTheta
+
+
+def pullback(operator: Attention, theta: AttentionTheta, cloud: Cloud, costate: Points) -> Pullback:
+    """Psi(x, p, gamma, nu) and the gradient map of A(x, mu, nu), for tokens of equal mass.
+
+        Psi_j = [d_x A]^T p_j + int [d_mu A(x')(x_j)]^T p' dgamma(x', p')
+
+    with p the costate for each unit of mass (N times the cotangent). In the space of each head, a = Qx, b = Kx, y = Vx,
+    e = Op, alpha the attention and w_ij = alpha_ij <e_i, y_j - sum_l alpha_il y_l>,
+
+        Psi_j = sum_k p_k ( Q^T beta sum_i w_ji b_i + K^T beta sum_i w_ij a_i + V^T sum_i alpha_ij e_i )
+
+    The gradient of head k is that of its own term, its mass p_k left out, and a mean over tokens: g_O = (V u) p^T,
+    g_V = (O p) u^T, g_K = (Q x) q^T, g_Q = (K q) x^T with u = Gamma, q = beta Cov V^T O p (docs/mathematics.md, section
+    8). Equal to autograd through `operator.velocity`. Parameters may have a batch axis, one set a sequence.
+    """
+    _check(operator, theta, cloud)
+    beta, x, tokens = operator.inverse_temperature, cloud.points, cloud.points.shape[1]
+    a, b, y, e = _in_heads(theta.q, x), _in_heads(theta.k, x), _in_heads(theta.v, x), _in_heads(theta.o, costate)
+    alpha = torch.softmax((beta * a).mT @ b, -1)  # (batch heads queries tokens)
+    mean = y @ alpha.mT
+    w = beta * alpha * (e.mT @ y - (e * mean).sum(-2).unsqueeze(-1))
+    slopes = (b @ w.mT, a @ w, e @ alpha)  # of a, b and y
+    points = sum((_from_heads(s, t, theta.p) for s, t in zip(slopes, theta[:3], strict=True)), torch.zeros_like(x))
+    pairs = zip((*slopes, mean), (x, x, x, costate), strict=True)
+    return Pullback(points, AttentionTheta(*(_outer(s, z) / tokens for s, z in pairs)))
+
+
+def _in_heads(w: Float[Tensor, "*batched heads key width"], x: Points) -> _InHeads:
+    """W x of every head, transposed: one product for all heads, and no copy of the tokens for each."""
+    return (w.flatten(-3, -2) @ x.mT).unflatten(1, (w.shape[-3], -1))
+
+
+def _from_heads(
+    s: _InHeads, w: Float[Tensor, "*batched heads key width"], p: Float[Tensor, "*batched heads"] | None
+) -> Points:
+    """sum_k p_k W_k^T s_k."""
+    s = s if p is None else s * p[..., None, None]
+    return s.flatten(1, 2).mT @ w.flatten(-3, -2)
+
+
+def _outer(s: _InHeads, x: Points) -> Float[Tensor, "batch heads key width"]:
+    """sum_i s_i x_i^T of every head."""
+    return (s.flatten(1, 2) @ x).unflatten(1, (s.shape[1], -1))
+
+
+def _check(operator: Attention, theta: AttentionTheta, cloud: Cloud) -> None:
+    plain = operator.kernel == Dense() and operator.rotary is None and not operator.causal
+    if not plain or any(b is not None for b in (theta.bq, theta.bk, theta.bv, theta.bo)):
+        cure = "Differentiate with autograd, or use Attention(heads, key, biased=False)."
+        reject("operator", operator, "the closed form is for plain attention without biases", cure)
+    if cloud.measure.log_mass is not None or cloud.measure.log_own is not None:
+        reject("cloud", "masses differ", "the closed form is for tokens of equal mass", "Use autograd.")

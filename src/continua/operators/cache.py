@@ -36,7 +36,7 @@ class KVCache:
         self._kept = []
         self.begin()
 
-    def joined(self, memory: Memory) -> Memory:
+    def append(self, memory: Memory) -> Memory:
         """The memory of all tokens so far, those of `memory` last; it is kept in place of what was kept here."""
         if self._place == len(self._kept):
             self._kept.append(memory)
@@ -69,7 +69,7 @@ class CachedIntegral(AbstractTokenIntegral):
 
     past: KVCache
 
-    def bind(self, context: Context) -> "Remembered":
+    def bind(self, context: Context) -> "CachedIntegral":
         measure = context.cloud.measure
         if measure.positions is None or measure.mass is not None:
             cure = "Pass Cloud(points, positions=...), the positions increasing from piece to piece."
@@ -80,7 +80,7 @@ class CachedIntegral(AbstractTokenIntegral):
         if not causal:
             cure = "Build it with Attention(..., causal=True)."
             reject("operator", "attention", "its earlier tokens would have to see later ones", cure)
-        joined = self.past.joined(memory)
+        joined = self.past.append(memory)
         newest = q.shape[2] == 1  # sees all tokens there are, which the fused kernel need not be told
         return Exact().means(q, asked, joined, beta, causal=not newest)
 

@@ -7,11 +7,19 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
-from continua.operators.estimators.draws import AbstractDraw, Independent
-from continua.operators.estimators.nodes import Count, Nodes, check_count, nodes_at, nodes_for, tokens_of
-from continua.operators.estimators.subset import Subset, bound_nodes, in_blocks, softmax_means, subset_means
 from continua.operators.integral import AbstractTokenIntegral, Exact, Means, Memory, Queries
+from continua.operators.nodes import (
+    AbstractDraw,
+    Count,
+    Independent,
+    Nodes,
+    check_count,
+    nodes_at,
+    nodes_for,
+    tokens_of,
+)
 from continua.operators.operator import Context
+from continua.operators.subset import Subset, bound_nodes, in_blocks, softmax_means, subset_means
 from continua.spaces import Measure
 
 
@@ -47,7 +55,7 @@ class Nystrom(AbstractTokenIntegral):
             return Exact().bind(context)
         middles = (torch.arange(m, dtype=torch.float64) + 0.5) / m
         nodes = nodes_at(middles.unsqueeze(0), cloud.measure, cloud.points)
-        return dataclasses.replace(self, nodes=nodes, materialised=context.twice)
+        return dataclasses.replace(self, nodes=nodes, materialised=context.second_order)
 
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
         assert not causal, "Attention refuses it"
