@@ -79,7 +79,7 @@ def test_the_telescope_sums_to_the_exact_objective(monkeypatch, unchecked):
     for seed in range(40):
         total = 0.0
         for level, probability in ((1, 0.7), (2, 0.3)):
-            monkeypatch.setattr("continua.control.debiased.drawn_level", lambda *_, x=(level, probability): x)
+            monkeypatch.setattr("continua.control.debiased.draw_level", lambda *_, x=(level, probability): x)
             sampled = DebiasedObjective(objective, 2, 2)(model, cloud, torch.Generator().manual_seed(seed))
             total += probability * sampled.item()
         sums.append(total - exact.item())
