@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from continua.fields import Constant, Expansion, PiecewiseConstant
-from continua.model import BoundFlow, Flow, Part
+from continua.model import Flow, FlowVectorField, Part
 from continua.operators import Attention, Cross, Damping, Dropout, FeedForward, LayerNorm, PreNorm, RMSNorm
 from continua.solve import AbstractBound, AbstractMethod, LieTrotter, Projected, State, Strang
 from continua.spaces import Chebyshev, Cloud
@@ -239,7 +239,7 @@ class Inputs:
     def tensors(self) -> list[Tensor]:
         return [x for x in (self.points, self.mass, self.memory) if x is not None]
 
-    def bind(self, flow: Flow, seed: int = 5, rates: Sequence = (), second_order: bool = False) -> BoundFlow:
+    def bind(self, flow: Flow, seed: int = 5, rates: Sequence = (), second_order: bool = False) -> FlowVectorField:
         cloud = Cloud(self.points, self.mass)
         memory = None if self.memory is None else Cloud(self.memory)
         return flow.bind(cloud, torch.Generator().manual_seed(seed), memory, rates, second_order)

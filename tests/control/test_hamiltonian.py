@@ -23,12 +23,12 @@ from continua.control import (
 )
 from continua.fields import Constant, Expansion
 from continua.model import (
+    CloudEmbedding,
     ContinuousTransformer,
-    Embedded,
     Flow,
     Layers,
     MeanReadout,
-    Normalised,
+    NormReadout,
     Part,
     VectorEmbedding,
     encoder_decoder,
@@ -233,7 +233,7 @@ def translator():
     """An encoder-decoder in float64, a source and a target."""
     torch.manual_seed(0)
     both = (Layers(1, 4, 2, 8), Layers(1, 4, 2, 8))
-    model = encoder_decoder(both, (Embedded(4), Embedded(4)), Normalised(4)).double().eval()
+    model = encoder_decoder(both, (CloudEmbedding(4), CloudEmbedding(4)), NormReadout(4)).double().eval()
     source, target = (Cloud(torch.randn(2, tokens, 4, dtype=torch.float64)) for tokens in (3, 2))
     return model, source, target
 
@@ -241,7 +241,7 @@ def translator():
 def test_a_decoder_is_reported_on_its_memory(unchecked):
     model, source, target = translator()
     targets, objective = torch.zeros(2, 2, 4, dtype=torch.float64), Objective(MeanSquaredError())
-    memory = model.remember(source)
+    memory = model.encode(source)
     whole = objective(model, Batch(((source,), (target,)), targets))
     whole.total.backward()
     path = extremal(model.decoder, Batch((target,), targets), objective, memory=memory)

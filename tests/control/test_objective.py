@@ -24,7 +24,7 @@ from continua.control import (
     Sobolev,
 )
 from continua.fields import Constant
-from continua.model import ContinuousTransformer, Embedded, Flow, Layers, Normalised, Part, encoder_decoder
+from continua.model import CloudEmbedding, ContinuousTransformer, Flow, Layers, NormReadout, Part, encoder_decoder
 from continua.operators import Context, Damping, LayerNorm, Unnormalised
 from continua.solve import Adaptive, DormandPrince, Fixed, LieTrotter, PerSequence, Solver, State
 from continua.spaces import Axis, Cloud, Trapezoid
@@ -37,7 +37,7 @@ def damped(method=DormandPrince(), steps: int = 8) -> ContinuousTransformer:
     """dx/dz = -gamma x: x(z) = x e^(-gamma z), df/dx = -gamma I."""
     flow = Flow([Part(Damping(GAMMA), Constant(Damping(GAMMA).spec(3)))])
     return ContinuousTransformer(
-        Embedded(3), flow, Normalised(3, Unnormalised()), Solver(method, Fixed(steps))
+        CloudEmbedding(3), flow, NormReadout(3, Unnormalised()), Solver(method, Fixed(steps))
     ).double()
 
 
@@ -156,7 +156,7 @@ def test_a_short_sequence_has_no_differences_of_its_length_and_above():
 
 def translator():
     both = (Layers(1, 4, 2, 8), Layers(1, 4, 2, 8))
-    return encoder_decoder(both, (Embedded(4), Embedded(4)), Normalised(4)).double().eval()
+    return encoder_decoder(both, (CloudEmbedding(4), CloudEmbedding(4)), NormReadout(4)).double().eval()
 
 
 def test_two_solves_pay_together():
@@ -167,7 +167,7 @@ def test_two_solves_pay_together():
     terms = objective(model, Batch(((source,), (target,)), torch.zeros(2, 2, 4, dtype=torch.float64)))
     torch.testing.assert_close(terms.output, model((source,), (target,)))
     bare = model.decoder.solve(
-        target, memory=model.remember(source), rates=[KineticEnergy().bind(_setting(model, target), 0)]
+        target, memory=model.encode(source), rates=[KineticEnergy().bind(_setting(model, target), 0)]
     )
     assert terms.running["kinetic_energy"] > bare.state.costs[0].mean() > 0
     terms.total.backward()

@@ -6,6 +6,7 @@ import inspect
 import pytest
 import torch
 
+from continua.core.arguments import arguments_of
 from continua import fields
 from continua.fields import AbstractField, Constant, ContinuousHeads, Expansion, PiecewiseConstant
 from continua.operators import Attention, Context, Damping, FeedForward, LayerNorm, PreNorm, Role, Sum, leaves
@@ -126,7 +127,7 @@ def test_state_dict_and_recipe_rebuild_the_field(make):
     if len(list(field.parameters())):
         assert not equal(field(1.3), other(1.3))
     other.load_state_dict(field.state_dict())
-    again = type(field)(**field.arguments()).double()
+    again = type(field)(**arguments_of(field)).double()
     again.load_state_dict(field.state_dict())
     for z in DEPTHS:
         assert equal(field(z), other(z)) and equal(field(z), again(z))

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from continua.core.arguments import arguments_of
 from continua.fields import ContinuousHeads, Expansion
 from continua.model import (
     ContinuousTransformer,
@@ -18,6 +19,7 @@ from continua.model import (
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Role, Sum, leaves
 from continua.optim import Recipe
 from continua.spaces import BSpline, ClenshawCurtis, Cloud, GaussLegendre, Legendre, MidpointRule
+from models import adaptive_model
 
 OPERATOR = PreNorm(LayerNorm(), Attention(heads=6, key=4, measured=True))
 SPEC = OPERATOR.spec(8)
@@ -96,7 +98,7 @@ def test_other_nodes_share_the_parameters():
     other = heads.at_nodes(12)
     assert all(a is b for a, b in zip(heads.parameters(), other.parameters(), strict=True))
     assert heads.heads == 6 and heads(0.3).inner.q.shape[0] == 6 and other(0.3).inner.q.shape == (12, 4, 8)
-    again = ContinuousHeads(**other.arguments()).double()
+    again = ContinuousHeads(**arguments_of(other)).double()
     again.load_state_dict(heads.state_dict())
     assert torch.equal(again(0.3).inner.v, other(0.3).inner.v)
 
@@ -107,7 +109,7 @@ def test_a_density_off_the_simplex_is_refused(spoil):
     state = heads.state_dict()
     bad = {**state, "coefficients.inner_p": spoil(state["coefficients.inner_p"])}
     with pytest.raises(ValueError, match=r"coefficients\.inner_p = .*sum p = 1.*SimplexSpace\(axis=-2\)\.project"):
-        ContinuousHeads(**heads.arguments()).double().load_state_dict(bad)
+        ContinuousHeads(**arguments_of(heads)).double().load_state_dict(bad)
     heads.check()
     heads.coefficients["inner_p"].data.copy_(bad["coefficients.inner_p"])
     with pytest.raises(ValueError, match=r"inner\.p = .*sum p = 1"):
@@ -117,12 +119,12 @@ def test_a_density_off_the_simplex_is_refused(spoil):
 def test_rounding_is_no_reason_to_refuse():
     """Not even that of another dtype: thirds of float32 do not sum to one in float64."""
     heads = field().float()
-    ContinuousHeads(**heads.arguments()).load_state_dict(heads.state_dict())
+    ContinuousHeads(**arguments_of(heads)).load_state_dict(heads.state_dict())
     thirds = ContinuousHeads(SPEC, degree=2).double()
     off = (thirds.coefficients["inner_p"].detach().sum(0) - 1.0).abs().max()
     assert float(off) > torch.finfo(torch.float64).eps ** 0.5
     thirds.check()
-    ContinuousHeads(**thirds.arguments()).double().load_state_dict(thirds.state_dict())
+    ContinuousHeads(**arguments_of(thirds)).double().load_state_dict(thirds.state_dict())
     Recipe().build(thirds)
 
 
@@ -153,16 +155,16 @@ def model() -> ContinuousTransformer:
 def test_a_model_runs_with_other_numbers_of_heads(tmp_path):
     torch.manual_seed(0)
     trained, signal = model(), torch.randn(2, 7, 2, dtype=torch.float64)
-    outputs = {n: trained.with_heads(n)(signal).detach() for n in (6, 12, 24, 48)}
+    outputs = {n: trained.at(heads=n)(signal).detach() for n in (6, 12, 24, 48)}
     assert torch.equal(outputs[6], trained(signal))
     errors = [float((outputs[n] - outputs[48]).abs().max()) for n in (6, 12, 24)]
     assert errors[1] < errors[0] / 30 and errors[2] < 1e-9
-    more = trained.with_heads(12)
+    more = trained.at(heads=12)
     assert {id(p) for p in more.parameters()} == {id(p) for p in trained.parameters()}
     assert torch.equal(load(save(more, tmp_path))(signal), outputs[12])
 
 
 def test_heads_that_are_counted_stay_as_they_are():
-    counted = ContinuousTransformer.default(width=8, outputs=3, features=2, heads=2)
+    counted = adaptive_model(width=8, outputs=3, features=2, heads=2)
     with pytest.raises(ValueError, match=r"heads = 12: no part of the flow has continuous heads"):
-        counted.with_heads(12)
+        counted.at(heads=12)

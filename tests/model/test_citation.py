@@ -10,6 +10,7 @@ import continua
 from continua.control import CrossEntropy, JacobianFrobenius, Objective
 from continua.model import LITERATURE, citation
 from continua.runs import Reference
+from models import adaptive_model
 
 
 def keys(*used) -> set[str]:
@@ -18,7 +19,7 @@ def keys(*used) -> set[str]:
 
 @pytest.fixture(scope="module")
 def model():
-    return continua.ContinuousTransformer.default(width=16, outputs=3, features=1)
+    return adaptive_model(width=16, outputs=3, features=1)
 
 
 def test_the_default_model_cites_its_parts_and_no_others(model):

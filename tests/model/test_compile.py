@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from continua.model import ContinuousTransformer, Flow, Layers
+from continua.model import Flow, Layers
 from continua.solve import Checkpointed, Direct
+from models import adaptive_model
 from parity import assert_close, run, shaken, tokens_and_padding
 from registries import VOCABULARY, all_presets
 
@@ -40,7 +41,7 @@ def fresh_compiler():
 def built(name, layers=LAYERS):
     torch.manual_seed(1)
     if name == "default":
-        return shaken(ContinuousTransformer.default(width=8, outputs=5, vocabulary=VOCABULARY, heads=2))
+        return shaken(adaptive_model(width=8, outputs=5, vocabulary=VOCABULARY, heads=2))
     return shaken(all_presets[name](layers))
 
 

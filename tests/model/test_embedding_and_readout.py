@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from continua.model import (
-    Embedded,
+    CloudEmbedding,
     LearnedPositions,
     MeanReadout,
-    Normalised,
     NormedEmbedding,
+    NormReadout,
     ProjectedEmbedding,
     SinusoidalPositions,
     TokenEmbedding,
@@ -107,8 +107,8 @@ def test_token_readout_is_norm_then_linear():
     readout, norm = TokenReadout(6, 3), nn.LayerNorm(6)
     points = torch.randn(2, 4, 6)
     assert torch.allclose(readout(Cloud(points)), readout.linear(norm(points)), atol=1e-6)
-    assert torch.equal(Normalised(6, Unnormalised())(Cloud(points)), points)
-    assert torch.allclose(Normalised(6, RMSNorm())(Cloud(points)), nn.RMSNorm(6, eps=1e-6)(points), atol=1e-6)
+    assert torch.equal(NormReadout(6, Unnormalised())(Cloud(points)), points)
+    assert torch.allclose(NormReadout(6, RMSNorm())(Cloud(points)), nn.RMSNorm(6, eps=1e-6)(points), atol=1e-6)
 
 
 def test_tied_readout_has_no_parameters_of_its_own_but_the_norm():
@@ -148,4 +148,4 @@ def test_mean_readout_is_differentiable_in_the_masses(float64):
 
 def test_embedded_clouds_pass_through():
     cloud = Cloud(torch.randn(2, 3, 6))
-    assert Embedded(6)(cloud) is cloud
+    assert CloudEmbedding(6)(cloud) is cloud

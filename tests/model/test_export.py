@@ -9,13 +9,13 @@ from torch import nn
 from continua.fields import ContinuousHeads, Expansion, Hypernetwork, PiecewiseConstant
 from continua.model import (
     BasisProfile,
+    CloudEmbedding,
     ContinuousTransformer,
-    Embedded,
     Flow,
     Layers,
     LinearProfile,
     MeanReadout,
-    Normalised,
+    NormReadout,
     Part,
     from_torch,
     gpt,
@@ -45,14 +45,14 @@ def model(kind=PreNorm, norm=LayerNorm(), readout=None, profile=None, parts=(ATT
     fields = [Expansion(operators[0].spec(WIDTH), Chebyshev(4), DEPTH)]
     fields += [Hypernetwork(operator.spec(WIDTH), DEPTH) for operator in operators[1:]]
     flow = Flow([Part(o, f) for o, f in zip(operators, fields, strict=True)], DEPTH, profile)
-    made = ContinuousTransformer(Embedded(WIDTH), flow, Normalised(WIDTH, norm) if readout is None else readout)
+    made = ContinuousTransformer(CloudEmbedding(WIDTH), flow, NormReadout(WIDTH, norm) if readout is None else readout)
     for parameter in made.parameters():
         parameter.data += 0.1 * torch.randn(parameter.shape)
     return made.eval()
 
 
 def stepped(made: ContinuousTransformer, layers: int) -> ContinuousTransformer:
-    return made.refined(layers).at(solver=Solver(LieTrotter(Euler()), Fixed(layers)))
+    return made.to_layers(layers).at(solver=Solver(LieTrotter(Euler()), Fixed(layers)))
 
 
 def tokens(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,7 +66,7 @@ def tokens(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     "case",
     [
         {},
-        {"readout": Normalised(WIDTH, Unnormalised())},
+        {"readout": NormReadout(WIDTH, Unnormalised())},
         {"readout": MeanReadout(WIDTH, 3)},
         {"profile": LinearProfile(1.0, 0.2, DEPTH)},
         {"profile": BasisProfile(Legendre(3), DEPTH)},
@@ -83,7 +83,7 @@ def test_a_refined_model_is_a_torch_encoder(case, layers, dtype, close):
     assert type(exported) is nn.TransformerEncoder and len(exported.layers) == layers
     cloud = Cloud(points, present.to(dtype))
     network = stepped(made, layers)
-    end = network.solve(cloud).points if isinstance(made.readout, MeanReadout) else network(cloud)
+    end = network(cloud, full=True).solution.x if isinstance(made.readout, MeanReadout) else network(cloud)
     found = exported(points, src_key_padding_mask=~present)
     torch.testing.assert_close(found[present], end[present], rtol=close, atol=close * float(end.detach().abs().max()))
 
@@ -130,12 +130,15 @@ def refused() -> dict[str, tuple[ContinuousTransformer, str]]:
     heads = Part(measured, ContinuousHeads(measured.spec(WIDTH), DEPTH))
     rest = PreNorm(LayerNorm(), FEEDFORWARD)
     parts = [heads, Part(rest, Expansion(rest.spec(WIDTH), Legendre(2), DEPTH))]
-    measured_model = ContinuousTransformer(Embedded(WIDTH), Flow(parts, DEPTH), Normalised(WIDTH))
-    wide = Normalised(WIDTH, RMSNorm())
+    measured_model = ContinuousTransformer(CloudEmbedding(WIDTH), Flow(parts, DEPTH), NormReadout(WIDTH))
+    wide = NormReadout(WIDTH, RMSNorm())
     return {
         "order": (model(parts=(FEEDFORWARD, ATTENTION)), r"model = .*no layer of this make"),
         "damping": (model(parts=(ATTENTION, FEEDFORWARD, Damping(0.1))), r"model = .*no layer of this make"),
-        "dropout": (gpt(Layers(2, 8, 2, dropout=0.1), Embedded(8), Normalised(8)), r"Dropout.*no layer of this make"),
+        "dropout": (
+            gpt(Layers(2, 8, 2, dropout=0.1), CloudEmbedding(8), NormReadout(8)),
+            r"Dropout.*no layer of this make",
+        ),
         "norm": (model(norm=RMSNorm()), r"norm = RMSNorm.*LayerNorm with a gain"),
         "last norm": (model(readout=wide), r"readout = RMSNorm.*ends with a LayerNorm or with none"),
         "beta": (model(parts=(Attention(2, 4, beta=1.0), FEEDFORWARD)), r"attention = .*beta = 1/sqrt\(key\)"),

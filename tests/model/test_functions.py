@@ -5,19 +5,20 @@ import torch
 
 from continua.fields import Expansion
 from continua.model import (
-    Analysed,
+    AnalysisReadout,
     ContinuousTransformer,
     Flow,
     MeanReadout,
     Part,
     SinusoidalPositions,
-    Synthesised,
+    SynthesisEmbedding,
     VectorEmbedding,
     load,
     save,
 )
 from continua.operators import Attention, Convolution, FeedForward, LayerNorm, PreNorm, Spectral
 from continua.spaces import Axis, Cosine, Fourier, GaussLegendre, Legendre
+from models import adaptive_model
 
 GENERATOR = torch.Generator().manual_seed(0)
 SIGNAL = torch.randn(2, 5, 2, generator=GENERATOR, dtype=torch.float64)
@@ -27,11 +28,13 @@ TIMES = torch.rand(2, 5, generator=GENERATOR, dtype=torch.float64).sort(-1).valu
 def model(kernel, basis) -> ContinuousTransformer:
     torch.manual_seed(0)
     axis, modes = kernel.axis, basis.size * kernel.axis.channels
-    embedding = Synthesised(VectorEmbedding(2, modes, SinusoidalPositions(modes, 64.0, 0.5)), axis, basis)
+    embedding = SynthesisEmbedding(VectorEmbedding(2, modes, SinusoidalPositions(modes, 64.0, 0.5)), axis, basis)
     norm = LayerNorm(axis=axis)
     operators = [PreNorm(norm, Attention(2, 2, kernel=kernel)), PreNorm(norm, FeedForward(3, kernel=kernel))]
     flow = Flow([Part(f, Expansion(f.spec(axis.width), Legendre(2))) for f in operators])
-    return ContinuousTransformer(embedding, flow, Analysed(MeanReadout(modes, 3), axis, basis)).double().at(steps=1)
+    return (
+        ContinuousTransformer(embedding, flow, AnalysisReadout(MeanReadout(modes, 3), axis, basis)).double().at(steps=1)
+    )
 
 
 MODELS = {
@@ -45,8 +48,8 @@ each_model = pytest.mark.parametrize("name", MODELS)
 
 @torch.no_grad()
 def errors(made: ContinuousTransformer, sizes: list[int], fine: int) -> list[float]:
-    exact = made.at_resolution(fine)(SIGNAL, TIMES)
-    return [float((made.at_resolution(n)(SIGNAL, TIMES) - exact).abs().max()) for n in sizes]
+    exact = made.at(nodes=fine)(SIGNAL, TIMES)
+    return [float((made.at(nodes=n)(SIGNAL, TIMES) - exact).abs().max()) for n in sizes]
 
 
 @each_model
@@ -59,19 +62,19 @@ def test_a_model_converges_in_the_resolution(name, sizes):
 
 def test_parameters_are_shared_and_the_resolution_is_saved(tmp_path):
     made = model(*MODELS["Legendre"])
-    other = made.at_resolution(12)
+    other = made.at(nodes=12)
     assert other.embedding.width == 24 and made.embedding.width == 18
     assert {id(p) for p in other.parameters()} == {id(p) for p in made.parameters()}
     again = load(save(other, tmp_path))
     assert torch.equal(again(SIGNAL, TIMES), other(SIGNAL, TIMES))
-    made.at_resolution(12)(SIGNAL, TIMES).sum().backward()
+    made.at(nodes=12)(SIGNAL, TIMES).sum().backward()
     assert all(p.grad is not None for p in made.flow.parameters())
 
 
 def test_functions_are_kept_to_the_precision_of_the_model():
     """Transforms are made in float64, whatever the default, so a model in double precision loses nothing."""
     kernel, basis = MODELS["Legendre"]
-    embedding = Synthesised(VectorEmbedding(2, 8), kernel.axis, basis).double()
+    embedding = SynthesisEmbedding(VectorEmbedding(2, 8), kernel.axis, basis).double()
     cloud = embedding(SIGNAL, TIMES)
     inner = embedding.inner(SIGNAL, TIMES).points
     back = torch.einsum("ia,btac->btic", kernel.axis.analysis(basis), cloud.points.unflatten(-1, (9, 2)))
@@ -81,11 +84,11 @@ def test_functions_are_kept_to_the_precision_of_the_model():
 def test_bad_models_are_named():
     kernel, basis = MODELS["Legendre"]
     with pytest.raises(ValueError, match=r"inner = 7: its width is not that of 4 modes with 2 channels.* = 8\."):
-        Synthesised(VectorEmbedding(2, 7), kernel.axis, basis)
+        SynthesisEmbedding(VectorEmbedding(2, 7), kernel.axis, basis)
     with pytest.raises(ValueError, match=r"inner = 7: "):
-        Analysed(MeanReadout(7, 3), kernel.axis, basis)
+        AnalysisReadout(MeanReadout(7, 3), kernel.axis, basis)
     with pytest.raises(ValueError, match=r"nodes = 3: 3 nodes do not resolve 4 modes"):
-        model(kernel, basis).at_resolution(3)
-    plain = ContinuousTransformer.default(width=8, outputs=3, features=2, heads=2)
-    with pytest.raises(ValueError, match=r"nodes = 12: states of this model are vectors.*Synthesised"):
-        plain.at_resolution(12)
+        model(kernel, basis).at(nodes=3)
+    plain = adaptive_model(width=8, outputs=3, features=2, heads=2)
+    with pytest.raises(ValueError, match=r"nodes = 12: states of this model are vectors.*SynthesisEmbedding"):
+        plain.at(nodes=12)

@@ -7,7 +7,7 @@ from scipy.integrate import quad
 from scipy.interpolate import BSpline as Reference
 
 from continua.core.slopes import fitted_slope
-from continua.model import InterpolatedStem, LocalStem, Stemmed, VectorEmbedding, interpolant, load, save
+from continua.model import InterpolatedStem, LocalStem, StemEmbedding, VectorEmbedding, interpolate, load, save
 from continua.spaces import Cloud
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -47,7 +47,7 @@ def test_the_interpolant_is_that_of_numpy(missing, sampled_at, asked_at):
     asked = torch.linspace(-0.2, 1.2, 60).repeat(3, 1)
     if asked_at == "own times":
         asked = asked + 0.1 * torch.arange(3.0).unsqueeze(-1)
-    found, distance = interpolant(Cloud(cloud.points, mass, cloud.positions), cloud.positions, asked)
+    found, distance = interpolate(Cloud(cloud.points, mass, cloud.positions), cloud.positions, asked)
     for row in range(3):
         kept = mass[row].numpy() > 0
         for number in range(2):
@@ -171,7 +171,7 @@ def test_padding_changes_nothing():
 @pytest.mark.parametrize("kind", [InterpolatedStem, LocalStem])
 def test_a_narrow_embedding_is_widened(kind, tmp_path):
     torch.manual_seed(0)
-    embedding = Stemmed(VectorEmbedding(1, 3), kind(3, 0.3, outputs=8))
+    embedding = StemEmbedding(VectorEmbedding(1, 3), kind(3, 0.3, outputs=8))
     times = torch.linspace(0, 1, 12).repeat(2, 1)
     cloud = embedding(torch.sin(times).unsqueeze(-1), times)
     assert embedding.width == 8 and cloud.points.shape == (2, 12, 8)

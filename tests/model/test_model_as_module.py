@@ -6,8 +6,9 @@ import pickle
 import pytest
 import torch
 
-from continua.model import ContinuousTransformer, EncoderDecoder, Layers
+from continua.model import EncoderDecoder, Layers
 from continua.solve import Checkpointed, Direct, DormandPrince, Fixed, Given, Solver
+from models import adaptive_model
 from parity import run, shaken, tokens_and_padding
 from registries import VOCABULARY, all_presets
 
@@ -16,7 +17,7 @@ TOKENS, PRESENT = tokens_and_padding(VOCABULARY, 7)
 
 all_models = {
     **{name: lambda make=make: make(LAYERS) for name, make in all_presets.items()},
-    "default": lambda: ContinuousTransformer.default(width=8, outputs=5, vocabulary=VOCABULARY, heads=2),
+    "default": lambda: adaptive_model(width=8, outputs=5, vocabulary=VOCABULARY, heads=2),
 }
 models = pytest.mark.parametrize("name", all_models)
 
@@ -139,7 +140,7 @@ def test_at_leaves_the_model_alone():
 
 
 def test_at_keeps_the_stepper():
-    model = ContinuousTransformer.default(width=8, outputs=5, vocabulary=VOCABULARY, heads=2)
+    model = adaptive_model(width=8, outputs=5, vocabulary=VOCABULARY, heads=2)
     assert model.at(steps=7).solver == Solver(DormandPrince(), Fixed(7))
     assert model.at(grid=[0.0, 0.5, 1.0]).solver.control == Given((0.0, 0.5, 1.0))
     fine = model.at(rtol=1e-7).solver.control
@@ -149,8 +150,8 @@ def test_at_keeps_the_stepper():
 
 
 def test_a_frozen_grid_repeats_the_adaptive_solve():
-    model = ContinuousTransformer.default(width=8, outputs=5, vocabulary=VOCABULARY, heads=2).double()
-    grid = model.solve(model.embedding(TOKENS, present=PRESENT)).stats.grid
+    model = adaptive_model(width=8, outputs=5, vocabulary=VOCABULARY, heads=2).double()
+    grid = model(TOKENS, present=PRESENT, full=True).solution.stats.grid
     difference = model.at(grid=grid)(TOKENS, present=PRESENT) - model(TOKENS, present=PRESENT)
     assert difference.abs().max() < 1e-12
 

@@ -7,14 +7,14 @@ import torch
 
 from continua.fields import Constant, PiecewiseConstant
 from continua.model import (
+    CloudEmbedding,
     ContinuousTransformer,
-    Embedded,
     EncoderDecoder,
     Flow,
     Layers,
     LearnedPositions,
     MeanReadout,
-    Normalised,
+    NormReadout,
     Part,
     SinusoidalPositions,
     TokenEmbedding,
@@ -27,6 +27,7 @@ from continua.model import (
 from continua.operators import Attention, FeedForward
 from continua.solve import Adaptive, DormandPrince, PerSequence, Solver
 from continua.spaces import Cloud
+from models import adaptive_model
 from parity import run
 from registries import LONGEST, VOCABULARY, all_presets
 
@@ -35,7 +36,7 @@ LAYERS = Layers(2, width=8, heads=2)
 
 def default(**changed):
     sizes = {"width": 8, "outputs": 5, "vocabulary": VOCABULARY, "heads": 2} | changed
-    return ContinuousTransformer.default(**sizes)
+    return adaptive_model(**sizes)
 
 
 @pytest.mark.parametrize("name", all_presets)
@@ -108,7 +109,7 @@ def test_signals_of_another_shape_or_dtype():
 
 
 def test_clouds_of_another_width():
-    model = encoder(LAYERS, Embedded(8), Normalised(8))
+    model = encoder(LAYERS, CloudEmbedding(8), NormReadout(8))
     with pytest.raises(ValueError, match=r"cloud = \(2, 5, 7\): .*\(batch, tokens, 8\)"):
         model(Cloud(torch.randn(2, 5, 7)))
     with pytest.raises(ValueError, match=r"cloud = 'Tensor': this model reads clouds. Pass Cloud"):
@@ -165,15 +166,15 @@ def test_sizes_of_layers(changed, message):
 
 def test_parts_of_different_width():
     with pytest.raises(ValueError, match=r"embedding = 6: its width is not that of the layers, 8.*width=8"):
-        gpt(LAYERS, Embedded(6), Normalised(8))
+        gpt(LAYERS, CloudEmbedding(6), NormReadout(8))
     with pytest.raises(ValueError, match=r"readout = 6: the embedding has width 8.*width=8"):
-        bert(LAYERS, Embedded(8), Normalised(6))
+        bert(LAYERS, CloudEmbedding(8), NormReadout(6))
     with pytest.raises(ValueError, match=r"code = 6: its width is not that of the tokens, 8"):
         TokenEmbedding(5, 8, LearnedPositions(4, 6))
     with pytest.raises(ValueError, match=r"code = 6: "):
         VectorEmbedding(5, 8, SinusoidalPositions(6))
-    reader = encoder(LAYERS, Embedded(8), Normalised(8))
-    writer = encoder(Layers(2, width=4, heads=2), Embedded(4), Normalised(4))
+    reader = encoder(LAYERS, CloudEmbedding(8), NormReadout(8))
+    writer = encoder(Layers(2, width=4, heads=2), CloudEmbedding(4), NormReadout(4))
     with pytest.raises(ValueError, match=r"encoder = 8: the decoder's tokens have width 4"):
         EncoderDecoder(reader, writer)
 
@@ -183,10 +184,10 @@ def test_fields_for_another_operator_or_width():
     narrow = Flow([Part(operator, Constant(operator.spec(4)))])
     message = r"flow.parts\[0\].w1 = \(6, 4\): on tokens of width 8 .*\(6, 8\).*operator.spec\(8\)"
     with pytest.raises(ValueError, match=message):
-        ContinuousTransformer(Embedded(8), narrow, Normalised(8))
+        ContinuousTransformer(CloudEmbedding(8), narrow, NormReadout(8))
     other = Flow([Part(operator, Constant(Attention(2, 4).spec(8)))])
     with pytest.raises(ValueError, match=r"flow.parts\[0\].w1 = None: "):
-        ContinuousTransformer(Embedded(8), other, Normalised(8))
+        ContinuousTransformer(CloudEmbedding(8), other, NormReadout(8))
 
 
 def test_flows_that_are_none():
@@ -224,14 +225,14 @@ def test_a_grid_that_ends_elsewhere():
 
 
 def test_splitting_has_no_error_to_adapt_to():
-    model = gpt(LAYERS, Embedded(8), Normalised(8))
+    model = gpt(LAYERS, CloudEmbedding(8), NormReadout(8))
     with pytest.raises(ValueError, match=r"method = .*no error estimate"):
         model.at(rtol=1e-4)(Cloud(torch.randn(2, 4, 8)))
 
 
 def test_masks_of_layers_need_one_depth_for_all_sequences():
     layers = Layers(2, width=8, heads=2, dropout=0.1)
-    model = gpt(layers, Embedded(8), Normalised(8)).at(solver=Solver(DormandPrince(), PerSequence()))
+    model = gpt(layers, CloudEmbedding(8), NormReadout(8)).at(solver=Solver(DormandPrince(), PerSequence()))
     cloud = Cloud(torch.randn(2, 4, 8))
     assert model.eval()(cloud).shape == (2, 4, 8)
     with pytest.raises(ValueError, match=r"control = 'PerSequence': .*Use Adaptive\(\) or Fixed"):
@@ -242,7 +243,7 @@ def test_masks_of_layers_need_one_depth_for_all_sequences():
 def test_an_encoder_whose_outputs_do_not_fit_the_decoder_is_refused():
     def with_readout(readout):
         operator = FeedForward(4)
-        return ContinuousTransformer(Embedded(8), Flow([Part(operator, Constant(operator.spec(8)))]), readout)
+        return ContinuousTransformer(CloudEmbedding(8), Flow([Part(operator, Constant(operator.spec(8)))]), readout)
 
     decoder = with_readout(TokenReadout(8, 3))
     with pytest.raises(ValueError, match=r"encoder = 3: the decoder's tokens have width 8\. .*Normalised\(width\)"):

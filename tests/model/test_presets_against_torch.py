@@ -8,7 +8,7 @@ from torch import nn
 from continua.model import (
     Layers,
     LearnedPositions,
-    Normalised,
+    NormReadout,
     TokenEmbedding,
     TokenReadout,
     activation_of,
@@ -206,7 +206,7 @@ def test_bert_is_a_post_norm_encoder(dtype, tolerance):
     torch.manual_seed(6)
     network = shaken(TorchEncoder(norm_first=False, activation="gelu", last=False), dtype)
     tokens, present = tokens_and_padding(VOCABULARY, LENGTH)
-    whole = Normalised(WIDTH, Unnormalised())
+    whole = NormReadout(WIDTH, Unnormalised())
     model = bert(Layers(COUNT, WIDTH, HEADS, HIDDEN), embedding_of(network), whole).to(dtype)
     model.flow.load_state_dict(from_torch(network.stack).flow.state_dict())
     assert_close(model(tokens, present=present)[present], network(tokens, present, False)[present], tolerance)
@@ -221,7 +221,7 @@ def test_encoder_decoder_is_the_transformer(norm_first, dtype, tolerance):
     source, target = tokens_and_padding(VOCABULARY, LENGTH), tokens_and_padding(VOCABULARY, LENGTH - 2)
     layers = Layers(2, WIDTH, HEADS, HIDDEN), Layers(COUNT, WIDTH, HEADS, HIDDEN)
     embeddings = embedding_of(network), embedding_of(network)
-    model = encoder_decoder(layers, embeddings, Normalised(WIDTH), norm_first=norm_first).to(dtype)
+    model = encoder_decoder(layers, embeddings, NormReadout(WIDTH), norm_first=norm_first).to(dtype)
     model.load_state_dict(as_transformer(network).state_dict())
     assert_close(model(padded(source), padded(target))[target[1]], network(*source, *target)[target[1]], tolerance)
 

@@ -7,6 +7,7 @@ from continua.core.slopes import fitted_slope
 from continua.model import ContinuousTransformer, Layers
 from continua.solve import RK4, Adaptive, DormandPrince, Fixed, Projected, Solver
 from continua.spaces import CentredSphere, Sphere
+from models import adaptive_model
 from parity import run, shaken, tokens_and_padding
 from registries import LONGEST, VOCABULARY, all_presets
 
@@ -33,8 +34,8 @@ def test_every_layer_is_one_step(built, name):
     for model in parts_of(built(name)):
         tokens, present = tokens_and_padding(VOCABULARY, LONGEST)
         cloud = model.embedding(tokens, present=present)
-        solution = model.solve(cloud, memory=cloud)
-        count = model.solver.control.steps
+        solution = model(cloud, memory=cloud, full=True).solution
+        count = model.solver.controller.steps
         assert solution.stats.grid == [float(layer) for layer in range(count + 1)]
         assert solution.stats.accepted == count
 
@@ -75,11 +76,9 @@ def test_padding_is_not_heard(built, name):
 @pytest.mark.parametrize("kind", ["default", "gpt", "bert"])
 def test_batch_mates_are_not_heard_on_a_frozen_grid(built, kind):
     tokens, _ = tokens_and_padding(VOCABULARY, LONGEST)
-    if kind == "default":
-        model = ContinuousTransformer.default(width=8, outputs=3, vocabulary=VOCABULARY, heads=2)
-    else:
-        model = built(kind)
-    grid = model.solve(model.embedding(tokens)).stats.grid
+    sizes = {"width": 8, "outputs": 3, "vocabulary": VOCABULARY, "heads": 2}
+    model = adaptive_model(**sizes) if kind == "default" else built(kind)
+    grid = model(tokens, full=True).solution.stats.grid
     frozen = model.at(grid=grid)
     together = frozen(tokens)
     for row in range(len(tokens)):
@@ -87,11 +86,11 @@ def test_batch_mates_are_not_heard_on_a_frozen_grid(built, kind):
 
 
 def test_adaptive_padding_does_not_change_the_grid(float64):
-    model = ContinuousTransformer.default(width=8, outputs=3, vocabulary=VOCABULARY, heads=2)
+    model = adaptive_model(width=8, outputs=3, vocabulary=VOCABULARY, heads=2)
     tokens, present = tokens_and_padding(VOCABULARY, LONGEST, batch=1)
     padded = torch.cat([tokens, tokens[:, :0].new_zeros(1, 5)], 1)
     mask = torch.cat([present, torch.zeros(1, 5, dtype=torch.bool)], 1)
-    grids = [model.solve(model.embedding(t, present=p)).stats.grid for t, p in ((tokens, present), (padded, mask))]
+    grids = [model(t, present=p, full=True).solution.stats.grid for t, p in ((tokens, present), (padded, mask))]
     assert grids[0] == pytest.approx(grids[1], abs=1e-12)
 
 
@@ -110,7 +109,6 @@ def test_tokens_of_the_sphere_stay_on_it(built):
         model = built(name)
         tokens, present = tokens_and_padding(VOCABULARY, LONGEST)
         cloud = model.embedding(tokens, present=present)
-        solution = model.solve(cloud, at=(0.0, 1.0, 2.0))
-        assert solution.trajectory is not None
-        for points in (cloud.points, *solution.trajectory.points):
+        solution = model(cloud, save_at=(0.0, 1.0, 2.0)).solution
+        for points in (cloud.points, *solution.xs):
             assert manifold.contains(points.detach()[cloud.present], 1e-12)[0]

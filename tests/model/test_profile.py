@@ -5,15 +5,16 @@ import math
 import pytest
 import torch
 
+from continua.core.arguments import arguments_of
 from continua.core.slopes import fitted_slope
 from continua.fields import Constant
 from continua.model import (
     BasisProfile,
+    CloudEmbedding,
     ContinuousTransformer,
-    Embedded,
     Flow,
     LinearProfile,
-    Normalised,
+    NormReadout,
     Part,
     load,
     save,
@@ -29,7 +30,7 @@ def damped(profile, parts: int = 1, depth: float = 2.0) -> ContinuousTransformer
     """dx/dz = -zeta(z) x: x(Z) = exp(-int zeta) x(0)."""
     operator = Damping(1.0 / parts)
     flow = Flow([Part(operator, Constant(operator.spec(4))) for _ in range(parts)], depth, profile).double()
-    return ContinuousTransformer(Embedded(4), flow, Normalised(4, Unnormalised()), gradient=Direct())
+    return ContinuousTransformer(CloudEmbedding(4), flow, NormReadout(4, Unnormalised()), gradient=Direct())
 
 
 def test_the_flow_moves_by_the_integral_of_the_profile():
@@ -41,7 +42,7 @@ def test_a_profile_of_one_changes_nothing():
     for profile in (LinearProfile(1.0, 1.0, 2.0), BasisProfile(Legendre(1), 2.0)):
         found, expected = damped(profile).at(steps=4)(Cloud(POINTS)), damped(None).at(steps=4)(Cloud(POINTS))
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-15)
-    assert Flow([Part(Damping(1.0), Constant(Damping(1.0).spec(4)))]).arguments()["profile"] is None
+    assert arguments_of(Flow([Part(Damping(1.0), Constant(Damping(1.0).spec(4)))]))["profile"] is None
 
 
 @pytest.mark.parametrize("solver", [LieTrotter(Euler()), Strang()], ids=repr)
@@ -66,7 +67,7 @@ def test_a_profile_that_jumps_has_breaks():
 def test_a_profile_is_trained_and_saved(tmp_path):
     operator = FeedForward(5)
     flow = Flow([Part(operator, Constant(operator.spec(4)))], 2.0, BasisProfile(Legendre(3), 2.0))
-    made = ContinuousTransformer(Embedded(4), flow, Normalised(4)).double().at(steps=3)
+    made = ContinuousTransformer(CloudEmbedding(4), flow, NormReadout(4)).double().at(steps=3)
     gradients = []
     for gradient in (Direct(), Checkpointed()):
         end = made.at(gradient=gradient)(Cloud(POINTS))

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from continua.core.arguments import arguments_of
 from continua.core.slopes import fitted_slope
-from continua.model import LocalStem, Stemmed, VectorEmbedding, load, save
+from continua.model import LocalStem, StemEmbedding, VectorEmbedding, load, save
 from continua.spaces import CausalTrapezoid, Cloud, Trapezoid
 
 each_causality = pytest.mark.parametrize("causal", [False, True], ids=["both sides", "causal"])
@@ -144,14 +145,14 @@ def test_both_dtypes_whatever_the_default():
 def test_a_stemmed_embedding_adds_the_neighbourhood_and_is_saved(tmp_path):
     torch.manual_seed(0)
     inner = VectorEmbedding(3, 2)
-    embedding = Stemmed(inner, LocalStem(2, 0.5, modes=3, causal=True))
+    embedding = StemEmbedding(inner, LocalStem(2, 0.5, modes=3, causal=True))
     values, times = draw(2, 6, 3), draw(2, 6).abs().cumsum(-1)
     cloud = inner(values, times)
     found = embedding(values, times)
     torch.testing.assert_close(found.points, cloud.points + embedding.stem(cloud))
     again = load(save(embedding, tmp_path))
     assert torch.equal(again(values, times).points, found.points)
-    assert again.stem.arguments() == embedding.stem.arguments()
+    assert arguments_of(again.stem) == arguments_of(embedding.stem)
 
 
 def test_mistakes_are_named():
@@ -160,4 +161,4 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="modes"):
         LocalStem(2, 1.0, modes=0)
     with pytest.raises(ValueError, match="width 3"):
-        Stemmed(VectorEmbedding(1, 3), LocalStem(2, 1.0))
+        StemEmbedding(VectorEmbedding(1, 3), LocalStem(2, 1.0))

@@ -9,6 +9,7 @@ import continua
 from continua.model import ContinuousTransformer, Flow, Layers, Part, decode, encode, load, save
 from continua.operators import AbstractPointwise, FeedForward, NoTheta
 from continua.solve import BogackiShampine, Checkpointed, Fixed, PerSequence, Solver
+from models import adaptive_model
 from parity import run, shaken, tokens_and_padding
 from registries import VOCABULARY, all_presets
 
@@ -19,7 +20,7 @@ TOKENS, PRESENT = tokens_and_padding(VOCABULARY, 7)
 @pytest.fixture
 def saved(tmp_path):
     torch.manual_seed(1)
-    model = ContinuousTransformer.default(width=8, outputs=5, vocabulary=VOCABULARY, heads=2)
+    model = adaptive_model(width=8, outputs=5, vocabulary=VOCABULARY, heads=2)
     return save(model, tmp_path / "a" / "model")
 
 
@@ -34,7 +35,7 @@ def rewritten(folder, change):
 def test_round_trip(tmp_path, name, dtype):
     torch.manual_seed(1)
     if name == "default":
-        model = ContinuousTransformer.default(width=8, outputs=5, vocabulary=VOCABULARY, heads=2)
+        model = adaptive_model(width=8, outputs=5, vocabulary=VOCABULARY, heads=2)
     else:
         model = all_presets[name](LAYERS)
     shaken(model.to(dtype))
@@ -48,13 +49,13 @@ def test_round_trip(tmp_path, name, dtype):
 
 
 def test_signals_round_trip(tmp_path):
-    model = ContinuousTransformer.default(width=8, outputs=5, features=3, heads=2, causal=True)
+    model = adaptive_model(width=8, outputs=5, features=3, heads=2, causal=True)
     values, times = torch.randn(2, 6, 3), torch.rand(2, 6).sort(-1).values
     assert torch.equal(load(save(model, tmp_path))(values, times), model(values, times))
 
 
 def test_solver_and_gradient_come_along(tmp_path):
-    model = ContinuousTransformer.default(width=8, outputs=5, vocabulary=VOCABULARY, heads=2)
+    model = adaptive_model(width=8, outputs=5, vocabulary=VOCABULARY, heads=2)
     chosen = {"solver": Solver(BogackiShampine(), PerSequence(1e-3, 1e-5)), "gradient": Checkpointed(0.5, 2)}
     other = load(save(model.at(**chosen), tmp_path))
     assert (other.solver, other.gradient) == (chosen["solver"], chosen["gradient"])
@@ -70,7 +71,7 @@ def test_tables_that_are_one_parameter_are_one_again(tmp_path):
 
 
 def test_a_field_that_serves_twice_serves_twice_again(tmp_path):
-    model = ContinuousTransformer.default(width=8, outputs=5, vocabulary=VOCABULARY, heads=2)
+    model = adaptive_model(width=8, outputs=5, vocabulary=VOCABULARY, heads=2)
     part = model.flow.parts[1]
     twice = ContinuousTransformer(model.embedding, Flow([part, Part(part.operator, part.field)]), model.readout)
     other = load(save(twice, tmp_path))
@@ -154,7 +155,7 @@ class Stranger(AbstractPointwise):
 
 
 def test_what_could_not_be_loaded_is_not_saved(tmp_path):
-    model = ContinuousTransformer.default(width=8, outputs=5, vocabulary=VOCABULARY, heads=2)
+    model = adaptive_model(width=8, outputs=5, vocabulary=VOCABULARY, heads=2)
     model.flow.parts[0].operator = Stranger()
     with pytest.raises(ValueError, match=r"model = .*Stranger.*load_state_dict"):
         save(model, tmp_path / "new")

@@ -7,6 +7,7 @@ import torch
 from continua import ContinuousTransformer, Direct, DormandPrince, Fixed, Observer, integrate
 from continua.model import presets
 from continua.solve import Adaptive, PerSequence, Solver
+from models import adaptive_model
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 VALUES, TIMES = torch.zeros(2, 3, 1), torch.tensor([[0.0, 0.4, 1.0], [0.0, 0.5, 1.0]])
@@ -14,7 +15,7 @@ VALUES, TIMES = torch.zeros(2, 3, 1), torch.tensor([[0.0, 0.4, 1.0], [0.0, 0.5, 
 
 @pytest.fixture
 def model() -> ContinuousTransformer:
-    return ContinuousTransformer.default(width=8, outputs=2, features=1)
+    return adaptive_model(width=8, outputs=2, features=1)
 
 
 @pytest.mark.parametrize(
@@ -44,19 +45,14 @@ def test_inputs_are_tensors(model, values, named):
         model(values, TIMES)
 
 
-def test_a_solve_starts_from_a_cloud(model):
-    with pytest.raises(ValueError, match=r"cloud = 'Tensor': this is no Cloud.*model\.embedding"):
-        model.solve(VALUES)
-
-
 def test_asked_depths_and_observers_come_as_lists(model):
     cloud = model.embedding(VALUES, TIMES)
     with pytest.raises(ValueError, match=r"at = 0.5: asked depths come as a list. Pass at=\[0.5\]"):
-        model.solve(cloud, at=0.5)
+        model(cloud, save_at=0.5)
     with pytest.raises(ValueError, match="observers = 'Observer': this is no list"):
-        model.solve(cloud, observers=Observer())
+        model(cloud, observers=Observer())
     with pytest.raises(ValueError, match="observers = 'builtin_function_or_method': this is no Observer"):
-        model.solve(cloud, observers=[print])
+        model(cloud, observers=[print])
 
 
 def test_integrate_takes_a_state():

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from continua.fields import Constant, ContinuousHeads, Expansion, Hypernetwork, PiecewiseConstant
-from continua.model import ContinuousTransformer, Embedded, Flow, Layers, MeanReadout, Part, load, save
+from continua.model import CloudEmbedding, ContinuousTransformer, Flow, Layers, MeanReadout, Part, load, save
 from continua.operators import Attention, Convolution, Dense, FeedForward, LayerNorm, PreNorm, Spectral
 from continua.optim import (
     BlockwiseAdamW,
@@ -47,7 +47,7 @@ def model_of_all_spaces() -> ContinuousTransformer:
         ),
     ]
     solver = Solver(Euler(), Fixed(2))
-    return ContinuousTransformer(Embedded(WIDTH), Flow(parts), MeanReadout(WIDTH, 2), solver)
+    return ContinuousTransformer(CloudEmbedding(WIDTH), Flow(parts), MeanReadout(WIDTH, 2), solver)
 
 
 def batch():

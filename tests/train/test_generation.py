@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from continua.data import Form, Preset, Question, Stepping
-from continua.model import ContinuousTransformer, Reading
+from continua.model import CachedDecoder, ContinuousTransformer
 from continua.solve import Adaptive, DormandPrince, Solver
 from continua.train import Sampling, Window, continuous, generated, parameters_of, standard
 
@@ -57,8 +57,10 @@ def test_every_character_is_drawn_from_the_last_of_them():
 
 
 def test_one_solve_of_the_window_serves_as_many_tokens_as_it_slides(monkeypatch):
-    sizes, read = [], Reading.read
-    monkeypatch.setattr(Reading, "read", lambda self, tokens: (sizes.append(tokens.shape[1]), read(self, tokens))[1])
+    sizes, read = [], CachedDecoder.decode
+    monkeypatch.setattr(
+        CachedDecoder, "decode", lambda self, tokens: (sizes.append(tokens.shape[1]), read(self, tokens))[1]
+    )
     written(model_of("continuous"), 21, window=Window(12, 4))
     assert sizes == [3] + [1] * 9 + [9] + [1] * 3 + [9] + [1] * 3 + [9, 1, 1]
 
@@ -75,7 +77,7 @@ def test_adaptive_steps_are_solved_as_a_whole(monkeypatch):
     def refused(*_):
         raise AssertionError
 
-    monkeypatch.setattr(Reading, "__init__", refused)
+    monkeypatch.setattr(CachedDecoder, "__init__", refused)
     model = model_of("continuous").at(solver=Solver(DormandPrince(), Adaptive(1e-3, 1e-3)))
     assert len(written(model, 3)) == 3
     assert isinstance(model, ContinuousTransformer)

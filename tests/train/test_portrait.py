@@ -11,7 +11,7 @@ from continua.control import CrossEntropy, MeanSquaredError, Objective
 from continua.core.batch import Batch
 from continua.data import Preset, Spirals, Split
 from continua.fields import ContinuousHeads, Expansion
-from continua.model import Embedded, EncoderDecoder, Flow, MeanReadout, Normalised, Part, VectorEmbedding
+from continua.model import CloudEmbedding, EncoderDecoder, Flow, MeanReadout, NormReadout, Part, VectorEmbedding
 from continua.operators import Attention, Cross, FeedForward, LayerNorm, PreNorm
 from continua.report import report_page
 from continua.runs import Run
@@ -180,9 +180,9 @@ def translator():
 
     attention, feedforward = Attention(2, 4), FeedForward(8)
     euler = Solver(Euler(), Fixed(4))
-    reader = continua.ContinuousTransformer(Embedded(8), flow(attention, feedforward), Normalised(8), euler)
+    reader = continua.ContinuousTransformer(CloudEmbedding(8), flow(attention, feedforward), NormReadout(8), euler)
     writer = continua.ContinuousTransformer(
-        Embedded(8), flow(Attention(2, 4, causal=True), Cross(attention), feedforward), Normalised(8), euler
+        CloudEmbedding(8), flow(Attention(2, 4, causal=True), Cross(attention), feedforward), NormReadout(8), euler
     )
     source, target = (torch.randn(3, tokens, 8, dtype=torch.float64) for tokens in (5, 4))
     present = torch.arange(5) < torch.tensor([[3], [5], [5]])
@@ -198,7 +198,7 @@ def test_costates_of_a_decoder_are_those_of_autograd_through_its_steps(translato
     hamiltonian, sizes, table = sections[0].figures
     (source,), (target,) = batch.inputs
     flow = both.decoder.flow
-    bound = flow.bind(target, memory=both.eval().remember(source), random=False)
+    bound = flow.bind(target, memory=both.eval().encode(source), random=False)
     states, velocities = [target.points.clone().requires_grad_()], []
     for k in range(4):
         velocities.append(bound(k / 4, State(states[-1])).points)
@@ -229,7 +229,7 @@ def test_an_encoder_and_a_decoder_are_portrayed_each_under_its_name(translator):
     for heat in (own, across):
         np.testing.assert_allclose(heat.values.sum(-1), 1.0, rtol=1e-12)
     with torch.no_grad():
-        memory = both.eval().remember(batch.inputs[0][0])
+        memory = both.eval().encode(batch.inputs[0][0])
         end = both.decoder.solve(batch.inputs[1][0], memory=memory).points[0]
     paths = sections[-2].figures[0].points
     gaps = (end - end.mean(0)).norm(dim=-1).max()  # the plane shows no more than there is, and most of it

@@ -56,7 +56,7 @@ def test_series_are_drawn_through_their_observations_in_the_units_of_the_file(cs
     assert not any(row % 7 == 3 for row in rows)  # a missing value is not drawn
     asked = batch.positions[:, :1]
     with torch.no_grad():
-        own = float(model.eval().ask(asked, *batch.inputs)[0, 0, 1])
+        own = float(model.eval()(*batch.inputs, query_times=asked)[0, 0, 1])
     near = np.interp(truth.x[0], predicted.x, predicted.y)
     assert near == pytest.approx(task.wording.offset[1] + task.wording.scale[1] * own, abs=0.02)
 

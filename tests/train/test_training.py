@@ -243,7 +243,7 @@ def test_asked_objective_agrees_with_ask():
     learner.model.eval()
     batch = TASK.batch(Split.TEST, torch.arange(5))
     terms = learner.objective(learner.model, batch)
-    output = learner.model.ask(batch.positions, *batch.inputs)
+    output = learner.model(*batch.inputs, query_times=batch.positions)
     assert torch.allclose(terms.output, output, atol=1e-6)
     assert abs(float(terms.terminal.detach()) - float((output - batch.targets).square().mean().detach())) < 1e-6
 
@@ -285,4 +285,4 @@ def test_asking_pays_the_same_running_costs():
     terms = AskingObjective(Objective(MeanSquaredError(), (KineticEnergy(),), (0.5,)))(model, batch)
     assert float(terms.running["kinetic_energy"].detach()) > 0.0
     torch.testing.assert_close(terms.total, terms.terminal + 0.5 * terms.running["kinetic_energy"])
-    assert torch.equal(terms.output, model.ask(batch.positions, *batch.inputs))
+    assert torch.equal(terms.output, model(*batch.inputs, query_times=batch.positions))

@@ -7,7 +7,7 @@ import torch
 from continua.core.seeds import generator_of
 from continua.core.shapes import Points
 from continua.fields import Expansion
-from continua.model import BoundFlow, Flow, Part
+from continua.model import Flow, FlowVectorField, Part
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm
 from continua.spaces import Chebyshev, Cloud
 
@@ -40,6 +40,6 @@ def tokens(sizes: Sizes, seed: int = 0) -> Points:
     return torch.randn(sizes.batch, sizes.tokens, sizes.width, generator=generator_of(seed))
 
 
-def bound(flow: Flow, points: Points) -> BoundFlow:
+def bound(flow: Flow, points: Points) -> FlowVectorField:
     """The flow on these tokens; a new one each time, as a training loop does it."""
     return flow.bind(Cloud(points), random=False)

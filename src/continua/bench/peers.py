@@ -8,14 +8,14 @@ from torch import nn
 from continua.bench.flows import DEPTH, SPAN
 from continua.core.extras import extra
 from continua.core.shapes import Points, Tensor
-from continua.model import BoundFlow
+from continua.model import FlowVectorField
 from continua.solve import State
 
 
 class Velocity(nn.Module):
     """func(t, x) as torchdiffeq asks for it; counts its calls."""
 
-    def __init__(self, bound: BoundFlow) -> None:
+    def __init__(self, bound: FlowVectorField) -> None:
         super().__init__()
         self.bound = bound
         self.calls = 0

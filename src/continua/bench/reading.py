@@ -10,7 +10,15 @@ from continua.bench.benchmark import AbstractBenchmark, Outcome, Ratio
 from continua.bench.timing import interleaved, paired, using_threads
 from continua.core.shapes import Int, Tensor
 from continua.fields import Expansion
-from continua.model import ContinuousTransformer, Flow, NormedEmbedding, Part, Reading, TokenEmbedding, TokenReadout
+from continua.model import (
+    CachedDecoder,
+    ContinuousTransformer,
+    Flow,
+    NormedEmbedding,
+    Part,
+    TokenEmbedding,
+    TokenReadout,
+)
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Rotary
 from continua.solve import Direct, Fixed, Midpoint, Solver
 from continua.spaces import Legendre
@@ -22,7 +30,7 @@ _LIMIT = 0.5
 @final
 @dataclasses.dataclass(frozen=True)
 class ReadingCost(AbstractBenchmark):
-    """Tokens read one after the other until a window is full, by `Reading` and by the model on all tokens so far.
+    """Tokens read one after the other until a window is full, by `CachedDecoder` and by the model on all tokens so far.
 
     The model is that of the text task: two midpoint steps, weights of four modes, rotary positions. The limit is for
     the longest window; in a short one the many small operations of either side weigh more than the tokens.
@@ -79,7 +87,7 @@ class ReadingCost(AbstractBenchmark):
 
 
 def _kept(model: ContinuousTransformer, window: Int[Tensor, "batch tokens"]) -> None:
-    reading = Reading(model)
+    reading = CachedDecoder(model)
     for place in range(window.shape[1]):
         reading.read(window[:, place : place + 1])
 

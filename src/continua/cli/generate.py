@@ -13,7 +13,7 @@ from continua.cli.loading import models_of
 from continua.cli.options import Count, Flag
 from continua.core.errors import reject
 from continua.data import encoded
-from continua.model import unreadable
+from continua.model import why_not_cacheable
 from continua.runs import Run
 from continua.train import Sampling, Window, generated
 
@@ -66,7 +66,7 @@ class Generate:
         tokens = generated(
             model, encoded(self.prompt, alphabet, "--prompt"), sampling, window, self.seed, not self.uncached
         )
-        why = unreadable(model)
+        why = why_not_cacheable(model)
         if why is not None and not self.uncached:
             note = "no keys and values are kept, and every character costs a solve of the whole window"
             sys.stderr.write(f"continua: {note}: {why}\n")

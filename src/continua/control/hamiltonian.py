@@ -114,7 +114,7 @@ def extremal(
 
     The grid is the one that the model's own control accepts, frozen; asked depths join it, so that costates there are
     those of the discrete solve and not interpolated. Differentiates as the model's gradient has it. `memory` is the
-    cloud that cross-attention reads: of an encoder-decoder, the decoder with `memory=both.remember(*source)`.
+    cloud that cross-attention reads: of an encoder-decoder, the decoder with `memory=both.encode(*source)`.
     """
     check_problem(model, batch, objective)
     depth, seed = model.flow.depth, objective.seed(model, generator)
@@ -130,7 +130,7 @@ def extremal(
 
 def check_problem(model: object, batch: object, objective: object) -> None:
     """Rejects what is no problem of control: a model, a batch of its inputs, an objective."""
-    cure = "Pass a ContinuousTransformer; of an encoder-decoder, its decoder with memory=both.remember(*source)."
+    cure = "Pass a ContinuousTransformer; of an encoder-decoder, its decoder with memory=both.encode(*source)."
     expect("model", model, ContinuousTransformer, cure)
     expect("batch", batch, Batch, "Pass Batch(inputs, targets).")
     expect("objective", objective, Objective, "Pass Objective(loss), such as Objective(CrossEntropy()).")

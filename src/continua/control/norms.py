@@ -82,7 +82,7 @@ class Sobolev(AbstractStateNorm):
     def check(self, measure: Measure, points: Points) -> None:
         check_axis(self.axis, points)
         if self.embedding > 0.0 and self.axis is None:
-            cure = "Use a model whose states are functions (Synthesised), or Sobolev(time=...) alone."
+            cure = "Use a model whose states are functions (SynthesisEmbedding), or Sobolev(time=...) alone."
             reject("axis", None, "states without an axis have no derivative along it", cure)
         if self.time == 0:
             return

@@ -1,7 +1,8 @@
-"""The objective: a terminal loss and running costs of one solve, each told apart."""
+"""The objective: a terminal loss and running costs of one call of the model, each told apart."""
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
 import torch
@@ -9,13 +10,12 @@ from torch import nn
 
 from continua.control.costs.cost import AbstractRunningCost
 from continua.control.losses.loss import AbstractLoss
-from continua.control.setting import Setting
 from continua.core.batch import Batch
-from continua.core.errors import expect, reject
-from continua.core.seeds import fresh_seed
+from continua.core.checks import is_a
+from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
-from continua.model import ContinuousTransformer, EncoderDecoder, Rate, axis_of
-from continua.solve import Observer, Solution, Stats
+from continua.model import ContinuousTransformer, EncoderDecoder, Result
+from continua.solve import Stats
 from continua.spaces import Cloud
 
 
@@ -37,9 +37,10 @@ class Terms(NamedTuple):
 class Objective:
     """J = mean_b [ loss(X_b(Z), y_b) + int_0^Z sum_c lambda_c r_c(z, X_b, theta) dz ].
 
-    Loss and costs are objects, `weights` the lambda_c, one a cost. A call solves once and differentiates as the model's
-    own gradient has it: `objective(model, batch).total.backward()`. All randomness (dropout, Hutchinson noise) is drawn
-    from `generator`, torch's global one by default; the same generator gives the same J.
+    Loss and costs are objects, `weights` the lambda_c, one per cost. A call is one call of the model, so that its hooks
+    fire and whatever wraps it (`DistributedDataParallel`, `fully_shard`, `torch.compile`) is used, and differentiates
+    as the model's own gradient has it: `objective(model, batch).total.backward()`. All randomness (dropout, Hutchinson
+    noise) is drawn from `generator`, torch's global one by default; the same generator gives the same J.
     """
 
     loss: AbstractLoss
@@ -47,16 +48,17 @@ class Objective:
     weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        expect("loss", self.loss, AbstractLoss, "Pass an object such as CrossEntropy().")
-        for name in ("costs", "weights"):
-            expect(name, getattr(self, name), (tuple, list), "Pass costs=(KineticEnergy(),), weights=(0.01,).")
+        is_a(AbstractLoss, "Pass an object such as CrossEntropy().", loss=self.loss)
+        cure = "Pass costs=(KineticEnergy(),), weights=(0.01,)."
+        is_a((tuple, list), cure, costs=self.costs, weights=self.weights)
         object.__setattr__(self, "costs", tuple(self.costs))
         object.__setattr__(self, "weights", tuple(float(w) for w in self.weights))
         for cost in self.costs:
-            expect("costs", cost, AbstractRunningCost, "Pass objects such as (KineticEnergy(),).")
+            is_a(AbstractRunningCost, "Pass objects such as (KineticEnergy(),).", costs=cost)
         if len(self.weights) != len(self.costs):
-            why = f"there are {len(self.costs)} running costs"
-            reject("weights", self.weights, why, "Pass one weight a cost, costs=(KineticEnergy(),), weights=(0.01,).")
+            reject(
+                "weights", self.weights, f"there are {len(self.costs)} running costs", f"One weight per cost: {cure}"
+            )
         for weight in self.weights:
             if not 0.0 <= weight < math.inf:
                 cure = "Pass finite weights >= 0; a negative one rewards what the cost is there to prevent."
@@ -69,17 +71,27 @@ class Objective:
         again = [plain[:i].count(name) for i, name in enumerate(plain)]
         return tuple(f"{name}_{n + 1}" if n else name for name, n in zip(plain, again, strict=True))
 
-    def __call__(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> Terms:
-        """J of the model on the batch, differentiably."""
-        expect("batch", batch, Batch, "Pass Batch(inputs, targets).")
-        cure = "Pass a ContinuousTransformer or an EncoderDecoder."
-        expect("model", model, (ContinuousTransformer, EncoderDecoder), cure)
-        seed = self.seed(model, generator)
-        if isinstance(model, EncoderDecoder):
-            return self._two(model, batch, seed)
-        assert isinstance(model, ContinuousTransformer)
-        setting = self.setting(model, model.embedding(*batch.inputs), seed)
-        return self.read(model, batch, setting, self.solved(model, setting))
+    def __call__(
+        self,
+        model: nn.Module,
+        batch: Batch,
+        generator: torch.Generator | None = None,
+        grid: Sequence[float] | None = None,
+    ) -> Terms:
+        """J of the model on the batch, differentiably; `grid` are the depths to step on, where they are not its own."""
+        is_a(Batch, "Pass Batch(inputs, targets).", batch=batch)
+        is_a(nn.Module, "Pass a ContinuousTransformer or an EncoderDecoder.", model=model)
+        return self.read(call_model(model, batch, self.costs, generator, grid), batch)
+
+    def read(self, result: Result, batch: Batch) -> Terms:
+        """The terms of what a call of the model found."""
+        per_token = result.output.ndim == 3 and batch.query_times is None
+        terminal = self.loss(result.output, fill_batch(batch, result.cloud) if per_token else batch)
+        running = {name: cost.mean() for name, cost in zip(self.names, result.costs, strict=True)}
+        total = terminal
+        for weight, cost in zip(self.weights, running.values(), strict=True):
+            total = total + weight * cost
+        return Terms(total, terminal, running, result.solution.stats, result.output)
 
     def check(self, optimiser: torch.optim.Optimizer, model: nn.Module | None = None) -> None:
         """Refuses an L2 term in J together with weight decay: both shrink the same parameters, to no common minimum.
@@ -87,7 +99,7 @@ class Objective:
         With `model` only weight decay on the parameters of its flow counts, which are those that the term sees.
         """
         terms = [name for cost, name in zip(self.costs, self.names, strict=True) if cost.decays]
-        seen = None if model is None else {id(p) for flow in flows(model) for p in flow.parameters()}
+        seen = None if model is None else {id(p) for flow in flows_of(model) for p in flow.parameters()}
         for index, group in enumerate(optimiser.param_groups if terms else ()):
             decay = float(group.get("weight_decay") or 0.0)
             if decay != 0.0 and (seen is None or any(id(p) in seen for p in group["params"])):
@@ -95,73 +107,31 @@ class Objective:
                 cure = "Set weight_decay=0 for these parameters, or leave the cost out of the objective."
                 reject(f"param_groups[{index}]['weight_decay']", decay, why, cure)
 
-    def seed(self, model: nn.Module, generator: torch.Generator | None) -> int:
-        """The seed of one solve; nothing is drawn where nothing is random."""
-        return fresh_seed(generator) if model.training or any(cost.random for cost in self.costs) else 0
 
-    def setting(self, model: ContinuousTransformer, cloud: Cloud, seed: int, memory: Cloud | None = None) -> Setting:
-        """What the costs are bound to for one solve of `model` from `cloud`."""
-        return Setting(model.flow, cloud, memory, seed, model.training, axis_of(model.embedding))
-
-    def rates(self, setting: Setting) -> list[Rate]:
-        """The rates of all costs, bound."""
-        return [cost.bind(setting, place) for place, cost in enumerate(self.costs)]
-
-    def solved(self, model: ContinuousTransformer, setting: Setting, observers: tuple[Observer, ...] = ()) -> Solution:
-        """The solve with the running costs beside it."""
-        arguments: dict[str, Any] = {"memory": setting.memory, "generator": setting.generator()}
-        return model.solve(setting.cloud, observers=observers, rates=self.rates(setting), **arguments)
-
-    def read(self, model: ContinuousTransformer, batch: Batch, setting: Setting, solution: Solution) -> Terms:
-        """The terms of a solve, as the model reads it out."""
-        cloud = setting.cloud.at(solution.points)
-        return self.terms(model.readout(cloud), heard(batch, cloud) if model.readout.per_token else batch, solution)
-
-    def terms(self, output: Tensor, batch: Batch, solution: Solution) -> Terms:
-        """The terms of a solve that was read out as `output`."""
-        return self._summed(self.loss(output, batch), self._running(solution), solution.stats, output)
-
-    def _two(self, model: EncoderDecoder, batch: Batch, seed: int) -> Terms:
-        """Encoder and decoder, each with its running costs; the terminal loss is the decoder's."""
-        source, target = source_and_target(batch)
-        encoder, decoder = model.encoder, model.decoder
-        first = self.setting(encoder, encoder.embedding(*source), seed)
-        solution = self.solved(encoder, first)
-        memory = first.cloud.at(encoder.readout(first.cloud.at(solution.points)))
-        second = self.setting(decoder, decoder.embedding(*target), seed + 1, memory)
-        terms = self.read(decoder, batch, second, self.solved(decoder, second))
-        own = self._running(solution)
-        running = {name: terms.running[name] + own[name] for name in self.names}
-        return self._summed(terms.terminal, running, terms.stats, terms.output)
-
-    def _running(self, solution: Solution) -> dict[str, Tensor]:
-        return {name: cost.mean() for name, cost in zip(self.names, solution.state.costs, strict=True)}
-
-    def _summed(self, terminal: Tensor, running: dict[str, Tensor], stats: Stats, output: Tensor) -> Terms:
-        total = terminal
-        for weight, cost in zip(self.weights, running.values(), strict=True):
-            total = total + weight * cost
-        return Terms(total, terminal, running, stats, output)
+def call_model(
+    model: nn.Module,
+    batch: Batch,
+    costs: Sequence[AbstractRunningCost] = (),
+    generator: torch.Generator | None = None,
+    grid: Sequence[float] | None = None,
+    **named: Any,
+) -> Result:
+    """One call of a model on the inputs of a batch, at its query times where it has them, with the full result."""
+    if batch.query_times is not None:
+        named["query_times"] = batch.query_times
+    if grid is not None:
+        named["grid"] = grid
+    return model(*batch.inputs, costs=costs, generator=generator, full=True, **named)
 
 
-def source_and_target(batch: Batch) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """What an encoder-decoder reads: the arguments of the encoder's embedding and those of the decoder's."""
-    if len(batch.inputs) != 2 or not all(isinstance(x, tuple | list) for x in batch.inputs):
-        cure = "Pass Batch(((source, ...), (target, ...)), targets)."
-        kinds = tuple(type(x).__name__ for x in batch.inputs)
-        reject("batch.inputs", kinds, "an encoder-decoder takes a tuple for the source and one for the target", cure)
-    source, target = batch.inputs
-    return tuple(source), tuple(target)
-
-
-def heard(batch: Batch, cloud: Cloud) -> Batch:
+def fill_batch(batch: Batch, cloud: Cloud) -> Batch:
     """The batch with masses, times and presence of the cloud wherever it does not have its own."""
     own = {"weights": cloud.mass, "positions": cloud.positions, "present": cloud.present}
     missing = {name: value for name, value in own.items() if getattr(batch, name) is None}
     return dataclasses.replace(batch, **missing)
 
 
-def flows(model: nn.Module) -> list[nn.Module]:
+def flows_of(model: nn.Module) -> list[nn.Module]:
     """The flows of a model."""
     models = [model.encoder, model.decoder] if isinstance(model, EncoderDecoder) else [model]
     return [m.flow for m in models if isinstance(m, ContinuousTransformer)]

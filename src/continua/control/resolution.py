@@ -14,7 +14,7 @@ from continua.core.errors import SolveError, expect, reject
 from continua.core.shapes import Tensor
 from continua.data import Resampling, Samples, refine, take_every
 from continua.fields import ContinuousHeads
-from continua.model import AbstractLifted, ContinuousTransformer, Part, Synthesised, VectorEmbedding
+from continua.model import AbstractEmbeddingWrapper, ContinuousTransformer, Part, SynthesisEmbedding, VectorEmbedding
 from continua.solve import AbstractSolver, Adaptive, DormandPrince, PerSequence, Projected, Solver, manifold_of
 
 Loss = Callable[[Tensor, Any], Tensor]
@@ -167,7 +167,7 @@ _Answers = Iterator[_Asked | LeftOut]
 
 def _over_time(study: _Study, asked: Resolutions) -> _Answers:
     embedding = study.model.embedding
-    while isinstance(embedding, AbstractLifted):
+    while isinstance(embedding, AbstractEmbeddingWrapper):
         embedding = embedding.inner
     if not isinstance(embedding, VectorEmbedding):
         yield LeftOut("tokens", None, f"what a {type(embedding).__name__} reads are no samples of a signal")
@@ -186,13 +186,13 @@ def _over_time(study: _Study, asked: Resolutions) -> _Answers:
 
 def _over_embedding(study: _Study, asked: Resolutions) -> _Answers:
     model = study.model
-    if not isinstance(model.embedding, Synthesised):
+    if not isinstance(model.embedding, SynthesisEmbedding):
         yield LeftOut("nodes", None, "states are vectors, not functions along the embedding axis")
         return
     own = model.embedding.axis.nodes
     study.own["nodes"] = own
     for nodes in _around(own) if asked.nodes is None else asked.nodes:
-        yield _Asked("nodes", nodes, lambda n=nodes: model.at_resolution(n))
+        yield _Asked("nodes", nodes, lambda n=nodes: model.at(nodes=n))
 
 
 def _over_heads(study: _Study, asked: Resolutions) -> _Answers:
@@ -204,7 +204,7 @@ def _over_heads(study: _Study, asked: Resolutions) -> _Answers:
         return
     study.own["heads"] = counts[0]
     for heads in _around(counts[0]) if asked.heads is None else asked.heads:
-        yield _Asked("heads", heads, lambda n=heads: model.with_heads(n))
+        yield _Asked("heads", heads, lambda n=heads: model.at(heads=n))
 
 
 def _over_steps(study: _Study, asked: Resolutions) -> _Answers:

@@ -13,7 +13,7 @@ from continua.control.setting import Setting
 from continua.core.batch import Batch
 from continua.core.errors import SolveError, reject
 from continua.core.shapes import Float, Points, Tensor
-from continua.model import BoundFlow, ContinuousTransformer
+from continua.model import ContinuousTransformer, FlowVectorField
 from continua.solve import AbstractMethod, Solver, State
 from continua.spaces import AbstractFlatSpace, Cloud
 
@@ -200,7 +200,7 @@ class _Run:
         for p, g in zip(self.parameters, held, strict=True):
             p.grad = g
 
-    def _step(self, path: Extremal, bound: BoundFlow, k: int, weights: "_Weights") -> Float[Tensor, ""]:
+    def _step(self, path: Extremal, bound: FlowVectorField, k: int, weights: "_Weights") -> Float[Tensor, ""]:
         """<a_{k+1}, x_{k+1}(phi) - x_{k+1}> + costs, and how far the step leaves the path."""
         z, dz = path.depths[k], path.depths[k + 1] - path.depths[k]
         x = path.points[k].clone().requires_grad_(self.rho > 0.0)

@@ -21,6 +21,7 @@ class Batch:
       the inputs themselves (`NextToken`).
     - `mask`: which targets count, (batch, tokens); `None` means all.
     - `weights`: quadrature masses of the targets, (batch, tokens), for losses that are integrals over token time.
+    - `query_times`: times (batch, queries) at which the targets are wanted, where these are not the tokens themselves.
     - `positions`, `present`: times of the targets and which of them are there.
 
     Where `weights`, `positions` and `present` are not given, an objective takes them from the cloud that the model's
@@ -33,6 +34,7 @@ class Batch:
     weights: Float[Tensor, "batch tokens"] | None = None
     positions: Float[Tensor, "batch tokens"] | None = None
     present: Bool[Tensor, "batch tokens"] | None = None
+    query_times: Float[Tensor, "batch tokens"] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.inputs, tuple) or len(self.inputs) == 0:
@@ -44,13 +46,13 @@ class Batch:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Batch":
         """This batch elsewhere; `dtype` is for real numbers, whole numbers and masks keep theirs."""
-        moved = {f.name: _moved(getattr(self, f.name), device, dtype) for f in dataclasses.fields(self)}
+        moved = {f.name: _move(getattr(self, f.name), device, dtype) for f in dataclasses.fields(self)}
         return Batch(**moved)
 
 
-def _moved(value: Any, device: torch.device | str | None, dtype: torch.dtype | None) -> Any:
+def _move(value: Any, device: torch.device | str | None, dtype: torch.dtype | None) -> Any:
     if isinstance(value, Tensor):
         return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
     if isinstance(value, tuple):
-        return tuple(_moved(x, device, dtype) for x in value)
+        return tuple(_move(x, device, dtype) for x in value)
     return value.to(device, dtype) if hasattr(value, "to") else value

@@ -1,33 +1,57 @@
-"""Floor 3: the model - embedding, flow, readout, and the standard networks as special cases."""
+"""Floor 3: the model - the one builder, embedding, flow, readout, and the standard networks as special cases."""
 
-from continua.model.citation import citation
-from continua.model.embedding import AbstractEmbedding, Embedded, TokenEmbedding, VectorEmbedding
-from continua.model.encoder_decoder import EncoderDecoder
-from continua.model.export import to_torch
-from continua.model.flow import BoundFlow, Flow, Part, Rate
-from continua.model.functions import Analysed, Synthesised, axis_of
-from continua.model.interpolated_stem import InterpolatedStem, interpolant
-from continua.model.layers import Layers
-from continua.model.lifted import AbstractLifted
-from continua.model.literature import LITERATURE
-from continua.model.normed_embedding import NormedEmbedding, ProjectedEmbedding
-from continua.model.positions import AbstractPositionCode, FourierPositions, LearnedPositions, SinusoidalPositions
-from continua.model.presets import bert, decoder, encoder, encoder_decoder, gpt, macaron, parallel, sphere
+from continua.model.builder import Depth, EmbeddingAxis, Generator, HeadMeasure, Stem, TokenTime, transformer
+from continua.model.citation import LITERATURE, citation
+from continua.model.embedding import (
+    AbstractEmbedding,
+    AbstractEmbeddingWrapper,
+    CloudEmbedding,
+    NormedEmbedding,
+    ProjectedEmbedding,
+    TokenEmbedding,
+    VectorEmbedding,
+)
+from continua.model.flow import Cost, Flow, FlowVectorField, Part, Rate, Setting
+from continua.model.generation import CachedDecoder, Sampling, Window, generate, stream_tokens, why_not_cacheable
+from continua.model.positions import (
+    AbstractPositionCode,
+    Clock,
+    FourierPositions,
+    LearnedPositions,
+    SinusoidalPositions,
+)
+from continua.model.presets import Layers, bert, decoder, encoder, encoder_decoder, gpt, macaron, parallel, sphere
 from continua.model.profile import AbstractProfile, BasisProfile, LinearProfile
-from continua.model.reading import Reading, unreadable
-from continua.model.readout import AbstractReadout, MeanReadout, Normalised, TokenReadout
-from continua.model.stem import AbstractStem, LocalStem, Stemmed
+from continua.model.readout import (
+    AbstractReadout,
+    AnalysisReadout,
+    MeanReadout,
+    NormReadout,
+    SynthesisEmbedding,
+    TokenReadout,
+    axis_of,
+)
+from continua.model.stem import AbstractStem, InterpolatedStem, LocalStem, StemEmbedding, interpolate
 from continua.model.storage import decode, encode, load, save
-from continua.model.torch_layers import activation_of, attention_theta, feedforward_theta, from_torch, norm_theta
-from continua.model.transformer import ContinuousTransformer
+from continua.model.torch_layers import (
+    activation_of,
+    attention_theta,
+    feedforward_theta,
+    from_torch,
+    norm_theta,
+    to_torch,
+)
+from continua.model.transformer import ContinuousTransformer, EncoderDecoder, Result
 
 __all__ = [
-    "AbstractEmbedding", "AbstractLifted", "AbstractPositionCode", "AbstractProfile", "AbstractReadout",
-    "AbstractStem", "Analysed", "BasisProfile", "BoundFlow", "ContinuousTransformer", "Embedded", "EncoderDecoder",
-    "Flow", "FourierPositions", "InterpolatedStem", "LITERATURE", "Layers", "LearnedPositions", "LinearProfile",
-    "LocalStem", "MeanReadout", "Normalised", "NormedEmbedding", "Part", "ProjectedEmbedding", "Rate", "Reading",
-    "SinusoidalPositions", "Stemmed", "Synthesised", "TokenEmbedding", "TokenReadout", "VectorEmbedding",
-    "activation_of", "attention_theta", "axis_of", "bert", "citation", "decode", "decoder", "encode", "encoder",
-    "encoder_decoder", "feedforward_theta", "from_torch", "gpt", "interpolant", "load", "macaron", "norm_theta",
-    "parallel", "save", "sphere", "to_torch", "unreadable",
+    "AbstractEmbedding", "AbstractEmbeddingWrapper", "AbstractPositionCode", "AbstractProfile", "AbstractReadout",
+    "AbstractStem", "AnalysisReadout", "BasisProfile", "CachedDecoder", "Clock", "CloudEmbedding",
+    "ContinuousTransformer", "Cost", "Depth", "EmbeddingAxis", "EncoderDecoder", "Flow", "FlowVectorField",
+    "FourierPositions", "Generator", "HeadMeasure", "InterpolatedStem", "LITERATURE", "Layers", "LearnedPositions",
+    "LinearProfile", "LocalStem", "MeanReadout", "NormReadout", "NormedEmbedding", "Part", "ProjectedEmbedding",
+    "Rate", "Result", "Sampling", "Setting", "SinusoidalPositions", "Stem", "StemEmbedding", "SynthesisEmbedding",
+    "TokenEmbedding", "TokenReadout", "TokenTime", "VectorEmbedding", "Window", "activation_of", "attention_theta",
+    "axis_of", "bert", "citation", "decode", "decoder", "encode", "encoder", "encoder_decoder", "feedforward_theta",
+    "from_torch", "generate", "gpt", "interpolate", "load", "macaron", "norm_theta", "parallel", "save", "sphere",
+    "stream_tokens", "to_torch", "transformer", "why_not_cacheable",
 ]  # fmt: skip

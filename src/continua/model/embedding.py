@@ -1,20 +1,29 @@
 """Embeddings: from what a user has to a cloud of weighted tokens."""
 
 import abc
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import nn
 
-from continua.core.errors import check_size, reject
-from continua.core.shapes import Points, Tensor
-from continua.fields import parameter_spaces
-from continua.model.positions import AbstractPositionCode
-from continua.spaces import AbstractCausalRule, AbstractParameterSpace, AbstractSampleRule, Cloud, Counting, Trapezoid
+from continua.core.checks import at_least, is_a
+from continua.core.errors import reject
+from continua.core.shapes import Bool, Points, Tensor
+from continua.fields import Constant
+from continua.model.positions import AbstractPositionCode, Clock
+from continua.operators import AbstractNorm, LayerNorm
+from continua.spaces import AbstractCausalRule, AbstractManifold, AbstractSampleRule, Cloud, Counting, Trapezoid
+
+WithQueries: TypeAlias = tuple[Cloud, Tensor]
+"""A cloud with queries merged in by time, and where each query (batch, queries) stands among its tokens."""
 
 
 class AbstractEmbedding(nn.Module, abc.ABC):
-    """Inputs -> the cloud at depth 0. Inputs come from outside, so their shapes are checked here, with a cure."""
+    """Inputs -> the cloud at depth 0. Inputs come from outside, so their shapes are checked here, with a cure.
+
+    With `query_times` (batch, queries) the cloud also holds a query for each of these times: a token without mass, which
+    reads the samples and changes neither them nor the other queries.
+    """
 
     @property
     @abc.abstractmethod
@@ -22,56 +31,49 @@ class AbstractEmbedding(nn.Module, abc.ABC):
         """Size of one token's state."""
 
     @abc.abstractmethod
-    def forward(self, *inputs: Any, **named: Any) -> Cloud:
-        """The cloud at depth 0."""
-
-    @abc.abstractmethod
-    def ask(self, times: Tensor, *inputs: Any, **named: Any) -> tuple[Cloud, Tensor]:
-        """The cloud at depth 0 with queries at `times` (batch, queries), and their indices among its tokens."""
-
-    @final
-    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
-        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
-        return parameter_spaces(self)
-
-    @abc.abstractmethod
-    def arguments(self) -> dict[str, Any]:
-        """The arguments that build this embedding anew (its values apart)."""
+    def forward(self, *inputs: Any, query_times: Tensor | None = None, **named: Any) -> Cloud | WithQueries:
+        """The cloud at depth 0; with `query_times` also where the queries stand among its tokens."""
 
 
-class Embedded(AbstractEmbedding):
-    """The input is a cloud already."""
+@final
+class CloudEmbedding(AbstractEmbedding):
+    """The input is a cloud already, or points (batch, tokens, width) on the counting measure."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        check_size("width", width, "an embedding")
+        at_least(1, width=width)
         self._width = width
 
     @property
     def width(self) -> int:
         return self._width
 
-    def forward(self, cloud: Any) -> Cloud:
-        if not isinstance(cloud, Cloud):
-            reject("cloud", type(cloud).__name__, "this model reads clouds", "Pass Cloud(points, mass, positions).")
-        if cloud.points.shape[-1] != self._width:
-            cure = f"Pass points of shape (batch, tokens, {self._width})."
-            reject("cloud", tuple(cloud.points.shape), "the width does not fit the model", cure)
-        return cloud
-
-    def ask(self, times: Tensor, cloud: Any) -> tuple[Cloud, Tensor]:
-        cure = "Pass a cloud with queries to the model itself: cloud.with_queries(points, times)."
-        reject("times", tuple(times.shape), "this embedding does not know what a time without a sample is like", cure)
-
-    def arguments(self) -> dict[str, Any]:
-        return {"width": self._width}
+    def forward(self, cloud: Cloud | Tensor, query_times: Tensor | None = None) -> Cloud:
+        if query_times is not None:
+            cure = "Pass a cloud with queries to the model itself: cloud.with_queries(points, times)."
+            reject(
+                "query_times", tuple(query_times.shape), "a cloud does not say what a time without a sample is", cure
+            )
+        if isinstance(cloud, Tensor):
+            cloud = Cloud(cloud)
+        is_a(Cloud, "Pass Cloud(points, mass, positions), or points (batch, tokens, width).", cloud=cloud)
+        return check_cloud(cloud, self._width)
 
 
+def check_cloud(cloud: Cloud, width: int) -> Cloud:
+    """Rejects a cloud whose tokens do not have the model's width."""
+    if cloud.points.shape[-1] != width:
+        cure = f"Pass points of shape (batch, tokens, {width})."
+        reject("cloud", tuple(cloud.points.shape), "the width does not fit the model", cure)
+    return cloud
+
+
+@final
 class TokenEmbedding(AbstractEmbedding):
     """Whole numbers from a vocabulary, as trained vectors, with a code for their positions: x_i = E[n_i] + code(t_i).
 
-    Where `present` is false a token is absent, and whatever number stands there is not read. With `asks` a trained
-    vector stands for a token that was not observed.
+    Where `present` is false a token is absent, and whatever number stands there is not read. With `queries` a trained
+    vector stands for a token that was not observed. Without a `clock` times are taken as they are.
     """
 
     def __init__(
@@ -80,23 +82,32 @@ class TokenEmbedding(AbstractEmbedding):
         width: int,
         code: AbstractPositionCode | None = None,
         rule: AbstractSampleRule = Counting(),
-        asks: bool = False,
+        queries: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        check_size("vocabulary", vocabulary, "an embedding")
-        check_size("width", width, "an embedding")
+        at_least(1, vocabulary=vocabulary, width=width)
         _check_code(code, width)
-        self.vocabulary = vocabulary
+        self.vocabulary, self.code, self.rule, self.clock = vocabulary, code, rule, clock
         self.table = nn.Parameter(torch.randn(vocabulary, width) * 0.02)
-        self.code = code
-        self.rule = rule
-        self.unobserved = nn.Parameter(torch.randn(width) * 0.02) if asks else None
+        self.unobserved = nn.Parameter(torch.randn(width) * 0.02) if queries else None
 
     @property
     def width(self) -> int:
         return self.table.shape[1]
 
-    def forward(self, tokens: Tensor, positions: Tensor | None = None, present: Tensor | None = None) -> Cloud:
+    @property
+    def queries(self) -> bool:
+        """Whether times without a token may be asked for."""
+        return self.unobserved is not None
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        present: Tensor | None = None,
+        query_times: Tensor | None = None,
+    ) -> Cloud | WithQueries:
         _check_tensor("tokens", tokens)
         if tokens.ndim != 2 or tokens.numel() == 0:
             cure = "Pass a tensor of shape (batch, tokens); a single sequence is tokens.unsqueeze(0)."
@@ -110,22 +121,15 @@ class TokenEmbedding(AbstractEmbedding):
         if unknown.numel() > 0:
             cure = f"Pass whole numbers from 0 to {self.vocabulary - 1}, and mark padding in present."
             reject("tokens", int(unknown[0]), "there is no such token", cure)
-        return _cloud(self.table[tokens], positions, present, self.code, self.rule)
-
-    def ask(self, times: Tensor, *inputs: Any, **named: Any) -> tuple[Cloud, Tensor]:
-        cloud = self(*inputs, **named)
-        return cloud.with_queries(*_queries(self.unobserved, times, cloud, self.code))
-
-    def arguments(self) -> dict[str, Any]:
-        known = {"vocabulary": self.vocabulary, "width": self.width, "code": self.code, "rule": self.rule}
-        return {**known, "asks": self.unobserved is not None}
+        return _cloud(self, self.table[tokens], positions, present, query_times)
 
 
+@final
 class VectorEmbedding(AbstractEmbedding):
     """Samples of a signal with several features, at real times: x_i = W u_i + b + code(t_i).
 
-    `rule` turns the times into quadrature masses, so that refining the sampling of one signal converges. With `asks` a
-    trained vector stands in for W u + b at times without a sample.
+    `rule` turns the times into quadrature masses, so that refining the sampling of one signal converges. With `queries`
+    a trained vector stands in for W u + b at times without a sample. Without a `clock` times are taken as they are.
     """
 
     def __init__(
@@ -134,26 +138,40 @@ class VectorEmbedding(AbstractEmbedding):
         width: int,
         code: AbstractPositionCode | None = None,
         rule: AbstractSampleRule = Trapezoid(),
-        asks: bool = False,
+        queries: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        check_size("features", features, "an embedding")
-        check_size("width", width, "an embedding")
+        at_least(1, features=features, width=width)
         _check_code(code, width)
         self.linear = nn.Linear(features, width)
-        self.code = code
-        self.rule = rule
-        self.unobserved = nn.Parameter(torch.randn(width) * 0.02) if asks else None
+        self.code, self.rule, self.clock = code, rule, clock
+        self.unobserved = nn.Parameter(torch.randn(width) * 0.02) if queries else None
+
+    @property
+    def features(self) -> int:
+        """Numbers in one sample."""
+        return self.linear.in_features
 
     @property
     def width(self) -> int:
         return self.linear.out_features
 
-    def forward(self, values: Tensor, positions: Tensor | None = None, present: Tensor | None = None) -> Cloud:
+    @property
+    def queries(self) -> bool:
+        """Whether times without a sample may be asked for."""
+        return self.unobserved is not None
+
+    def forward(
+        self,
+        values: Tensor,
+        positions: Tensor | None = None,
+        present: Tensor | None = None,
+        query_times: Tensor | None = None,
+    ) -> Cloud | WithQueries:
         _check_tensor("values", values)
-        if values.ndim != 3 or values.numel() == 0 or values.shape[-1] != self.linear.in_features:
-            size = self.linear.in_features
-            cure = f"Pass a tensor of shape (batch, tokens, {size}); a single sequence is values.unsqueeze(0)."
+        if values.ndim != 3 or values.numel() == 0 or values.shape[-1] != self.features:
+            cure = f"Pass a tensor of shape (batch, tokens, {self.features}); a single sequence is values.unsqueeze(0)."
             reject("values", tuple(values.shape), "the shape does not fit the embedding", cure)
         if values.dtype != self.linear.weight.dtype:
             cure = f"Convert with values.to({self.linear.weight.dtype})."
@@ -165,56 +183,61 @@ class VectorEmbedding(AbstractEmbedding):
             at = (~torch.isfinite(values)).nonzero()[0].tolist()
             cure = "Remove or impute the sample, or mark it absent in present."
             reject(f"values{at}", float(values[tuple(at)]), "a sample is not finite", cure)
-        return _cloud(self.linear(values), positions, present, self.code, self.rule)
-
-    def ask(self, times: Tensor, *inputs: Any, **named: Any) -> tuple[Cloud, Tensor]:
-        cloud = self(*inputs, **named)
-        return cloud.with_queries(*_queries(self.unobserved, times, cloud, self.code))
-
-    def arguments(self) -> dict[str, Any]:
-        known = {"features": self.linear.in_features, "width": self.width, "code": self.code, "rule": self.rule}
-        return {**known, "asks": self.unobserved is not None}
+        return _cloud(self, self.linear(values), positions, present, query_times)
 
 
 def _cloud(
+    embedding: TokenEmbedding | VectorEmbedding,
     points: Points,
     positions: Tensor | None,
-    present: Tensor | None,
-    code: AbstractPositionCode | None,
-    rule: AbstractSampleRule,
-) -> Cloud:
-    """The weighted cloud of embedded tokens; without positions, time is the index."""
-    index = torch.arange(points.shape[1], dtype=points.dtype, device=points.device).expand(points.shape[:2])
-    times = index if positions is None else _as_times(positions, points)
+    present: Bool[Tensor, "batch tokens"] | None,
+    query_times: Tensor | None,
+) -> Cloud | WithQueries:
+    """The weighted cloud of embedded tokens; without positions and without a clock, time is the index."""
+    times, code, rule = _times(embedding.clock, points, positions, present), embedding.code, embedding.rule
     if code is not None:
         points = points + code(times if present is None else times.masked_fill(~present, 0.0))
-    given = None if positions is None else times
+    given = None if positions is None and embedding.clock is None else times
     if isinstance(rule, Counting):  # no quadrature, so absent tokens may stand anywhere
-        return Cloud(points, None if present is None else present.to(points.dtype), given)
-    own = rule.own(times, present) if isinstance(rule, AbstractCausalRule) else None
-    return Cloud(points, rule.mass(times, present), given, own)
+        cloud = Cloud(points, None if present is None else present.to(points.dtype), given)
+    else:
+        own = rule.own(times, present) if isinstance(rule, AbstractCausalRule) else None
+        cloud = Cloud(points, rule.mass(times, present), given, own)
+    if query_times is None:
+        return cloud
+    return cloud.with_queries(*_queries(embedding, query_times, cloud))
 
 
-def _queries(
-    unobserved: Tensor | None, times: Tensor, cloud: Cloud, code: AbstractPositionCode | None
-) -> tuple[Tensor, Tensor]:
+def _times(clock: Clock | None, points: Points, positions: Tensor | None, present: Tensor | None) -> Tensor:
+    shape = (points.shape[0], points.shape[1])
+    if positions is None:
+        if clock is not None:
+            return clock.even(present, shape, points)
+        return torch.arange(shape[1], dtype=points.dtype, device=points.device).expand(shape)
+    return _read_times(clock, positions, present, points)
+
+
+def _read_times(clock: Clock | None, times: Tensor, present: Tensor | None, points: Points) -> Tensor:
+    """Without a clock float64 times, such as seconds since 1970, would be rounded to float32 and merge."""
+    if clock is not None:
+        return clock.read(times, present, points)
+    if times.is_floating_point() and times.dtype != points.dtype:
+        cure = "Give the embedding a Clock(start, end), or shift times to start near 0 and convert them."
+        reject("positions", times.dtype, f"the model works in {points.dtype}", cure)
+    return times.to(points)
+
+
+def _queries(embedding: TokenEmbedding | VectorEmbedding, query_times: Tensor, cloud: Cloud) -> tuple[Points, Tensor]:
     """States and times of queries: the vector of the unobserved, with the code of each time."""
-    if unobserved is None:
-        cure = "Build the embedding with asks=True, and train it on such questions."
-        reject("times", tuple(times.shape), "this embedding has no state for times without a sample", cure)
-    if times.ndim != 2:
-        reject("times", tuple(times.shape), "times have two axes", "Pass a tensor of shape (batch, asked).")
-    times = _as_times(times, cloud.points)
-    points = unobserved.expand(*times.shape, -1)
-    return points if code is None else points + code(times), times
-
-
-def _as_times(positions: Tensor, points: Points) -> Tensor:
-    """Whole numbers are times; rounding float64 times, such as seconds since 1970, to float32 would merge them."""
-    if positions.is_floating_point() and positions.dtype != points.dtype:
-        cure = "Shift times to start near 0 in float64, then convert with positions.to(model's dtype)."
-        reject("positions", positions.dtype, f"the model works in {points.dtype}", cure)
-    return positions.to(points)
+    if embedding.unobserved is None:
+        cure = "Build the model with queries=True, and train it on such queries."
+        reject("query_times", tuple(query_times.shape), "this embedding has no state for times without a sample", cure)
+    if query_times.ndim != 2:
+        cure = "Pass a tensor of shape (batch, queries)."
+        reject("query_times", tuple(query_times.shape), "query times have two axes", cure)
+    times = _read_times(embedding.clock, query_times, None, cloud.points)
+    points = embedding.unobserved.expand(*times.shape, -1)
+    return points if embedding.code is None else points + embedding.code(times), times
 
 
 def _check_tensor(name: str, value: object) -> None:
@@ -228,12 +251,13 @@ def _check_tensor(name: str, value: object) -> None:
 
 
 def _check_tokens(like: Tensor, positions: Tensor | None, present: Tensor | None) -> None:
-    """Mask and times have one entry a token."""
+    """Mask and times have one entry per token."""
     for name, tensor in (("positions", positions), ("present", present)):
-        if tensor is not None:
-            _check_tensor(name, tensor)
-        if tensor is not None and tensor.shape != like.shape:
-            cure = f"Pass one entry a token: shape {tuple(like.shape)}."
+        if tensor is None:
+            continue
+        _check_tensor(name, tensor)
+        if tensor.shape != like.shape:
+            cure = f"Pass one entry per token: shape {tuple(like.shape)}."
             reject(name, tuple(tensor.shape), "the shape does not fit the tokens", cure)
     if positions is not None and positions.dtype == torch.bool:
         reject("positions", positions.dtype, "this is a mask, and times are numbers", "Pass the mask as present=...")
@@ -244,3 +268,51 @@ def _check_tokens(like: Tensor, positions: Tensor | None, present: Tensor | None
 def _check_code(code: AbstractPositionCode | None, width: int) -> None:
     if code is not None and code.width != width:
         reject("code", code.width, f"its width is not that of the tokens, {width}", f"Build it with width={width}.")
+
+
+class AbstractEmbeddingWrapper(AbstractEmbedding):
+    """X(0) = wrap(inner embedding), the same for tokens and for queries."""
+
+    inner: AbstractEmbedding
+
+    @abc.abstractmethod
+    def wrap(self, cloud: Cloud) -> Cloud:
+        """The cloud of the inner embedding in other states."""
+
+    @final
+    def forward(self, *inputs: Any, **named: Any) -> Cloud | WithQueries:
+        found = self.inner(*inputs, **named)
+        return self.wrap(found) if isinstance(found, Cloud) else (self.wrap(found[0]), found[1])
+
+
+@final
+class NormedEmbedding(AbstractEmbeddingWrapper):
+    """X(0) = norm(inner embedding), with trained gain and bias, as in BERT."""
+
+    def __init__(self, inner: AbstractEmbedding, norm: AbstractNorm = LayerNorm()) -> None:
+        super().__init__()
+        self.inner, self.norm = inner, norm
+        self.theta = Constant(norm.spec(inner.width))
+
+    @property
+    def width(self) -> int:
+        return self.inner.width
+
+    def wrap(self, cloud: Cloud) -> Cloud:
+        return cloud.at(self.norm.normalise(self.theta(0.0), cloud.points))
+
+
+@final
+class ProjectedEmbedding(AbstractEmbeddingWrapper):
+    """X(0) = P(inner embedding): tokens start on a manifold."""
+
+    def __init__(self, inner: AbstractEmbedding, manifold: AbstractManifold) -> None:
+        super().__init__()
+        self.inner, self.manifold = inner, manifold
+
+    @property
+    def width(self) -> int:
+        return self.inner.width
+
+    def wrap(self, cloud: Cloud) -> Cloud:
+        return cloud.at(self.manifold.project(cloud.points))

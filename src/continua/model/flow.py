@@ -1,23 +1,25 @@
-"""The flow dX/dz = sum_p f_p(theta_p(z), X): operators with their fields, and the flow bound for one solve."""
+"""The flow dX/dz = sum_p f_p(theta_p(z), X): operators with their fields, and the vector field of one solve."""
 
 import bisect
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, final
 
 import torch
 from torch import nn
 
-from continua.core.errors import expect, reject
-from continua.core.seeds import fresh_seed
+from continua.core.checks import is_a, positive
+from continua.core.errors import reject
+from continua.core.seeds import branched, fresh_seed, generator_of
 from continua.core.shapes import Depth, Float, Points, Tensor
-from continua.fields import AbstractField, parameter_spaces
+from continua.fields import AbstractField
 from continua.model.profile import AbstractProfile
 from continua.operators import AbstractOperator, Context, Theta, leaves
 from continua.solve import AbstractBound, State, within
-from continua.spaces import AbstractParameterSpace, Cloud
+from continua.spaces import Axis, Cloud
 
 Rate = Callable[[Depth, Points, Points], Float[Tensor, " batch"]]
-"""A running cost r(z, points, velocity), one number a sequence, integrated along depth beside the tokens.
+"""A running cost r(z, points, velocity), one number per sequence, integrated along depth beside the tokens.
 
 At a jump it is asked one rounding unit inside the step, so fields may be read at z as it is. Gradients reach the flow's
 parameters, the points and the masses; another tensor that r depends on gets none from `Checkpointed` and `Backsolve`.
@@ -25,66 +27,84 @@ parameters, the points and the masses; another tensor that r depends on gets non
 
 
 class Part(nn.Module):
-    """One term of the velocity: an operator and the field that gives its parameters."""
+    """One term of the velocity: an operator and the field that gives its parameters.
+
+    A call is the whole work of the part at one depth, parameters included, so that hooks and shards (`fully_shard`) of
+    a part see every use of its parameters.
+    """
 
     def __init__(self, operator: AbstractOperator, field: AbstractField) -> None:
         super().__init__()
+        is_a(AbstractOperator, "Pass an operator, such as Attention(heads, key).", operator=operator)
+        is_a(AbstractField, "Pass a field built from operator.spec(width), such as Constant(spec).", field=field)
         self.operator = operator
         self.field = field
+        self._act = _act
 
-    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
-        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
-        return parameter_spaces(self)
+    def forward(
+        self, z: Depth, inside: Depth | None, operator: AbstractOperator, cloud: Cloud, eager: bool = False
+    ) -> Points:
+        """f(theta(z), cloud), by `operator`: this part's own, bound for a solve."""
+        act = _act if eager else self._act
+        return act(operator, self.field(z, inside), cloud)
 
-    def arguments(self) -> dict[str, Any]:
-        """The arguments that build this part anew."""
-        return {"operator": self.operator, "field": self.field}
+    def compile_velocity(self, **options: Any) -> None:
+        """Compiles the operator for given parameters: depth stays outside, or every new depth would compile anew."""
+        self._act = torch.compile(_act, **options)
+
+
+def _act(operator: AbstractOperator, theta: Theta, cloud: Cloud) -> Points:
+    return operator.velocity(theta, cloud)
 
 
 class Flow(nn.Module):
     """dX/dz = zeta(z) sum of its parts f_p(theta_p(z), X), z in [0, depth] (docs/mathematics.md, section 3).
 
     The depth profile zeta is one where none is given. The order of the parts matters to splitting steps alone.
-    `forward` is the velocity for given parameters, zeta apart: depth stays outside, so that `flow.compile()` sees
-    tensors only and does not compile anew at every depth.
     """
 
     def __init__(self, parts: Sequence[Part], depth: float = 1.0, profile: AbstractProfile | None = None) -> None:
         super().__init__()
         if len(parts) == 0:
             reject("parts", parts, "a flow needs at least one part", "Pass [Part(operator, field), ...].")
-        if not depth > 0:
-            reject("depth", depth, "the flow needs a positive depth", "Pass depth > 0.")
-        for jumping in (*(part.field for part in parts), *([] if profile is None else [profile])):
-            if any(not 0.0 < b < depth for b in jumping.breaks):
-                cure = "Choose the field's edges between 0 and the flow's depth."
-                reject("parts", jumping.breaks, f"a field jumps outside (0, {depth})", cure)
-        for index, part in enumerate(parts):
-            if depth > part.field.reach * (1.0 + 1e-9):
-                cure = f"Build the field with depth={depth}."
-                reject(f"parts[{index}].field.reach", part.field.reach, f"the flow goes on to depth {depth}", cure)
-        if profile is not None and abs(profile.reach - depth) > 1e-9 * depth:
-            cure = f"Build the profile with depth={depth}, so that z/Z runs from 0 to 1 along the flow."
-            reject("profile", profile.reach, f"it is a profile of this depth, and the flow has depth {depth}", cure)
+        positive(depth=depth)
+        _check_reach(parts, depth, profile)
         self.parts = nn.ModuleList(parts)
         self.depth = float(depth)
         self.profile = profile
+        self._fits: set[int] = set()
 
-    def forward(self, operators: Sequence[AbstractOperator], thetas: Sequence[Theta], cloud: Cloud) -> Points:
-        """sum_p f_p(theta_p, cloud)."""
-        velocity = operators[0].velocity(thetas[0], cloud)
-        for operator, theta in zip(operators[1:], thetas[1:], strict=True):
-            velocity = velocity + operator.velocity(theta, cloud)
+    def forward(
+        self,
+        z: Depth,
+        inside: Depth | None,
+        terms: Sequence[tuple[Part, AbstractOperator]],
+        cloud: Cloud,
+        eager: bool = False,
+    ) -> Points:
+        """zeta(z) sum_p f_p(theta_p(z), cloud) over some parts, each with its operator bound for a solve."""
+        part, operator = terms[0]
+        velocity = part(z, inside, operator, cloud, eager)
+        for part, operator in terms[1:]:
+            velocity = velocity + part(z, inside, operator, cloud, eager)
+        if self.profile is not None:
+            zeta = self.profile(z, inside)
+            velocity = velocity * (zeta.view(-1, 1, 1) if isinstance(zeta, Tensor) else zeta)
+        present = cloud.measure.present
+        if present is not None:  # absent tokens stay where they are
+            velocity = velocity.masked_fill(~present.unsqueeze(-1), 0.0)
         return velocity
 
     def compile(self, *args: Any, **named: Any) -> None:
-        """As `nn.Module.compile`, with room for the graphs that a flow needs.
+        """As `nn.Module.compile`, part by part, with room for the graphs that a flow needs.
 
-        Splitting compiles each part alone, once with a graph for the gradient and once without, with and without masks,
-        for a first shape and then for any. torch would stop at 8 graphs for all flows together and, but for a warning,
-        silently run the rest as it is.
+        Each part is compiled once with a graph for the gradient and once without, with and without masks, for a first
+        shape and then for any. torch would stop at 8 graphs for all flows together and, but for a warning, silently run
+        the rest as it is.
         """
-        super().compile(*args, **{"recompile_limit": 64, "isolate_recompiles": True, **named})
+        for part in self.parts:
+            assert isinstance(part, Part)
+            part.compile_velocity(*args, **{"recompile_limit": 64, "isolate_recompiles": True, **named})
 
     def bind(
         self,
@@ -94,50 +114,66 @@ class Flow(nn.Module):
         rates: Sequence[Rate] = (),
         second_order: bool = False,
         random: bool | None = None,
-    ) -> "BoundFlow":
+    ) -> "FlowVectorField":
         """Fixes masses, positions and ALL randomness of one solve; rejections and replays reuse it.
 
         `random` says whether there is any (dropout); by default as the module's training mode has it. `generator`
         seeds it, torch's global one otherwise. `rates` are running costs, `second_order` prepares second derivatives.
         """
-        for name, tokens in (("cloud", cloud), ("memory", memory)):
-            if tokens is not None:
-                self._check(name, tokens)
+        self._check(cloud, memory)
         noisy = self.training if random is None else random
         seed = fresh_seed(generator) if noisy else None
-        return BoundFlow(self, Context(cloud, memory, seed, second_order), tuple(rates))
+        return FlowVectorField(self, Context(cloud, memory, seed, second_order), tuple(rates))
 
-    def _check(self, name: str, cloud: Cloud) -> None:
+    def _check(self, cloud: Cloud, memory: Cloud | None) -> None:
         """The tokens have the dtype, the device and, where they move, the width of the parameters."""
-        expect(name, cloud, Cloud, "Pass Cloud(points, mass, positions), or model.embedding(...) of the inputs.")
-        like, points = next(self.parameters(), None), cloud.points
-        if like is not None and (points.dtype != like.dtype or points.device != like.device):
-            cure = (
-                f"Convert the points with .to({like.dtype}) and .to('{like.device}'), or the model with model.to(...)."
-            )
-            reject(name, f"{points.dtype} on {points.device}", f"the model is {like.dtype} on {like.device}", cure)
-        for index, part in enumerate(self.parts if name == "cloud" else ()):
-            assert isinstance(part, Part)
-            wanted = {leaf: spec.shape for leaf, spec in leaves(part.operator.spec(points.shape[-1]))}
-            if wanted != {leaf: spec.shape for leaf, spec in leaves(part.field.spec)}:
-                cure = "Pass tokens of the width that the fields were built for."
-                reject(name, tuple(points.shape), f"the parameters of parts[{index}] are for another width", cure)
+        like = next(self.parameters(), None)
+        for name, tokens in (("cloud", cloud), ("memory", memory)):
+            if tokens is None:
+                continue
+            is_a(Cloud, "Pass Cloud(points, mass, positions).", **{name: tokens})
+            points = tokens.points
+            if like is not None and (points.dtype != like.dtype or points.device != like.device):
+                cure = f"Convert the points with .to({like.dtype}) and .to('{like.device}'), or the model."
+                reject(name, f"{points.dtype} on {points.device}", f"the model is {like.dtype} on {like.device}", cure)
+        width = cloud.points.shape[-1]
+        if width not in self._fits:  # specs are derived once per width, not once per solve
+            check_width(self, width)
+            self._fits.add(width)
 
-    def changed(self, change: Callable[[Part], Part]) -> "Flow":
+    def map_parts(self, change: Callable[[Part], Part]) -> "Flow":
         """The same flow with every part changed."""
         parts = [change(part) for part in self.parts if isinstance(part, Part)]
         return Flow(parts, self.depth, self.profile).train(self.training)
 
-    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
-        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
-        return parameter_spaces(self)
 
-    def arguments(self) -> dict[str, Any]:
-        """The arguments that build this flow anew."""
-        return {"parts": list(self.parts), "depth": self.depth, "profile": self.profile}
+def check_width(flow: Flow, width: int) -> None:
+    """Rejects tokens of a width that the fields of a flow were not built for."""
+    for index, part in enumerate(flow.parts):
+        assert isinstance(part, Part)
+        wanted = {name: tuple(leaf.shape) for name, leaf in leaves(part.operator.spec(width))}
+        held = {name: tuple(leaf.shape) for name, leaf in leaves(part.field.spec)}
+        if wanted != held:
+            name = next(n for n in {**wanted, **held} if wanted.get(n) != held.get(n))
+            why = f"on tokens of width {width} its operator asks for {wanted.get(name)}"
+            reject(f"flow.parts[{index}].{name}", held.get(name), why, f"Build the field from operator.spec({width}).")
 
 
-class BoundFlow(AbstractBound):
+def _check_reach(parts: Sequence[Part], depth: float, profile: AbstractProfile | None) -> None:
+    """Fields and profile are defined on [0, depth], and jump inside it."""
+    for name, path in [*((f"parts[{i}].field", part.field) for i, part in enumerate(parts)), ("profile", profile)]:
+        if path is None:
+            continue
+        if any(not 0.0 < b < depth for b in path.breaks):
+            cure = "Choose the edges between 0 and the flow's depth."
+            reject(f"{name}.breaks", path.breaks, f"it jumps outside (0, {depth})", cure)
+        far = abs(path.reach - depth) if name == "profile" else depth - path.reach
+        if far > 1e-9 * depth:
+            reject(f"{name}.reach", path.reach, f"the flow goes on to depth {depth}", f"Build it with depth={depth}.")
+
+
+@final
+class FlowVectorField(AbstractBound):
     """A flow with everything fixed but depth and state: deterministic, whatever the operators draw."""
 
     def __init__(self, flow: Flow, context: Context, rates: tuple[Rate, ...], only: int | None = None) -> None:
@@ -145,19 +181,21 @@ class BoundFlow(AbstractBound):
         self.context = context
         self._rates = rates
         self._chosen = list(range(len(flow.parts))) if only is None else [only]
-        self._bound: dict[int, tuple[int, AbstractOperator]] = {}
-        self._calls = 0
         self._weights = context.cloud.measure.weights()
-        self._parts = [] if only is not None else [BoundFlow(flow, context, (), i) for i in self._chosen]
+        self._calls = 0
+        self._piece: tuple[int, ...] | None = None
+        self._terms: list[tuple[Part, AbstractOperator]] = []
+        self._breaks = [self._part(i).field.breaks for i in self._chosen]
+        self._parts = [] if only is not None else [FlowVectorField(flow, context, (), i) for i in self._chosen]
 
     @property
     def breaks(self) -> tuple[float, ...]:
-        own = {b for i in self._chosen for b in self._part(i).field.breaks}
         profile = self.flow.profile
-        return tuple(sorted(own if profile is None else own.union(profile.breaks)))
+        jumps = {b for breaks in self._breaks for b in breaks}.union(() if profile is None else profile.breaks)
+        return tuple(sorted(jumps))
 
     @property
-    def parts(self) -> Sequence["BoundFlow"]:
+    def parts(self) -> Sequence["FlowVectorField"]:
         return self._parts or [self]
 
     @property
@@ -185,17 +223,13 @@ class BoundFlow(AbstractBound):
 
     def __call__(self, z: Depth, state: State, inside: Depth | None = None) -> State:
         self._calls += 1
-        thetas = [self._part(i).field(z, inside) for i in self._chosen]
-        operators = [self._operator(i, z if inside is None else inside) for i in self._chosen]
+        if self._piece is None or self._piece != ():  # () means: one binding serves all depths
+            self._bind(z if inside is None else inside)
+        cloud = Cloud.on(state.points, self.context.cloud.measure)
         # compiled code has no second derivatives
-        velocity_of = self.flow.forward if self.context.second_order else self.flow
-        velocity = velocity_of(operators, thetas, self.context.cloud.at(state.points))
-        if self.flow.profile is not None:
-            zeta = self.flow.profile(z, inside)
-            velocity = velocity * (zeta.view(-1, 1, 1) if isinstance(zeta, Tensor) else zeta)
-        present = self.context.cloud.present
-        if present is not None:  # absent tokens stay where they are
-            velocity = velocity.masked_fill(~present.unsqueeze(-1), 0.0)
+        velocity = self.flow(z, inside, self._terms, cloud, self.context.second_order)
+        if not self._rates:
+            return State(velocity)
         return State(velocity, self.rates(within(z, inside), state.points, velocity))
 
     def rates(self, z: Depth, points: Points, velocity: Points) -> tuple[Tensor, ...]:
@@ -206,20 +240,62 @@ class BoundFlow(AbstractBound):
         assert isinstance(part, Part)
         return part
 
-    def _operator(self, index: int, inside: Depth) -> AbstractOperator:
-        """The operator of a part, bound for the piece that holds `inside`; the last piece is remembered."""
-        piece = self._piece(index, inside)
-        known = self._bound.get(index)
-        if known is None or known[0] != piece:
-            operator = self._part(index).operator.bind(self.context.branch(index).branch(piece))
-            self._bound[index] = known = (piece, operator)
-        return known[1]
+    def _bind(self, inside: Depth) -> None:
+        """Binds every operator for the pieces that hold `inside`; those of the last depth are remembered.
 
-    def _piece(self, index: int, inside: Depth) -> int:
-        breaks = self._part(index).field.breaks
-        if self.context.seed is None or not breaks:
-            return 0
-        if isinstance(inside, float | int):
-            return bisect.bisect_right(breaks, inside)
-        cure = "Use Adaptive() or Fixed(steps), or a field without jumps."
-        reject("control", "PerSequence", "layers with random masks need one depth for all sequences", cure)
+        Only layers with random masks need more than one binding: each piece of a field that jumps draws its own.
+        """
+        random = self.context.seed is not None and any(self._breaks)
+        if random and not isinstance(inside, float | int):
+            cure = "Use Adaptive() or Fixed(steps), or a field without jumps."
+            reject("control", "PerSequence", "layers with random masks need one depth for all sequences", cure)
+        piece = tuple(bisect.bisect_right(breaks, inside) for breaks in self._breaks) if random else ()
+        if piece == self._piece:
+            return
+        self._piece = piece
+        places = piece or tuple(0 for _ in self._chosen)
+        parts = [self._part(i) for i in self._chosen]
+        contexts = [self.context.branch(i).branch(place) for i, place in zip(self._chosen, places, strict=True)]
+        self._terms = [(part, part.operator.bind(context)) for part, context in zip(parts, contexts, strict=True)]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Setting:
+    """One solve before it begins: a flow, the cloud it will move, and the seed of all that is random in it.
+
+    Running costs are bound to it. Everything that is bound here sees the same dropout masks and the same nodes of
+    estimators as the solve itself.
+    """
+
+    flow: Flow
+    cloud: Cloud
+    memory: Cloud | None
+    seed: int
+    random: bool
+    axis: Axis | None = None
+    """The axis along which states are functions: its v_a weigh in every norm."""
+
+    def bind(self, rates: Sequence[Rate] = (), second_order: bool = False) -> FlowVectorField:
+        """The vector field, always with the same randomness."""
+        generator = generator_of(branched(self.seed, 0))
+        return self.flow.bind(self.cloud, generator, self.memory, rates, second_order, self.random)
+
+    def signs(self, place: int) -> Points:
+        """Independent signs, one for each number of the state: the same at every call for one place."""
+        x = self.cloud.points
+        generator = generator_of(branched(self.seed, 1 + place), x.device)
+        return torch.randint(0, 2, x.shape, generator=generator, device=x.device).to(x.dtype) * 2.0 - 1.0
+
+
+class Cost(Protocol):
+    """What a model integrates along depth: `continua.control` has the running costs of the control problem."""
+
+    @property
+    def random(self) -> bool:
+        """Whether it draws random numbers, once per solve."""
+        ...
+
+    def bind(self, setting: Setting, place: int) -> Rate:
+        """Its rate in one solve; `place` tells costs of one solve apart."""
+        ...

@@ -1,16 +1,60 @@
-"""Codes for positions on the axis of token time, added to the embedded tokens."""
+"""Token time: the clock that reads times in any unit, and codes for positions, added to the embedded tokens."""
 
 import abc
+import dataclasses
 import math
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import nn
 
+from continua.core.checks import at_least, positive
 from continua.core.errors import reject
-from continua.core.shapes import Float, Points, Positions, Tensor
-from continua.fields import parameter_spaces
-from continua.spaces import AbstractParameterSpace
+from continua.core.shapes import Bool, Float, Points, Positions, Tensor
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Clock:
+    """Times from `start` to `end`, in any unit, as token time (t - start)/(end - start).
+
+    A model reads times near [0, 1]: its frequencies and its stem are made for that span. Times far outside, which are
+    usually in another unit, are refused. The difference to `start` is taken in the precision of the times themselves:
+    seconds since 1970 in float64 keep their digits in a float32 model. Where no times are given, samples are evenly
+    spread over the span, or `spacing` apart from its start.
+    """
+
+    start: float = 0.0
+    end: float = 1.0
+    spacing: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.start) and self.start < self.end < math.inf):
+            reject("end", self.end, f"time goes on from start = {self.start}", "Pass finite start < end.")
+        positive(spacing=self.spacing)
+
+    def read(self, times: Tensor, present: Bool[Tensor, "batch tokens"] | None, like: Tensor) -> Positions:
+        """Times of tokens or queries as token time, in the dtype of `like`."""
+        exact = times if times.is_floating_point() else times.double()
+        unit = (exact - self.start) / (self.end - self.start)
+        if present is not None:
+            unit = unit.masked_fill(~present, 0.0)
+        if not torch.compiler.is_compiling():
+            far = unit.detach()[(unit < -1.0) | (unit > 2.0)]
+            if far.numel() > 0:
+                value = self.start + (self.end - self.start) * float(far[0])
+                cure = "Give times in the unit of the model, or build it for yours: time=TokenTime(start, end)."
+                reject("times", value, f"this model was built for times from {self.start:g} to {self.end:g}", cure)
+        return unit.to(like)
+
+    def even(self, present: Bool[Tensor, "batch tokens"] | None, shape: tuple[int, int], like: Tensor) -> Positions:
+        """Token times of samples that came without times."""
+        index = torch.arange(shape[1], dtype=like.dtype, device=like.device).expand(shape)
+        if self.spacing is not None:
+            return index * (self.spacing / (self.end - self.start))
+        count = shape[1] if present is None else present.sum(1, keepdim=True)
+        last = torch.as_tensor(count, device=like.device).to(like.dtype) - 1.0
+        return torch.minimum(index / last.clamp_min(1.0), index.new_ones(()))
 
 
 class AbstractPositionCode(nn.Module, abc.ABC):
@@ -25,23 +69,13 @@ class AbstractPositionCode(nn.Module, abc.ABC):
     def forward(self, positions: Positions) -> Points:
         """The code of every position."""
 
-    @final
-    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
-        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
-        return parameter_spaces(self)
-
-    @abc.abstractmethod
-    def arguments(self) -> dict[str, Any]:
-        """The arguments that build this code anew (its values apart)."""
-
 
 class LearnedPositions(AbstractPositionCode):
     """One trained vector for each of the positions 0, 1, ..., length - 1, as in GPT-2 and BERT."""
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
-        if length < 1:
-            reject("length", length, "a table needs at least one position", "Pass length >= 1.")
+        at_least(1, length=length, width=width)
         self.length = length
         self.table = nn.Parameter(torch.randn(length, width) * 0.02)
 
@@ -63,9 +97,6 @@ class LearnedPositions(AbstractPositionCode):
             reject("positions", int(beyond[0]), f"the table reaches from 0 to {self.length - 1}", cure)
         return self.table[index]
 
-    def arguments(self) -> dict[str, Any]:
-        return {"length": self.length, "width": self.width}
-
 
 class FourierPositions(AbstractPositionCode):
     """W phi(t) + b with Fourier features phi(t) = (cos(om_k t), sin(om_k t)) / sqrt(features) of real t, W trained.
@@ -80,11 +111,8 @@ class FourierPositions(AbstractPositionCode):
 
     def __init__(self, width: int, features: int, scale: float) -> None:
         super().__init__()
-        for name, size in (("width", width), ("features", features)):
-            if size < 1:
-                reject(name, size, "a code needs at least one", f"Pass {name} >= 1.")
-        if not (scale > 0 and math.isfinite(scale)):
-            reject("scale", scale, "frequencies are positive", "Pass scale > 0, about 1 over the time to resolve.")
+        at_least(1, width=width, features=features)
+        positive(scale=scale)
         self.features, self.scale = features, float(scale)
         self.linear = nn.Linear(2 * features, width)
 
@@ -105,9 +133,6 @@ class FourierPositions(AbstractPositionCode):
     def forward(self, positions: Positions) -> Points:
         return self.linear(self.encode(positions))
 
-    def arguments(self) -> dict[str, Any]:
-        return {"width": self.width, "features": self.features, "scale": self.scale}
-
 
 class SinusoidalPositions(AbstractPositionCode):
     """(sin(om_k t), cos(om_k t)) for real t, frequencies om_k spaced geometrically from `fastest` towards `slowest`.
@@ -120,8 +145,7 @@ class SinusoidalPositions(AbstractPositionCode):
 
     def __init__(self, width: int, fastest: float = 1.0, slowest: float = 1e-4) -> None:
         super().__init__()
-        if width < 2:
-            reject("width", width, "a code needs a sine and a cosine", "Pass width >= 2.")
+        at_least(2, width=width)
         if width % 2:
             reject("width", width, "sines and cosines come in pairs", "Pass an even width.")
         if not (0 < slowest <= fastest and math.isfinite(fastest)):
@@ -140,6 +164,3 @@ class SinusoidalPositions(AbstractPositionCode):
     def forward(self, positions: Positions) -> Points:
         phase: Float[Tensor, "batch tokens half"] = positions.unsqueeze(-1) * self.frequencies().to(positions)
         return torch.cat([phase.sin(), phase.cos()], -1)
-
-    def arguments(self) -> dict[str, Any]:
-        return {"width": self._width, "fastest": self.fastest, "slowest": self.slowest}

@@ -5,40 +5,114 @@ They are discretisations of flows (docs/mathematics.md, section 3), so each runs
 the gradient is plain autograd (`Direct`) until `at(gradient=...)` says otherwise.
 """
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, final
 
+from continua.core.checks import at_least, divides, share
 from continua.core.errors import reject
-from continua.model.embedding import AbstractEmbedding
-from continua.model.encoder_decoder import EncoderDecoder
-from continua.model.flow import Flow
-from continua.model.layers import Layers, normed
-from continua.model.normed_embedding import ProjectedEmbedding
-from continua.model.readout import AbstractReadout, Normalised
-from continua.model.transformer import ContinuousTransformer
-from continua.operators import AbstractNorm, LayerNorm, PreNorm, Sum
-from continua.solve import AbstractMethod, Direct, Euler, LieTrotter, Projected, Strang
+from continua.fields import PiecewiseConstant
+from continua.model.embedding import AbstractEmbedding, ProjectedEmbedding
+from continua.model.flow import Flow, Part
+from continua.model.readout import AbstractReadout, NormReadout
+from continua.model.transformer import ContinuousTransformer, EncoderDecoder
+from continua.operators import (
+    AbstractNorm,
+    AbstractOperator,
+    Activation,
+    Attention,
+    Cross,
+    Dropout,
+    FeedForward,
+    LayerNorm,
+    PostNorm,
+    PreNorm,
+    Sum,
+)
+from continua.solve import AbstractStepper, Direct, Euler, Fixed, LieTrotter, Projected, Solver, Strang
 from continua.spaces import AbstractManifold, CentredSphere
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Layers:
+    """`count` layers of one make: the sizes and choices that every standard network has.
+
+    - `width`, `heads`: heads of size width / heads, on the counting measure;
+    - `hidden`: inner size of the feed-forward, 4 width by default;
+    - `dropout`: rate at which components of a residual branch are dropped in training;
+    - `biased`: whether attention and feed-forward have biases.
+    """
+
+    count: int
+    width: int
+    heads: int
+    hidden: int | None = None
+    activation: Activation = Activation.GELU
+    dropout: float = 0.0
+    biased: bool = True
+
+    def __post_init__(self) -> None:
+        at_least(1, count=self.count, width=self.width, heads=self.heads, hidden=self.hidden)
+        divides(self.width, "the width", heads=self.heads)
+        share(all=False, dropout=self.dropout)
+
+    @property
+    def depth(self) -> float:
+        """The depth of the flow: each layer has thickness 1."""
+        return float(self.count)
+
+    def attention(self, causal: bool = False) -> AbstractOperator:
+        """The multi-head attention of a layer."""
+        heads = Attention(self.heads, self.width // self.heads, causal=causal, biased=self.biased)
+        return self._with_dropout(heads)
+
+    def cross(self) -> AbstractOperator:
+        """The attention of a decoder's layer to the encoder's tokens."""
+        return self._with_dropout(Cross(Attention(self.heads, self.width // self.heads, biased=self.biased)))
+
+    def feedforward(self) -> AbstractOperator:
+        """The feed-forward of a layer."""
+        hidden = 4 * self.width if self.hidden is None else self.hidden
+        return self._with_dropout(FeedForward(hidden, self.activation, biased=self.biased))
+
+    def part(self, operator: AbstractOperator, pieces: int = 1) -> Part:
+        """The operator with parameters of its own in every layer, or in each of `pieces` equal pieces of a layer."""
+        edges = [piece / pieces for piece in range(self.count * pieces + 1)]
+        return Part(operator, PiecewiseConstant(operator.spec(self.width), edges))
+
+    def solver(self, stepper: AbstractStepper) -> Solver:
+        """One step of `stepper` for each layer, dz = 1."""
+        return Solver(stepper, Fixed(self.count))
+
+    def _with_dropout(self, operator: AbstractOperator) -> AbstractOperator:
+        return Dropout(operator, self.dropout) if self.dropout > 0.0 else operator
+
+
+def add_norm(operator: AbstractOperator, norm: AbstractNorm, norm_first: bool) -> AbstractOperator:
+    """The residual branch of a layer with its norm: before the operator, or after the sum with the residual."""
+    return PreNorm(norm, operator) if norm_first else PostNorm(norm, operator)
+
 
 _Arguments = ParamSpec("_Arguments")
 _Made = TypeVar("_Made")
 
 
-def _taught(parts: str) -> Callable[[Callable[_Arguments, _Made]], Callable[_Arguments, _Made]]:
+def _explain_parts(parts: str) -> Callable[[Callable[_Arguments, _Made]], Callable[_Arguments, _Made]]:
     """A call without its parts, or with others, is met with the call as it should be."""
 
     def of(make: Callable[_Arguments, _Made]) -> Callable[_Arguments, _Made]:
         @functools.wraps(make)
-        def called(*given: _Arguments.args, **named: _Arguments.kwargs) -> _Made:
+        def call(*given: _Arguments.args, **named: _Arguments.kwargs) -> _Made:
             try:
                 inspect.signature(make).bind(*given, **named)
             except TypeError as error:
                 raise TypeError(f"{make.__name__}: {error}. Pass built parts: {make.__name__}({parts}).") from None
             return make(*given, **named)
 
-        return called
+        return call
 
     return of
 
@@ -48,7 +122,7 @@ _SIGNALS = "Layers(count, width, heads), VectorEmbedding(features, width), MeanR
 _PAIR = "(layers, layers), (embedding, embedding), TokenReadout(width, vocabulary)"
 
 
-@_taught(_TOKENS)
+@_explain_parts(_TOKENS)
 def gpt(
     layers: Layers, embedding: AbstractEmbedding, readout: AbstractReadout, norm: AbstractNorm = LayerNorm()
 ) -> ContinuousTransformer:
@@ -64,7 +138,7 @@ def gpt(
     return encoder(layers, embedding, readout, norm, norm_first=True, causal=True)
 
 
-@_taught(_TOKENS)
+@_explain_parts(_TOKENS)
 def bert(
     layers: Layers, embedding: AbstractEmbedding, readout: AbstractReadout, norm: AbstractNorm = LayerNorm()
 ) -> ContinuousTransformer:
@@ -76,7 +150,7 @@ def bert(
     return encoder(layers, embedding, readout, norm, norm_first=False, causal=False)
 
 
-@_taught(_SIGNALS)
+@_explain_parts(_SIGNALS)
 def encoder(
     layers: Layers,
     embedding: AbstractEmbedding,
@@ -87,14 +161,14 @@ def encoder(
 ) -> ContinuousTransformer:
     """A stack of attention and feed-forward, equal to `torch.nn.TransformerEncoder`; pre-norm it is that of ViT.
 
-    The torch encoder's last norm is the readout's: `Normalised(width, norm)`, or `Unnormalised()` for none.
+    The torch encoder's last norm is the readout's: `NormReadout(width, norm)`, or `Unnormalised()` for none.
     """
     branches = (layers.attention(causal), layers.feedforward())
-    parts = [layers.part(normed(branch, norm, norm_first)) for branch in branches]
+    parts = [layers.part(add_norm(branch, norm, norm_first)) for branch in branches]
     return _network(layers, embedding, Flow(parts, layers.depth), readout, LieTrotter(Euler()))
 
 
-@_taught(_TOKENS)
+@_explain_parts(_TOKENS)
 def parallel(
     layers: Layers,
     embedding: AbstractEmbedding,
@@ -114,7 +188,7 @@ def parallel(
     return _network(layers, embedding, Flow(parts, layers.depth), readout, Euler())
 
 
-@_taught(_TOKENS)
+@_explain_parts(_TOKENS)
 def macaron(
     layers: Layers,
     embedding: AbstractEmbedding,
@@ -133,7 +207,7 @@ def macaron(
     return _network(layers, embedding, Flow([halves, whole], layers.depth), readout, Strang(Euler()))
 
 
-@_taught(_SIGNALS)
+@_explain_parts(_SIGNALS)
 def sphere(
     layers: Layers,
     embedding: AbstractEmbedding,
@@ -148,13 +222,13 @@ def sphere(
     On `CentredSphere()` it is the post-norm network with norms of gain 1. In the limit of small steps it is the flow of
     the tangential velocity, as in B. Geshkovski et al., A mathematical perspective on Transformers (2023).
     """
-    step: AbstractMethod = Projected(Euler(), manifold)
+    step: AbstractStepper = Projected(Euler(), manifold)
     parts = [layers.part(branch) for branch in (layers.attention(causal), layers.feedforward())]
     start = ProjectedEmbedding(embedding, manifold)
     return _network(layers, start, Flow(parts, layers.depth), readout, step if together else LieTrotter(step))
 
 
-@_taught(_PAIR)
+@_explain_parts(_PAIR)
 def encoder_decoder(
     layers: tuple[Layers, Layers],
     embeddings: tuple[AbstractEmbedding, AbstractEmbedding],
@@ -168,12 +242,12 @@ def encoder_decoder(
     The decoder's layers have a branch between attention and feed-forward that attends to the encoder's tokens after
     their last norm (A. Vaswani et al., Attention is all you need, 2017).
     """
-    memory = Normalised(layers[0].width, norm)
+    memory = NormReadout(layers[0].width, norm)
     reader = encoder(layers[0], embeddings[0], memory, norm, norm_first)
     return EncoderDecoder(reader, decoder(layers[1], embeddings[1], readout, norm, norm_first, causal))
 
 
-@_taught(_TOKENS)
+@_explain_parts(_TOKENS)
 def decoder(
     layers: Layers,
     embedding: AbstractEmbedding,
@@ -184,14 +258,14 @@ def decoder(
 ) -> ContinuousTransformer:
     """A stack of attention, cross-attention and feed-forward, equal to `torch.nn.TransformerDecoder`."""
     branches = (layers.attention(causal), layers.cross(), layers.feedforward())
-    parts = [layers.part(normed(branch, norm, norm_first)) for branch in branches]
+    parts = [layers.part(add_norm(branch, norm, norm_first)) for branch in branches]
     return _network(layers, embedding, Flow(parts, layers.depth), readout, LieTrotter(Euler()))
 
 
 def _network(
-    layers: Layers, embedding: AbstractEmbedding, flow: Flow, readout: AbstractReadout, method: AbstractMethod
+    layers: Layers, embedding: AbstractEmbedding, flow: Flow, readout: AbstractReadout, stepper: AbstractStepper
 ) -> ContinuousTransformer:
     if embedding.width != layers.width:
         cure = f"Build both with width={layers.width}."
         reject("embedding", embedding.width, f"its width is not that of the layers, {layers.width}", cure)
-    return ContinuousTransformer(embedding, flow, readout, layers.solver(method), Direct())
+    return ContinuousTransformer(embedding, flow, readout, layers.solver(stepper), Direct())

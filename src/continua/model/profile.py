@@ -1,17 +1,15 @@
 """Depth profiles zeta(z): how fast the flow moves at each depth (docs/mathematics.md, section 3)."""
 
 import abc
-import math
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import nn
 
-from continua.core.errors import reject
 from continua.core.shapes import Depth
-from continua.fields import Expansion, check_depth, parameter_spaces
+from continua.fields import Expansion, check_depth
 from continua.operators import Filled, Spec
-from continua.spaces import AbstractBasis, AbstractParameterSpace
+from continua.spaces import AbstractBasis
 
 
 class AbstractProfile(nn.Module, abc.ABC):
@@ -31,15 +29,6 @@ class AbstractProfile(nn.Module, abc.ABC):
     def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
         """zeta(z): a number or a tensor of one element for one depth, one entry a sequence for one depth each."""
 
-    @final
-    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
-        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
-        return parameter_spaces(self)
-
-    @abc.abstractmethod
-    def arguments(self) -> dict[str, Any]:
-        """The arguments that build this profile anew (its values apart)."""
-
 
 @final
 class LinearProfile(AbstractProfile):
@@ -48,9 +37,7 @@ class LinearProfile(AbstractProfile):
     def __init__(self, start: float, end: float, depth: float = 1.0) -> None:
         super().__init__()
         check_depth(depth)
-        for name, value in (("start", start), ("end", end)):
-            if not math.isfinite(value):
-                reject(name, value, "a velocity cannot be multiplied by it", f"Pass a finite {name}.")
+        finite(start=start, end=end)
         self.start, self.end, self.depth = float(start), float(end), float(depth)
 
     @property
@@ -64,9 +51,6 @@ class LinearProfile(AbstractProfile):
     def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
         return self.start + (self.end - self.start) * (z / self.depth)
 
-    def arguments(self) -> dict[str, Any]:
-        return {"start": self.start, "end": self.end, "depth": self.depth}
-
 
 @final
 class BasisProfile(AbstractProfile):
@@ -75,6 +59,7 @@ class BasisProfile(AbstractProfile):
     def __init__(self, basis: AbstractBasis, depth: float = 1.0) -> None:
         super().__init__()
         check_depth(depth)
+        self.basis, self.depth = basis, float(depth)
         self.expansion = Expansion((Spec((1,), Filled(1.0)),), basis, depth)
 
     @property
@@ -88,6 +73,3 @@ class BasisProfile(AbstractProfile):
     def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
         (zeta,) = self.expansion(z, inside)
         return torch.flatten(zeta)
-
-    def arguments(self) -> dict[str, Any]:
-        return {"basis": self.expansion.basis, "depth": self.expansion.depth}

@@ -1,17 +1,18 @@
-"""Readouts: from the cloud at the end of depth to what the user wants."""
+"""Readouts: from the cloud at the end of depth to what the user wants; states as functions, in and out."""
 
 import abc
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import nn
 
-from continua.core.errors import check_size
+from continua.core.checks import at_least
+from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
-from continua.fields import Constant, parameter_spaces
-from continua.model.embedding import TokenEmbedding
-from continua.operators import AbstractNorm, LayerNorm
-from continua.spaces import AbstractParameterSpace, Cloud
+from continua.fields import Constant
+from continua.model.embedding import AbstractEmbedding, AbstractEmbeddingWrapper, NormedEmbedding, TokenEmbedding
+from continua.operators import AbstractNorm, LayerNorm, with_nodes
+from continua.spaces import AbstractBasis, Axis, Cloud
 
 
 class AbstractReadout(nn.Module, abc.ABC):
@@ -25,28 +26,20 @@ class AbstractReadout(nn.Module, abc.ABC):
     @property
     @abc.abstractmethod
     def outputs(self) -> int:
-        """How many numbers it gives, for a token or for a sequence."""
+        """How many numbers it gives, per token or per sequence."""
 
     @property
     @abc.abstractmethod
     def per_token(self) -> bool:
-        """Whether there is one output for each token, in its place."""
+        """Whether there is one output per token, in its place."""
 
     @abc.abstractmethod
     def forward(self, cloud: Cloud) -> Tensor:
         """The output."""
 
-    @final
-    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
-        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
-        return parameter_spaces(self)
 
-    @abc.abstractmethod
-    def arguments(self) -> dict[str, Any]:
-        """The arguments that build this readout anew (its values apart)."""
-
-
-class Normalised(AbstractReadout):
+@final
+class NormReadout(AbstractReadout):
     """The tokens themselves, normalised: what an encoder gives to a decoder.
 
     With `norm=Unnormalised()` they are given as they are.
@@ -54,7 +47,7 @@ class Normalised(AbstractReadout):
 
     def __init__(self, width: int, norm: AbstractNorm = LayerNorm()) -> None:
         super().__init__()
-        check_size("width", width, "a readout")
+        at_least(1, width=width)
         self._width, self.norm = width, norm
         self.theta = Constant(norm.spec(width))
 
@@ -73,17 +66,35 @@ class Normalised(AbstractReadout):
     def forward(self, cloud: Cloud) -> Points:
         return self.norm.normalise(self.theta(0.0), cloud.points)
 
-    def arguments(self) -> dict[str, Any]:
-        return {"width": self._width, "norm": self.norm}
+
+class AbstractLinearReadout(AbstractReadout):
+    """W norm(x) + b of something that is made of normalised tokens."""
+
+    normalised: NormReadout
+    linear: nn.Linear
+
+    @property
+    def width(self) -> int:
+        return self.normalised.width
+
+    @property
+    def outputs(self) -> int:
+        return self.linear.out_features
+
+    @property
+    def norm(self) -> AbstractNorm:
+        """The norm before the linear map."""
+        return self.normalised.norm
 
 
-class TokenReadout(AbstractReadout):
-    """One output for each token: logits W norm(x_i) + b."""
+@final
+class TokenReadout(AbstractLinearReadout):
+    """One output per token: logits W norm(x_i) + b."""
 
     def __init__(self, width: int, outputs: int, norm: AbstractNorm = LayerNorm(), biased: bool = True) -> None:
         super().__init__()
-        check_size("outputs", outputs, "a readout")
-        self.normalised = Normalised(width, norm)
+        at_least(1, outputs=outputs)
+        self.normalised = NormReadout(width, norm)
         self.linear = nn.Linear(width, outputs, bias=biased)
 
     @classmethod
@@ -94,12 +105,9 @@ class TokenReadout(AbstractReadout):
         return readout
 
     @property
-    def width(self) -> int:
-        return self.normalised.width
-
-    @property
-    def outputs(self) -> int:
-        return self.linear.out_features
+    def biased(self) -> bool:
+        """Whether there is a bias b."""
+        return self.linear.bias is not None
 
     @property
     def per_token(self) -> bool:
@@ -108,13 +116,10 @@ class TokenReadout(AbstractReadout):
     def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
         return self.linear(self.normalised(cloud))
 
-    def arguments(self) -> dict[str, Any]:
-        biased = self.linear.bias is not None
-        return {**self.normalised.arguments(), "outputs": self.linear.out_features, "biased": biased}
 
-
-class MeanReadout(AbstractReadout):
-    """One output for each sequence, from the mean of its normalised tokens under their masses.
+@final
+class MeanReadout(AbstractLinearReadout):
+    """One output per sequence, from the mean of its normalised tokens under their masses.
 
         W (sum_i w_i norm(x_i) / sum_i w_i) + b
 
@@ -123,17 +128,9 @@ class MeanReadout(AbstractReadout):
 
     def __init__(self, width: int, outputs: int, norm: AbstractNorm = LayerNorm()) -> None:
         super().__init__()
-        check_size("outputs", outputs, "a readout")
-        self.normalised = Normalised(width, norm)
+        at_least(1, outputs=outputs)
+        self.normalised = NormReadout(width, norm)
         self.linear = nn.Linear(width, outputs)
-
-    @property
-    def width(self) -> int:
-        return self.normalised.width
-
-    @property
-    def outputs(self) -> int:
-        return self.linear.out_features
 
     @property
     def per_token(self) -> bool:
@@ -146,5 +143,87 @@ class MeanReadout(AbstractReadout):
         weights = mass / mass.sum(-1, keepdim=True)
         return self.linear(torch.einsum("bt,btw->bw", weights, points))
 
-    def arguments(self) -> dict[str, Any]:
-        return {**self.normalised.arguments(), "outputs": self.linear.out_features}
+
+@final
+class SynthesisEmbedding(AbstractEmbeddingWrapper):
+    """X(0, t, d_a) = sum_i phi_i(d_a) u_i(t): the inner embedding gives coefficients, this the function at the nodes.
+
+    The inner width is modes * channels.
+    """
+
+    def __init__(self, inner: AbstractEmbedding, axis: Axis, basis: AbstractBasis) -> None:
+        super().__init__()
+        _check_modes(inner.width, axis, basis)
+        self.inner, self.axis, self.basis = inner, axis, basis
+
+    @property
+    def width(self) -> int:
+        return self.axis.width
+
+    def wrap(self, cloud: Cloud) -> Cloud:
+        coefficients = cloud.points.unflatten(-1, (self.basis.size, -1))
+        synthesis, _ = self.axis.transforms(self.basis, coefficients)
+        return cloud.at(torch.einsum("ai,btic->btac", synthesis, coefficients).flatten(2))
+
+
+@final
+class AnalysisReadout(AbstractReadout):
+    """The inner readout of the coefficients u_i(t) = sum_a v_a phi_i(d_a) X(Z, t, d_a)."""
+
+    def __init__(self, inner: AbstractReadout, axis: Axis, basis: AbstractBasis) -> None:
+        super().__init__()
+        _check_modes(inner.width, axis, basis)
+        self.inner, self.axis, self.basis = inner, axis, basis
+
+    @property
+    def width(self) -> int:
+        return self.axis.width
+
+    @property
+    def outputs(self) -> int:
+        return self.inner.outputs
+
+    @property
+    def per_token(self) -> bool:
+        return self.inner.per_token
+
+    def forward(self, cloud: Cloud) -> Tensor:
+        functions = cloud.points.unflatten(-1, (self.axis.nodes, -1))
+        _, analysis = self.axis.transforms(self.basis, functions)
+        coefficients = torch.einsum("ia,btac->btic", analysis, functions)
+        return self.inner(cloud.at(coefficients.flatten(2)))
+
+
+def axis_of(embedding: AbstractEmbedding) -> Axis | None:
+    """The axis along which the states of an embedding are functions; `None` where they are plain vectors."""
+    if isinstance(embedding, SynthesisEmbedding):
+        return embedding.axis
+    axis = axis_of(embedding.inner) if isinstance(embedding, AbstractEmbeddingWrapper) else None
+    return axis if axis is not None and axis.width == embedding.width else None
+
+
+def embedding_at(embedding: AbstractEmbedding, nodes: int) -> AbstractEmbedding:
+    """The same embedding, parameters shared, at another resolution of the embedding axis."""
+    if isinstance(embedding, SynthesisEmbedding):
+        return SynthesisEmbedding(embedding.inner, embedding.axis.at(nodes), embedding.basis)
+    if isinstance(embedding, NormedEmbedding):
+        other = NormedEmbedding(embedding_at(embedding.inner, nodes), with_nodes(embedding.norm, nodes))
+        other.theta = embedding.theta
+        return other
+    cure = "Build the model with continua.transformer(..., axis=EmbeddingAxis(...)), whose states are functions."
+    reject("nodes", nodes, f"states of this model are vectors ({type(embedding).__name__}), not functions", cure)
+
+
+def readout_at(readout: AbstractReadout, nodes: int) -> AbstractReadout:
+    """The same readout, parameters shared, at another resolution of the embedding axis."""
+    if not isinstance(readout, AnalysisReadout):
+        cure = "Build the readout with AnalysisReadout(readout, axis, basis)."
+        reject("nodes", nodes, f"this model reads vectors ({type(readout).__name__}), not functions", cure)
+    return AnalysisReadout(readout.inner, readout.axis.at(nodes), readout.basis)
+
+
+def _check_modes(width: int, axis: Axis, basis: AbstractBasis) -> None:
+    if width != basis.size * axis.channels:
+        cure = f"Build it with width = modes * channels = {basis.size * axis.channels}."
+        reject("inner", width, f"its width is not that of {basis.size} modes with {axis.channels} channels", cure)
+    axis.synthesis(basis)  # rejects an axis that does not resolve the basis

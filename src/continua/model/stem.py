@@ -1,48 +1,55 @@
-"""A continuous local stem: convolution over token time with a kernel that is a smooth function of t - s."""
+"""Continuous local stems: convolution over token time with a kernel that is a smooth function of t - s."""
 
 import abc
-from typing import Any
+from typing import NamedTuple, final
 
 import torch
 from torch import nn
+from torch.autograd.forward_ad import unpack_dual
 
+from continua.core.checks import at_least, positive
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Int, Tensor
-from continua.fields import parameter_spaces
-from continua.model.embedding import AbstractEmbedding
-from continua.model.lifted import AbstractLifted
-from continua.spaces import AbstractParameterSpace, BSpline, Cloud
+from continua.model.embedding import AbstractEmbedding, AbstractEmbeddingWrapper
+from continua.spaces import BSpline, Cloud
 
 _DEGREE = 3
+_NODES = 2
+"""Nodes of the midpoint rule in each interval between two knots."""
 
 
 class AbstractStem(nn.Module, abc.ABC):
-    """From a cloud to numbers at every token that depend on its neighbourhood in token time."""
+    """From a cloud to numbers at every token that depend on its neighbourhood in token time.
 
-    width: int
-    """Size of the tokens that it reads."""
-    outputs: int
-    """Numbers that it gives for each."""
+    The kernel is kappa(u) = sum_m C_m N_m(u) for |u| < 1 (0 < u < 1 if `causal`), u = (t - s)/R: N_m are the cubic
+    B-splines that vanish with two derivatives at both ends, C_m matrices. Tokens of `width` numbers become `outputs`
+    numbers, by default as many. At the start a signal that is constant over the radius R keeps its variance.
+    """
+
+    def __init__(
+        self, width: int, radius: float, modes: int, causal: bool, outputs: int | None, extra: int = 0
+    ) -> None:
+        super().__init__()
+        at_least(1, width=width, modes=modes, outputs=outputs)
+        positive(radius=radius)
+        self.width, self.radius, self.modes, self.causal = width, float(radius), modes, causal
+        self.outputs = width if outputs is None else outputs
+        integral = (1.0 if causal else 2.0) / (modes + _DEGREE)  # of every N_m
+        spread = 1.0 / (integral * (modes * width) ** 0.5)
+        self.coefficients = nn.Parameter(torch.randn(modes, width + extra, self.outputs) * spread)
 
     @abc.abstractmethod
     def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
         """The numbers at every token."""
 
-    @abc.abstractmethod
-    def arguments(self) -> dict[str, Any]:
-        """The arguments that build this stem anew (its values apart)."""
 
-
+@final
 class LocalStem(AbstractStem):
-    """y(t_i) = sum_j w_j kappa((t_i - t_j)/R)/R x_j with kappa(u) = sum_m C_m N_m(u), zero for |u| >= 1.
+    """y(t_i) = sum_j w_j kappa((t_i - t_j)/R)/R x_j.
 
-    N_m are the cubic B-splines of [-1, 1] ([0, 1] if `causal`) that vanish with two derivatives at both ends, C_m
-    matrices. The integral of a continuous kernel against the samples' quadrature masses: it is the same operator on any
-    sampling, irregular ones included, and refining the samples converges at the rule's order. The kernel vanishes at
-    lag 0 if `causal`, so that a token's own mass, which may know the next time, is not read.
-
-    Tokens of `width` numbers become `outputs` numbers, by default as many. At the start a signal that is constant over
-    the radius keeps its variance.
+    The integral of a continuous kernel against the samples' quadrature masses: it is the same operator on any sampling,
+    irregular ones included, and refining the samples converges at the rule's order. The kernel vanishes at lag 0 if
+    `causal`, so that a token's own mass, which may know the next time, is not read.
 
     Memory is O(tokens * neighbours * width), the most neighbours that a token has within the radius counted for all.
     """
@@ -50,26 +57,15 @@ class LocalStem(AbstractStem):
     def __init__(
         self, width: int, radius: float, modes: int = 5, causal: bool = False, outputs: int | None = None
     ) -> None:
-        super().__init__()
-        if outputs is not None and outputs < 1:
-            reject("outputs", outputs, "a token needs at least one number", "Pass outputs >= 1, or None.")
-        if not radius > 0:
-            reject("radius", radius, "the kernel needs a support", "Pass radius > 0, in units of token time.")
-        if modes < 1:
-            reject("modes", modes, "the kernel needs a mode", "Pass modes >= 1.")
-        self.width, self.radius, self.modes, self.causal = width, float(radius), modes, causal
+        super().__init__(width, radius, modes, causal, outputs)
         self.basis = BSpline(modes + 2 * _DEGREE, _DEGREE)
-        self.outputs = width if outputs is None else outputs
-        integral = (1.0 if causal else 2.0) / (modes + _DEGREE)  # of every N_m
-        spread = 1.0 / (integral * (modes * width) ** 0.5)
-        self.coefficients = nn.Parameter(torch.randn(modes, width, self.outputs) * spread)
 
     def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
         times = times_of(cloud)
         near = _neighbours(times.detach(), cloud.present, self.radius)  # (tokens near)
         lag = times.unsqueeze(-1) - times[:, near]
         mass = torch.ones_like(times) if cloud.mass is None else cloud.mass
-        weights = self._kernel(lag) * (mass[:, near] * _first(near)).unsqueeze(-1)
+        weights = self._kernel(lag) * (mass[:, near] * _is_first(near)).unsqueeze(-1)
         mixed = torch.einsum("btkm,btkc->btmc", weights, cloud.points[:, near])
         return torch.einsum("btmc,mcd->btd", mixed, self.coefficients)
 
@@ -80,16 +76,49 @@ class LocalStem(AbstractStem):
         values = self.basis.evaluate(unit.clamp(0.0, 1.0).flatten())[:, _DEGREE:-_DEGREE]
         return torch.where(inside.unsqueeze(-1), values.view(*lag.shape, self.modes), 0.0) / self.radius
 
-    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
-        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
-        return parameter_spaces(self)
 
-    def arguments(self) -> dict[str, Any]:
-        known = {"width": self.width, "radius": self.radius, "modes": self.modes, "causal": self.causal}
-        return {**known, "outputs": self.outputs}
+@final
+class InterpolatedStem(AbstractStem):
+    """y(t_i) = int kappa(u) x^(t_i - R u) du, x^ the linear interpolant of the tokens that have mass.
+
+    x^ is constant beyond the first and the last of them and, if `causal`, beyond the last one up to t_i. In `LocalStem`
+    the product kappa x is integrated by the masses, which asks for several samples within each N_m; here kappa meets
+    the interpolant (product integration), so the kernel may be finer than the sampling. Inserting interpolated samples
+    changes nothing. The integral over u is a midpoint rule on fixed lags. Second order in the spacing of the samples.
+
+    With `gaps` the kernel meets one more signal, the distance from s to the nearest sample over R: the interpolant does
+    not say where it was observed and where it is a guess. It falls to zero as samples are added.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        radius: float,
+        modes: int = 9,
+        causal: bool = False,
+        outputs: int | None = None,
+        gaps: bool = False,
+    ) -> None:
+        super().__init__(width, radius, modes, causal, outputs, extra=int(gaps))
+        self.gaps = gaps
+        self._unit, self._weights = _lag_rule(modes, causal)
+
+    def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
+        unit, weights = self._unit.to(cloud.points), self._weights.to(cloud.points)
+        lags = self.radius * (unit if self.causal else 2.0 * unit - 1.0)
+        times = times_of(cloud)
+        where = (times.unsqueeze(-1) - lags).flatten(1)  # (batch tokens*lags)
+        latest = times.repeat_interleave(len(lags), 1) if self.causal else None
+        seen, distance = interpolate(cloud, times, where, latest)
+        if self.gaps:
+            seen = torch.cat([seen, (distance / self.radius).unsqueeze(-1)], -1)
+        seen = seen.unflatten(1, (-1, len(lags)))  # (batch tokens lags width)
+        kernel = torch.einsum("km,mcd->kcd", weights, self.coefficients)
+        return seen.flatten(2) @ kernel.flatten(0, 1)
 
 
-class Stemmed(AbstractLifted):
+@final
+class StemEmbedding(AbstractEmbeddingWrapper):
     """X(0) = u + stem(u), u the inner embedding: tokens that know their neighbourhood.
 
     Where the stem has other outputs than the inner embedding is wide, X(0) = S u + stem(u) with a matrix S. A stem on a
@@ -108,12 +137,9 @@ class Stemmed(AbstractLifted):
     def width(self) -> int:
         return self.stem.outputs
 
-    def lift(self, cloud: Cloud) -> Cloud:
+    def wrap(self, cloud: Cloud) -> Cloud:
         points = cloud.points if self.skip is None else self.skip(cloud.points)
         return cloud.at(points + self.stem(cloud))
-
-    def arguments(self) -> dict[str, Any]:
-        return {"inner": self.inner, "stem": self.stem}
 
 
 def times_of(cloud: Cloud) -> Float[Tensor, "batch tokens"]:
@@ -126,17 +152,118 @@ def times_of(cloud: Cloud) -> Float[Tensor, "batch tokens"]:
 
 def _neighbours(times: Tensor, present: Tensor | None, radius: float) -> Int[Tensor, "tokens near"]:
     """For every token the indices that may lie within the radius in some sequence; sorted times make them a band."""
-    heard = torch.ones_like(times, dtype=torch.bool) if present is None else present
-    clock = torch.where(heard, times, -torch.inf).cummax(-1).values  # an absent token has the time of the one before
+    counts = torch.ones_like(times, dtype=torch.bool) if present is None else present
+    clock = torch.where(counts, times, -torch.inf).cummax(-1).values  # an absent token has the time of the one before
     index = torch.arange(times.shape[1], device=times.device)
     low = torch.searchsorted(clock, clock - radius)
     high = torch.searchsorted(clock, clock + radius, right=True) - 1
-    reach = int(torch.where(heard, torch.maximum(index - low, high - index), 0).max())
+    reach = int(torch.where(counts, torch.maximum(index - low, high - index), 0).max())
     band = index[:, None] + torch.arange(-reach, reach + 1, device=times.device)
     return band.clamp(0, times.shape[1] - 1)
 
 
-def _first(near: Int[Tensor, "tokens near"]) -> Bool[Tensor, "tokens near"]:
+def _is_first(near: Int[Tensor, "tokens near"]) -> Bool[Tensor, "tokens near"]:
     """Where an index stands for the first time in its row: the clamped ends of the band must not count twice."""
     before = torch.cat([torch.full_like(near[:, :1], -1), near[:, :-1]], 1)
     return near != before
+
+
+def _lag_rule(modes: int, causal: bool) -> tuple[Float[Tensor, " lags"], Float[Tensor, "lags modes"]]:
+    """Nodes in [0, 1], and N_m at each times its share of the integral over u, in double precision."""
+    count = _NODES * (modes + _DEGREE)
+    with torch.inference_mode(False), torch.device("cpu"):
+        unit = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+        values = BSpline(modes + 2 * _DEGREE, _DEGREE).evaluate(unit)[:, _DEGREE:-_DEGREE]
+        return unit, values * ((1.0 if causal else 2.0) / count)
+
+
+def interpolate(
+    cloud: Cloud,
+    times: Float[Tensor, "batch tokens"],
+    where: Float[Tensor, "batch places"],
+    latest: Float[Tensor, "batch places"] | None = None,
+) -> tuple[Float[Tensor, "batch places width"], Float[Tensor, "batch places"]]:
+    """The linear interpolant of the tokens that have mass, at times `where`, and how far the nearest of them is.
+
+    Constant beyond its ends. Equivalent to `numpy.interp` for each sequence and number. With `latest` only samples up
+    to that time count, for each place its own: what a causal reader at time `latest` may know.
+    """
+    samples, points = _samples(cloud), cloud.points
+    if _share_one_clock(samples, times, where):
+        last = None if latest is None else latest[:1]
+        at = _bracket(samples[:1], times[:1], where[:1], last)
+        rows = points.transpose(0, 1).flatten(1)  # (tokens batch*width)
+        seen = rows[at.left[0]].lerp(rows[at.right[0]], at.share.mT).unflatten(1, points.shape[::2]).transpose(0, 1)
+    else:
+        at = _bracket(samples, times, where, latest)
+        lower, upper = (points.take_along_dim(side.unsqueeze(-1), 1) for side in (at.left, at.right))
+        seen = lower.lerp(upper, at.share.unsqueeze(-1))
+    if latest is not None:  # before the first sample a causal reader knows nothing
+        seen = seen.masked_fill(~at.known.unsqueeze(-1), 0.0)
+    return seen, at.distance.expand_as(where)
+
+
+def _share_one_clock(samples: Tensor, times: Float[Tensor, "batch tokens"], where: Tensor) -> bool:
+    """Whether all sequences are sampled, and read, at the same times: one interpolation then serves them all."""
+    if torch.compiler.is_compiling() or any(
+        t.requires_grad or unpack_dual(t).tangent is not None for t in (times, where)
+    ):
+        return False  # times that move may move apart
+    return all(bool((rows == rows[:1]).all()) for rows in (samples, times, where))
+
+
+class _Bracket(NamedTuple):
+    """The samples on both sides of each time, the share of the right one, and how far the nearer one is."""
+
+    left: Int[Tensor, "batch places"]
+    right: Int[Tensor, "batch places"]
+    share: Float[Tensor, "batch places"]
+    distance: Float[Tensor, "batch places"]
+    known: Bool[Tensor, "batch places"]
+    """Whether the left one may be known."""
+
+
+def _bracket(
+    samples: Tensor,
+    times: Float[Tensor, "batch tokens"],
+    where: Float[Tensor, "batch places"],
+    latest: Float[Tensor, "batch places"] | None,
+) -> _Bracket:
+    left, right = _neighbour_samples(samples, times.detach(), where.detach())
+    known = torch.ones_like(left, dtype=torch.bool)
+    if latest is not None:  # a sample that is still to come is not known: the last one is held
+        now, clock = latest.detach(), times.detach()
+        right = torch.where(clock.gather(1, right) > now, left, right)
+        known = clock.gather(1, left) <= now
+    t0, t1 = times.gather(1, left), times.gather(1, right)
+    gap = t1 - t0
+    inside = gap > 0
+    share = torch.where(inside, (where - t0) / torch.where(inside, gap, 1.0), 0.0).clamp(0.0, 1.0)
+    return _Bracket(left, right, share, torch.minimum((where - t0).abs(), (where - t1).abs()), known)
+
+
+def _samples(cloud: Cloud) -> Tensor:
+    """Which tokens are samples: those with mass. Padding and queries have none."""
+    if cloud.mass is not None:
+        return cloud.mass.detach() > 0
+    if cloud.present is not None:
+        return cloud.present
+    return torch.ones(cloud.points.shape[:2], dtype=torch.bool, device=cloud.points.device)
+
+
+def _neighbour_samples(
+    samples: Tensor, times: Float[Tensor, "batch tokens"], where: Float[Tensor, "batch places"]
+) -> tuple[Int[Tensor, "batch places"], Int[Tensor, "batch places"]]:
+    """The samples on both sides of each time: the nearest one twice beyond the ends."""
+    tokens = times.shape[1]
+    index = torch.arange(tokens, device=times.device).expand_as(times)
+    before = torch.where(samples, index, -1).cummax(1).values  # the last sample up to here
+    after = torch.where(samples, index, tokens).flip(1).cummin(1).values.flip(1)  # the next one from here on
+    clock = torch.where(samples, times, -torch.inf).cummax(1).values.contiguous()
+    place = torch.searchsorted(clock, where.contiguous(), right=True) - 1  # the last token whose clock is not later
+    left = torch.where(place < 0, -1, before.gather(1, place.clamp_min(0)))
+    following = (torch.where(left < 0, 0, left + 1)).clamp_max(tokens - 1)
+    right = torch.where(left + 1 >= tokens, tokens, after.gather(1, following))
+    first, last = after[:, :1], before[:, -1:]
+    nearest = torch.where(left < 0, first, left).clamp(0, tokens - 1)
+    return nearest, torch.where(right >= tokens, last, right).clamp_min(0)

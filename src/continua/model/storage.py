@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from continua.core.arguments import arguments_of
 from continua.core.errors import reject
 from continua.runs import digest, write_whole
 
@@ -29,7 +30,7 @@ _IN_CODE = "Build such a model in code, and keep its values with model.state_dic
 def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     """Writes `model.json` and `model.safetensors` into `folder`, each whole or not at all."""
     target = Path(folder)
-    shared = _shared(model)
+    shared = _shared_names(model)
     state = {name: value.contiguous() for name, value in model.state_dict().items() if name not in shared}
     values = safetensors.torch.save(state)
     description = {"format": FORMAT, "sha256": digest(values), "shared": shared, "model": encode(model)}
@@ -51,7 +52,7 @@ def load(folder: str | os.PathLike[str]) -> nn.Module:
     if digest(values) != description["sha256"]:
         cure = "Copy the folder again, or take an earlier checkpoint."
         reject("folder", str(folder), "model.safetensors does not match its hash: the file is damaged", cure)
-    model = _built(source, description["model"])
+    model = _build(source, description["model"])
     for copy, original in description["shared"].items():
         module, _, name = copy.rpartition(".")
         setattr(model.get_submodule(module), name, model.get_parameter(original))
@@ -72,11 +73,10 @@ def encode(value: Any) -> Any:
         return {"class": _name(value), "arguments": {k: encode(v) for k, v in value._asdict().items()}}  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(value, list | tuple):
         return [encode(v) for v in value]
-    if hasattr(value, "arguments"):
-        return {"class": _name(value), "arguments": {k: encode(v) for k, v in value.arguments().items()}}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [f.name for f in dataclasses.fields(value) if f.init]
-        return {"class": _name(value), "arguments": {k: encode(getattr(value, k)) for k in fields}}
+    if isinstance(value, nn.ModuleList):
+        return [encode(v) for v in value]
+    if isinstance(value, nn.Module) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+        return {"class": _name(value), "arguments": {k: encode(v) for k, v in arguments_of(value).items()}}
     reject("model", value, f"{type(value).__name__} cannot be written as a description", _IN_CODE)
 
 
@@ -107,7 +107,7 @@ def _read(source: Path) -> dict[str, Any]:
     return description
 
 
-def _built(source: Path, description: Any) -> nn.Module:
+def _build(source: Path, description: Any) -> nn.Module:
     try:
         return decode(description)
     except (KeyError, TypeError) as error:
@@ -115,7 +115,7 @@ def _built(source: Path, description: Any) -> nn.Module:
         reject("folder", str(source), why, "Load it with the version that saved it.")
 
 
-def _shared(model: nn.Module) -> dict[str, str]:
+def _shared_names(model: nn.Module) -> dict[str, str]:
     """Every further name of a parameter, with its first name."""
     first: dict[int, str] = {}
     names = ((name, first.setdefault(id(p), name)) for name, p in model.named_parameters(remove_duplicate=False))

@@ -2,22 +2,22 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import nn
 
-from continua.core.errors import expect, reject
-from continua.core.shapes import Tensor
-from continua.fields import ContinuousHeads, Expansion, parameter_spaces, refine
-from continua.model.embedding import AbstractEmbedding, TokenEmbedding, VectorEmbedding
-from continua.model.flow import Flow, Part, Rate
-from continua.model.functions import Analysed, Synthesised
-from continua.model.positions import SinusoidalPositions
-from continua.model.readout import AbstractReadout, MeanReadout, TokenReadout
-from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, leaves, with_heads, with_nodes
+from continua.core.checks import is_a
+from continua.core.errors import reject
+from continua.core.seeds import branched, fresh_seed, generator_of
+from continua.core.shapes import Float, Tensor
+from continua.fields import ContinuousHeads, parameter_spaces, refine
+from continua.model.embedding import AbstractEmbedding, check_cloud
+from continua.model.flow import Cost, Flow, Part, Setting, check_width
+from continua.model.readout import AbstractReadout, axis_of, embedding_at, readout_at
+from continua.operators import with_heads, with_nodes
 from continua.solve import (
-    AbstractControl,
+    AbstractController,
     AbstractGradient,
     AbstractSolver,
     Adaptive,
@@ -29,15 +29,43 @@ from continua.solve import (
     Solution,
     Solver,
 )
-from continua.spaces import AbstractParameterSpace, CausalTrapezoid, Cloud, Legendre, Trapezoid
+from continua.spaces import AbstractParameterSpace, Cloud
 
 
+class Result(NamedTuple):
+    """Everything that a call of a model found."""
+
+    output: Tensor
+    """What the readout gave."""
+    solution: Solution
+    """The solve: states at the end (`x`) and at `save_at` (`xs`, `depths`), costs, statistics."""
+    setting: Setting
+    """What the solve started from: the cloud at depth 0 and the seed of its randomness."""
+    encoder: "Result | None" = None
+    """Of an encoder-decoder, what the call of the encoder found; the rest is the decoder's."""
+
+    @property
+    def cloud(self) -> Cloud:
+        """The cloud at depth 0, queries included."""
+        return self.setting.cloud
+
+    @property
+    def costs(self) -> tuple[Float[Tensor, " batch"], ...]:
+        """The integral of each running cost along depth, one number per sequence."""
+        own = self.solution.costs
+        return own if self.encoder is None else tuple(a + b for a, b in zip(own, self.encoder.costs, strict=True))
+
+
+@final
 class ContinuousTransformer(nn.Module):
     """inputs -> embedding -> X(0) -> dX/dz = f(z, X) -> X(Z) -> readout -> output.
 
-    Everything is an object passed in. `solver` decides how depth is stepped, `gradient` how the solve is
-    differentiated; neither is a parameter, and `at` gives the same model with others. In training mode the flow's
-    randomness (dropout) is drawn anew for each solve, in evaluation mode there is none.
+    Everything is an object passed in; `continua.transformer(...)` builds them. `solver` decides how depth is stepped,
+    `gradient` how the solve is differentiated; neither is a parameter, and `at` gives the same model with others. In
+    training mode the flow's randomness (dropout) is drawn anew for each solve, in evaluation mode there is none.
+
+    Without a `solver` depth is solved by Dormand-Prince at 1e-4; of a causal flow in 8 equal steps, since steps that
+    adapt to all tokens would tell earlier tokens of later ones.
     """
 
     def __init__(
@@ -45,112 +73,80 @@ class ContinuousTransformer(nn.Module):
         embedding: AbstractEmbedding,
         flow: Flow,
         readout: AbstractReadout,
-        solver: AbstractSolver = Solver(),
+        solver: AbstractSolver | None = None,
         gradient: AbstractGradient = Checkpointed(),
     ) -> None:
         super().__init__()
-        expect(
-            "embedding",
-            embedding,
-            AbstractEmbedding,
-            "Pass VectorEmbedding(...), TokenEmbedding(...) or Embedded(width).",
-        )
-        expect("flow", flow, Flow, "Pass Flow([Part(operator, field), ...]).")
-        expect("readout", readout, AbstractReadout, "Pass TokenReadout(...) or MeanReadout(...).")
-        expect(
-            "solver", solver, AbstractSolver, "Pass Solver(method, control), such as Solver(DormandPrince(), Fixed(8))."
-        )
-        expect("gradient", gradient, AbstractGradient, "Pass an object: Checkpointed(), Direct() or Backsolve().")
-        _check_widths(embedding, flow, readout)
-        self.embedding = embedding
-        self.flow = flow
-        self.readout = readout
-        self.solver = solver
-        self.gradient = gradient
-
-    @classmethod
-    def default(
-        cls,
-        width: int,
-        outputs: int,
-        vocabulary: int | None = None,
-        features: int | None = None,
-        heads: int = 4,
-        modes: int = 4,
-        causal: bool = False,
-    ) -> "ContinuousTransformer":
-        """A model that is good as it is: pre-normed attention and feed-forward with weights smooth in depth.
-
-        Give `vocabulary` for whole numbers (one output a token) or `features` for signals over real time (one output a
-        sequence, trapezoid masses). Depth 1, Legendre modes, Dormand-Prince at 1e-4, checkpointed gradient.
-        """
-        if (vocabulary is None) == (features is None):
-            cure = "Pass vocabulary=... for tokens, or features=... for signals: one of the two."
-            reject("vocabulary", vocabulary, f"with features = {features} the input is not decided", cure)
-        if width < 2:
-            reject("width", width, "a token needs room for a sine and a cosine", "Pass width >= 2, such as 32.")
-        if width % 2:
-            why = "sines and cosines come in pairs, so the width is even"
-            reject("width", width, why, f"Pass {width - 1} or {width + 1}.")
-        if heads < 1 or width % heads:
-            reject("heads", heads, f"the width {width} does not split evenly", "Pass a divisor of the width.")
-        code = SinusoidalPositions(width, fastest=1.0 if vocabulary else 64.0, slowest=1e-4 if vocabulary else 0.5)
-        if vocabulary is not None:
-            embedding, readout = TokenEmbedding(vocabulary, width, code), TokenReadout(width, outputs)
-        else:
-            assert features is not None
-            rule = CausalTrapezoid() if causal else Trapezoid()
-            embedding, readout = VectorEmbedding(features, width, code, rule), MeanReadout(width, outputs)
-        attention = PreNorm(LayerNorm(), Attention(heads, width // heads, causal=causal))
-        feedforward = PreNorm(LayerNorm(), FeedForward(4 * width))
-        parts = [Part(f, Expansion(f.spec(width), Legendre(modes))) for f in (attention, feedforward)]
-        return cls(embedding, Flow(parts), readout)
+        is_a(AbstractEmbedding, "Pass VectorEmbedding(...), TokenEmbedding(...) or CloudEmbedding(width).",
+             embedding=embedding)  # fmt: skip
+        is_a(Flow, "Pass Flow([Part(operator, field), ...]).", flow=flow)
+        is_a(AbstractReadout, "Pass TokenReadout(...) or MeanReadout(...).", readout=readout)
+        if solver is None:
+            causal = any(is_causal(part.operator) for part in flow.parts if isinstance(part, Part))
+            solver = Solver(controller=Fixed(8)) if causal else Solver()
+        is_a(AbstractSolver, "Pass Solver(stepper, controller), such as Solver(DormandPrince(), Fixed(8)).",
+             solver=solver)  # fmt: skip
+        is_a(AbstractGradient, "Pass an object: Checkpointed(), Direct() or Backsolve().", gradient=gradient)
+        width = embedding.width
+        if readout.width != width:
+            reject("readout", readout.width, f"the embedding has width {width}", f"Build it with width={width}.")
+        check_width(flow, width)
+        self.embedding, self.flow, self.readout = embedding, flow, readout
+        self.solver, self.gradient = solver, gradient
 
     def forward(
-        self, *inputs: Any, memory: Cloud | None = None, generator: torch.Generator | None = None, **named: Any
-    ) -> Tensor:
-        """The output for inputs as the embedding takes them; `memory` is the cloud for cross-attention.
-
-        Signals: `model(values, positions, present)` of shapes (batch, tokens, features) and twice (batch, tokens), the
-        mask `present` (true = present) for sequences of different lengths. Tokens: `model(tokens, positions, present)`.
-        """
-        cloud = self.embedding(*inputs, **named)
-        solution = self.solve(cloud, memory=memory, generator=generator)
-        return self.readout(cloud.at(solution.points))
-
-    def ask(
         self,
-        times: Tensor,
         *inputs: Any,
+        query_times: Tensor | None = None,
+        save_at: Sequence[float] = (),
+        costs: Sequence[Cost] = (),
+        grid: Sequence[float] | None = None,
         memory: Cloud | None = None,
-        generator: torch.Generator | None = None,
-        **named: Any,
-    ) -> Tensor:
-        """The output at `times` (batch, asked), observed or not: between the samples, or after them to forecast.
-
-        Each time becomes a query: it reads the samples - of a causal model, those up to it - and changes neither
-        them nor other answers. Adaptive steps do not watch over it. The embedding must be built with `asks=True`.
-        """
-        if not self.readout.per_token:
-            why = "it gives one output a sequence, and each time asks for its own"
-            reject("readout", type(self.readout).__name__, why, "Build the model with TokenReadout(width, outputs).")
-        cloud, where = self.embedding.ask(times, *inputs, **named)
-        solution = self.solve(cloud, memory=memory, generator=generator)
-        return self.readout(cloud.at(solution.points)).take_along_dim(where.unsqueeze(-1), 1)
-
-    def solve(
-        self,
-        cloud: Cloud,
-        at: Sequence[float] = (),
         observers: Sequence[Observer] = (),
-        memory: Cloud | None = None,
         generator: torch.Generator | None = None,
-        rates: Sequence[Rate] = (),
-    ) -> Solution:
-        """The solve itself, from an embedded cloud: final state, statistics, trajectory at asked depths."""
-        expect("cloud", cloud, Cloud, "A solve starts from a cloud: pass model.embedding(...) of the inputs.")
-        bound = self.flow.bind(cloud, generator, memory, rates, self.gradient.twice, random=self.training)
-        return self.solver.solve(bound, bound.initial(), (0.0, self.flow.depth), self.gradient, at, observers)
+        full: bool = False,
+        **named: Any,
+    ) -> Any:
+        """The output for inputs as the embedding takes them, or for a cloud; with `full`, a `Result`.
+
+        Signals: `model(values, times, present)` of shapes (batch, tokens, features) and twice (batch, tokens), the
+        mask `present` (true = present) for sequences of different lengths. Tokens: `model(tokens, times, present)`.
+
+        - `query_times` (batch, queries): the output at these times instead, observed or not: between the samples, or
+          after them to forecast. A query reads the samples, of a causal model those up to it, and changes nothing.
+        - `save_at`: depths at which to save the states; `costs`: running costs to integrate along depth. Both give a
+          `Result`.
+        - `grid`: the depths to step on, such as those that another solve accepted; a model on a given grid is the same
+          function of every sequence, whatever its batch mates.
+        - `memory`: the cloud that cross-attention reads. `observers` watch both solves.
+        - `generator`: where the randomness of this call comes from, torch's global one by default.
+        """
+        cloud, where = self._embed(inputs, query_times, named)
+        noisy = self.training or any(cost.random for cost in costs)
+        setting = Setting(self.flow, cloud, memory, fresh_seed(generator) if noisy else 0, self.training, self.axis)
+        rates = [cost.bind(setting, place) for place, cost in enumerate(costs)]
+        field = setting.bind(rates, self.gradient.second_order)
+        solver = self.solver if grid is None else dataclasses.replace(self._own_solver(), controller=Given(tuple(grid)))
+        solution = solver.solve(field, field.initial(), (0.0, self.flow.depth), self.gradient, save_at, observers)
+        output = self.readout(cloud.at(solution.x))
+        if where is not None:
+            output = output.take_along_dim(where.unsqueeze(-1), 1)
+        return Result(output, solution, setting) if full or costs or save_at else output
+
+    def _embed(self, inputs: Any, query_times: Tensor | None, named: Any) -> tuple[Cloud, Tensor | None]:
+        if len(inputs) == 1 and isinstance(inputs[0], Cloud) and not named and query_times is None:
+            return check_cloud(inputs[0], self.embedding.width), None
+        if query_times is None:
+            return self.embedding(*inputs, **named), None
+        if not self.readout.per_token:
+            why = "it gives one output per sequence, and each query time wants its own"
+            reject("readout", type(self.readout).__name__, why, "Build the model with per_token=True.")
+        return self.embedding(*inputs, query_times=query_times, **named)
+
+    @property
+    def axis(self) -> Any:
+        """The axis along which states are functions (`Axis`); `None` where they are plain vectors."""
+        return axis_of(self.embedding)
 
     def at(
         self,
@@ -159,96 +155,144 @@ class ContinuousTransformer(nn.Module):
         rtol: float | None = None,
         solver: AbstractSolver | None = None,
         gradient: AbstractGradient | None = None,
+        heads: int | None = None,
+        nodes: int | None = None,
     ) -> "ContinuousTransformer":
-        """The same model, parameters shared, solved otherwise.
+        """The same model, parameters shared, read otherwise.
 
-        `steps=8` takes eight equal steps (more where the weights jump, since no step crosses a jump),
-        `grid=solution.stats.grid` freezes a grid (a sequence's output then does not depend on its batch mates),
-        `rtol=1e-8` sets both tolerances; each keeps the stepper. The result starts in the mode of this model, and
-        `train` and `eval` then act on one of the two alone.
+        Depth: `steps=8` takes eight equal steps (more where the weights jump, since no step crosses a jump), `grid=`
+        walks given depths, `rtol=1e-8` sets both tolerances; each keeps the stepper. `solver` and `gradient` are taken
+        as they are. `heads=12` reads a measure of heads at twelve nodes, `nodes=16` the embedding axis at sixteen. The
+        result starts in the mode of this model, and `train` and `eval` then act on one of the two alone.
         """
         if sum(x is not None for x in (steps, grid, rtol, solver)) > 1:
             given = {"steps": steps, "grid": grid, "rtol": rtol, "solver": solver}
             reject("at", given, "one way to step excludes the others", "Pass one of steps, grid, rtol, solver.")
+        embedding, flow, readout = self.embedding, self.flow, self.readout
+        if heads is not None:
+            flow = _flow_with_heads(flow, heads)
+        if nodes is not None:
+            embedding, readout = embedding_at(embedding, nodes), readout_at(readout, nodes)
+            flow = flow.map_parts(lambda part: Part(with_nodes(part.operator, nodes), part.field))
         if steps is not None:
-            solver = dataclasses.replace(self._stepping(), control=Fixed(steps))
+            solver = self._controlled_by(Fixed(steps))
         elif grid is not None:
-            solver = dataclasses.replace(self._stepping(), control=Given(tuple(grid)))
+            solver = self._controlled_by(Given(tuple(grid)))
         elif rtol is not None:
-            solver = dataclasses.replace(self._stepping(), control=_tolerating(self._stepping().control, rtol))
-        chosen = (self.solver if solver is None else solver, self.gradient if gradient is None else gradient)
-        return self._like(self.embedding, self.flow, self.readout, *chosen)
+            solver = self._controlled_by(_with_tolerance(self._own_solver().controller, rtol))
+        return self._with(embedding, flow, readout, solver or self.solver, gradient or self.gradient)
 
-    def at_resolution(self, nodes: int) -> "ContinuousTransformer":
-        """The same model, parameters shared, with `nodes` nodes on the embedding axis.
-
-        States must be functions: an embedding `Synthesised`, a readout `Analysed`, kernels and norms on an axis.
-        """
-        embedding, readout = self.embedding, self.readout
-        if not (isinstance(embedding, Synthesised) and isinstance(readout, Analysed)):
-            kinds = (type(embedding).__name__, type(readout).__name__)
-            cure = "Build the model with Synthesised(embedding, ...) and Analysed(readout, ...)."
-            reject("nodes", nodes, f"states of this model are vectors ({kinds[0]}, {kinds[1]}), not functions", cure)
-        flow = self.flow.changed(lambda part: Part(with_nodes(part.operator, nodes), part.field))
-        return self._like(embedding.at(nodes), flow, readout.at(nodes), self.solver, self.gradient)
-
-    def with_heads(self, heads: int) -> "ContinuousTransformer":
-        """The same model, parameters shared, with the measure of heads read at `heads` nodes."""
-        if not any(isinstance(part.field, ContinuousHeads) for part in self.flow.parts):
-            cure = "Build the flow with Attention(..., measured=True) and a field ContinuousHeads."
-            reject("heads", heads, "no part of the flow has continuous heads", cure)
-
-        def change(part: Part) -> Part:
-            if not isinstance(part.field, ContinuousHeads):
-                return part
-            return Part(with_heads(part.operator, heads), part.field.at_nodes(heads))
-
-        return self._like(self.embedding, self.flow.changed(change), self.readout, self.solver, self.gradient)
-
-    def refined(self, layers: int) -> "ContinuousTransformer":
+    def to_layers(self, layers: int) -> "ContinuousTransformer":
         """A copy whose fields are constant on each of `layers` equal pieces of depth: weights of a layered network."""
         depth = self.flow.depth
-        flow = self.flow.changed(lambda part: Part(part.operator, refine(part.field, layers, depth)))
-        return self._like(self.embedding, flow, self.readout, self.solver, self.gradient)
+        flow = self.flow.map_parts(lambda part: Part(part.operator, refine(part.field, layers, depth)))
+        return self._with(self.embedding, flow, self.readout, self.solver, self.gradient)
 
-    def _like(self, *parts: Any) -> "ContinuousTransformer":
+    def _with(self, *parts: Any) -> "ContinuousTransformer":
         other = ContinuousTransformer(*parts)
         other.training = self.training
         return other
 
-    def _stepping(self) -> Solver:
+    def _own_solver(self) -> Solver:
         if not isinstance(self.solver, Solver):
-            reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(method, control)).")
+            reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(stepper, controller)).")
         return self.solver
+
+    def _controlled_by(self, controller: AbstractController) -> Solver:
+        return dataclasses.replace(self._own_solver(), controller=controller)
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
         return parameter_spaces(self)
 
-    def arguments(self) -> dict[str, Any]:
-        """The arguments that build this model anew (its values apart)."""
-        parts = ("embedding", "flow", "readout", "solver", "gradient")
-        return {name: getattr(self, name) for name in parts}
+    def __repr__(self) -> str:
+        axis, count = self.axis, sum(p.numel() for p in self.parameters())
+        state = "vectors" if axis is None else f"functions at {axis.nodes} nodes x {axis.channels} channels"
+        lines = [
+            f"embedding: {type(self.embedding).__name__}, width {self.embedding.width} ({state})",
+            *(f"part: {part.operator} by {type(part.field).__name__}" for part in self.flow.parts),  # pyright: ignore[reportAttributeAccessIssue]
+            f"depth: {self.flow.depth:g}, {self.solver}, gradient {self.gradient}",
+            f"readout: {type(self.readout).__name__}, {self.readout.outputs} outputs per "
+            + ("token" if self.readout.per_token else "sequence"),
+            f"parameters: {count:,}",
+        ]
+        return "ContinuousTransformer(\n" + "".join(f"  {line}\n" for line in lines) + ")"
 
 
-def _tolerating(control: AbstractControl, rtol: float) -> AbstractControl:
-    """The same adaptive control with other tolerances, or the default one in place of a grid."""
-    if isinstance(control, Adaptive | PerSequence):
-        return dataclasses.replace(control, rtol=rtol, atol=rtol)
+def _with_tolerance(controller: AbstractController, rtol: float) -> AbstractController:
+    """The same adaptive controller with other tolerances, or the default one in place of a grid."""
+    if isinstance(controller, Adaptive | PerSequence):
+        return dataclasses.replace(controller, rtol=rtol, atol=rtol)
     return Adaptive(rtol, rtol)
 
 
-def _check_widths(embedding: AbstractEmbedding, flow: Flow, readout: AbstractReadout) -> None:
-    """Embedding, flow and readout speak of tokens of one width."""
-    width = embedding.width
-    if readout.width != width:
-        reject("readout", readout.width, f"the embedding has width {width}", f"Build it with width={width}.")
-    for index, part in enumerate(flow.parts):
-        assert isinstance(part, Part)
-        wanted = {name: tuple(leaf.shape) for name, leaf in leaves(part.operator.spec(width))}
-        held = {name: tuple(leaf.shape) for name, leaf in leaves(part.field.spec)}
-        if wanted != held:
-            name = next(n for n in {**wanted, **held} if wanted.get(n) != held.get(n))
-            why = f"on tokens of width {width} its operator asks for {wanted.get(name)}"
-            cure = f"Build the field from operator.spec({width})."
-            reject(f"flow.parts[{index}].{name}", held.get(name), why, cure)
+def _flow_with_heads(flow: Flow, heads: int) -> Flow:
+    if not any(isinstance(part.field, ContinuousHeads) for part in flow.parts):
+        cure = "Build the model with continua.transformer(..., heads=HeadMeasure(...))."
+        reject("heads", heads, "no part of the flow has continuous heads", cure)
+
+    def change(part: Part) -> Part:
+        if not isinstance(part.field, ContinuousHeads):
+            return part
+        return Part(with_heads(part.operator, heads), part.field.at_nodes(heads))
+
+    return flow.map_parts(change)
+
+
+@final
+class EncoderDecoder(nn.Module):
+    """Two continuous Transformers: the decoder's cross-attention reads the encoder's tokens at its end.
+
+    With piecewise-constant fields and unit steps it is `torch.nn.Transformer`, exactly.
+    """
+
+    def __init__(self, encoder: ContinuousTransformer, decoder: ContinuousTransformer) -> None:
+        super().__init__()
+        if not encoder.readout.per_token:
+            why = "it gives one output per sequence, and the decoder reads tokens"
+            reject("encoder", type(encoder.readout).__name__, why, "Give the encoder a readout NormReadout(width).")
+        if encoder.readout.outputs != decoder.embedding.width:
+            why = f"the decoder's tokens have width {decoder.embedding.width}"
+            cure = "Give the encoder a readout with as many outputs, such as NormReadout(width)."
+            reject("encoder", encoder.readout.outputs, why, cure)
+        self.encoder, self.decoder = encoder, decoder
+
+    def encode(self, *inputs: Any, **named: Any) -> Cloud:
+        """The encoder's tokens, read out, on their measure: the memory of the decoder."""
+        found = self.encoder(*inputs, full=True, **named)
+        return found.cloud.at(found.output)
+
+    def forward(
+        self,
+        source: Sequence[Any],
+        target: Sequence[Any],
+        costs: Sequence[Cost] = (),
+        generator: torch.Generator | None = None,
+        full: bool = False,
+        **named: Any,
+    ) -> Any:
+        """Output for the target, given the source; both are the arguments of their embeddings.
+
+        `model((tokens, None, present), (tokens,))` reads a source with padding, at times that are the index, and a
+        target without padding. Running costs are paid by both; other keywords are those of the decoder's call.
+        """
+        if not all(isinstance(given, tuple | list) for given in (source, target)):
+            kinds = (type(source).__name__, type(target).__name__)
+            cure = "Pass model((source, ...), (target, ...))."
+            reject("source", kinds, "an encoder-decoder takes a tuple for the source and one for the target", cure)
+        noisy = self.training or any(cost.random for cost in costs)
+        seed = fresh_seed(generator) if noisy else 0
+        first = self.encoder(*source, costs=costs, generator=generator_of(branched(seed, 0)), full=True)
+        memory, second = first.cloud.at(first.output), generator_of(branched(seed, 1))
+        found = self.decoder(*target, memory=memory, costs=costs, generator=second, full=True, **named)
+        return found._replace(encoder=first) if full or costs or named.get("save_at") else found.output
+
+    def at(self, **changed: Any) -> "EncoderDecoder":
+        """The same model, parameters shared, with both solves changed: the arguments of `ContinuousTransformer.at`."""
+        other = EncoderDecoder(self.encoder.at(**changed), self.decoder.at(**changed))
+        other.training = self.training
+        return other
+
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
+        return parameter_spaces(self)

@@ -10,7 +10,7 @@ import torch
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
-from continua.model import ContinuousTransformer, Reading, unreadable
+from continua.model import CachedDecoder, ContinuousTransformer, why_not_cacheable
 
 
 @final
@@ -76,14 +76,14 @@ def generated(
     """Token after token, without end, each drawn after the prompt and all before it that the window shows.
 
     The grid of depth is the model's own; with a fixed one the output depends on nothing but prompt and seed. Keys and
-    values are then kept (`Reading`), unless `cached=False`, and a token costs one solve of itself; where `unreadable`
+    values are then kept (`CachedDecoder`), unless `cached=False`, and a token costs one solve of itself; where `why_not_cacheable`
     gives a reason they are not, and it costs one of the window. Either way each token is drawn from the model's output
     on the window, up to rounding.
     """
     if len(prompt) == 0:
         reject("prompt", prompt.tolist(), "there is nothing to go on from", "Pass at least one token.")
     model.eval()
-    reads = _kept(model) if cached and unreadable(model) is None else _whole(model)
+    reads = _kept(model) if cached and why_not_cacheable(model) is None else _whole(model)
     return _drawn(reads, prompt.tolist(), sampling, window, generator_of(seed))
 
 
@@ -110,7 +110,7 @@ def _whole(model: ContinuousTransformer) -> _Reads:
 
 
 def _kept(model: ContinuousTransformer) -> _Reads:
-    reading, began = Reading(model), 0
+    reading, began = CachedDecoder(model), 0
 
     def reads(tokens: list[int], start: int) -> Tensor:
         nonlocal began

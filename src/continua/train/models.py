@@ -19,7 +19,7 @@ from continua.model import (
     NormedEmbedding,
     Part,
     SinusoidalPositions,
-    Stemmed,
+    StemEmbedding,
     TokenEmbedding,
     TokenReadout,
     VectorEmbedding,
@@ -108,7 +108,7 @@ def _embedding(form: Form, preset: Preset) -> AbstractEmbedding:
     stem = InterpolatedStem(
         channels, radius, preset.stem_modes, form.causal, outputs=preset.width, gaps=preset.stem_gaps
     )
-    return Stemmed(VectorEmbedding(form.features, channels, rule=rule, asks=form.asks), stem)
+    return StemEmbedding(VectorEmbedding(form.features, channels, rule=rule, asks=form.asks), stem)
 
 
 def _plain_embedding(form: Form, preset: Preset) -> AbstractEmbedding:

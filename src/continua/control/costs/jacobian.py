@@ -18,7 +18,7 @@ from continua.control.norms import cells, check_axis
 from continua.control.setting import Setting
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Points, Tensor
-from continua.model import BoundFlow, Rate
+from continua.model import FlowVectorField, Rate
 from continua.solve import State
 from continua.spaces import Axis
 
@@ -104,7 +104,7 @@ class _Pulled:
 class _Jacobian:
     """The Jacobian of a flow, bound for one solve."""
 
-    bound: BoundFlow
+    bound: FlowVectorField
     axis: Axis | None
 
     @classmethod

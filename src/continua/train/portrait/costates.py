@@ -7,7 +7,7 @@ import torch
 
 from continua.control import Objective, PontryaginReport, pontryagin
 from continua.core.batch import Batch
-from continua.model import ContinuousTransformer, Embedded
+from continua.model import CloudEmbedding, ContinuousTransformer
 from continua.runs import Lines, Note, Scale, Section, Series, Table, Verdict
 from continua.solve import Solver, manifold_of
 from continua.train.portrait.sitter import Sitter
@@ -47,7 +47,7 @@ def _asked(model: ContinuousTransformer, batch: Batch) -> tuple[ContinuousTransf
     place = where.unsqueeze(-1).expand_as(batch.targets)
     targets = batch.targets.new_zeros(*counts.shape, batch.targets.shape[-1]).scatter(1, place, batch.targets)
     rest = (model.flow, model.readout, model.solver, model.gradient)
-    reader = ContinuousTransformer(Embedded(model.embedding.width), *rest)
+    reader = ContinuousTransformer(CloudEmbedding(model.embedding.width), *rest)
     reader.training = model.training
     told = {"mask": counts, "weights": counts.to(batch.targets.dtype), "positions": None}
     return reader, dataclasses.replace(batch, inputs=(cloud,), targets=targets, **told)

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from continua.core.arguments import arguments_of
 from continua.fields import Constant, Expansion
 from continua.fields.field import MemoisedField
 from continua.model import (
+    CachedDecoder,
     ContinuousTransformer,
     Flow,
     Layers,
@@ -13,7 +15,6 @@ from continua.model import (
     MeanReadout,
     NormedEmbedding,
     Part,
-    Reading,
     TokenEmbedding,
     TokenReadout,
     VectorEmbedding,
@@ -22,7 +23,7 @@ from continua.model import (
     macaron,
     parallel,
     sphere,
-    unreadable,
+    why_not_cacheable,
 )
 from continua.operators import (
     Attention,
@@ -67,14 +68,14 @@ def tokens(batch=2, count=TOKENS):
 
 def pieces_agree(model, sizes=(3, 1, 4, 1, 2)):
     """Reads in pieces, one or several tokens each, and compares with the model on everything at once."""
-    read, reading = tokens(), Reading(model)
+    read, decoder = tokens(), CachedDecoder(model)
     model.eval()
     with torch.no_grad():
         whole = model(read)
-    reading.read(read[:, :2])
-    reading.forget()  # the sequence finds nothing of what was read before
-    output = torch.cat([reading.read(piece) for piece in read.split(sizes, 1)], 1)
-    assert reading.length == TOKENS
+    decoder.decode(read[:, :2])
+    decoder.reset()  # the sequence finds nothing of what was read before
+    output = torch.cat([decoder.decode(piece) for piece in read.split(sizes, 1)], 1)
+    assert decoder.length == TOKENS
     assert output.shape == whole.shape and float((output - whole).abs().max()) < 1e-12
 
 
@@ -115,22 +116,22 @@ def test_the_standard_networks_with_learned_positions(network):
 
 def test_reading_changes_nothing_of_the_model():
     model = flowing().train()
-    reading = Reading(model)
-    reading.read(tokens())
+    decoder = CachedDecoder(model)
+    decoder.decode(tokens())
     assert model.training and model.flow.training
     assert isinstance(model.flow.parts[0].operator.inner.integral, Exact)
     assert isinstance(model.flow.parts[0].field, Expansion)
 
 
 def test_a_piece_that_cannot_be_read():
-    reading = Reading(flowing())
-    reading.read(tokens())
+    decoder = CachedDecoder(flowing())
+    decoder.decode(tokens())
     with pytest.raises(ValueError, match="2 sequences are being read"):
-        reading.read(tokens(batch=3))
-    assert reading.length == TOKENS  # what was read is still there
+        decoder.decode(tokens(batch=3))
+    assert decoder.length == TOKENS  # what was read is still there
     with pytest.raises(ValueError, match="no such token"):
-        reading.read(tokens() + VOCABULARY)
-    assert reading.length == 0
+        decoder.decode(tokens() + VOCABULARY)
+    assert decoder.length == 0
 
 
 @pytest.mark.parametrize(
@@ -147,41 +148,41 @@ def test_a_piece_that_cannot_be_read():
     ids=["adaptive", "not causal", "estimate", "cross", "mean", "masses", "signals"],
 )
 def test_what_cannot_be_kept_is_refused_with_its_reason(model, why):
-    assert why in unreadable(model)
+    assert why in why_not_cacheable(model)
     with pytest.raises(ValueError, match=why) as raised:
-        Reading(model)
+        CachedDecoder(model)
     assert "model.at(steps=8)" in str(raised.value)
 
 
 def test_an_interrupt_forgets_the_piece_that_was_half_read(monkeypatch):
     model, read = flowing(), tokens()
-    reading = Reading(model)
-    reading.read(read[:, :4])
+    decoder = CachedDecoder(model)
+    decoder.decode(read[:, :4])
     kernel = model.readout.forward
     monkeypatch.setattr(model.readout, "forward", lambda cloud: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        reading.read(read[:, 4:6])
+        decoder.decode(read[:, 4:6])
     monkeypatch.setattr(model.readout, "forward", kernel)
-    assert reading.length == 0
+    assert decoder.length == 0
     with torch.no_grad():
-        torch.testing.assert_close(reading.read(read), model.eval()(read), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(decoder.decode(read), model.eval()(read), rtol=1e-12, atol=1e-12)
 
 
 def test_a_new_sequence_reads_the_weights_of_its_time():
     model, read = flowing(), tokens()
-    reading = Reading(model)
-    reading.read(read)
+    decoder = CachedDecoder(model)
+    decoder.decode(read)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.1)
-        reading.forget()
-        torch.testing.assert_close(reading.read(read), model.eval()(read), rtol=1e-12, atol=1e-12)
+        decoder.reset()
+        torch.testing.assert_close(decoder.decode(read), model.eval()(read), rtol=1e-12, atol=1e-12)
 
 
 def test_a_frozen_grid_is_the_cure():
-    assert unreadable(flowing(solver=Solver(DormandPrince(), Adaptive())).at(steps=8)) is None
+    assert why_not_cacheable(flowing(solver=Solver(DormandPrince(), Adaptive())).at(steps=8)) is None
     layers = Layers(1, WIDTH, 2)
-    assert "not causal" in unreadable(encoder(layers, TokenEmbedding(3, WIDTH), TokenReadout(WIDTH, 3)))
+    assert "not causal" in why_not_cacheable(encoder(layers, TokenEmbedding(3, WIDTH), TokenReadout(WIDTH, 3)))
 
 
 def test_pieces_need_times_and_equal_masses():
@@ -206,4 +207,4 @@ def test_a_kept_field_is_evaluated_once_at_each_depth():
     assert field.breaks == inner.breaks and field.reach == inner.reach and not field(0.5).w1.requires_grad
     assert field(torch.tensor([0.25, 0.5])).w1.shape[0] == 2
     assert field.parameter_spaces().keys() == dict(field.named_parameters()).keys()
-    assert field.arguments() == {"inner": inner}
+    assert arguments_of(field) == {"inner": inner}

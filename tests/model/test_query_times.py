@@ -1,12 +1,12 @@
-"""Answers at times that were never observed: interpolation and forecasting by queries."""
+"""Answers at times that were never observed: interpolation and forecasting by listeners."""
 
 import pytest
 import torch
 
 from continua.fields import Constant
 from continua.model import (
+    CloudEmbedding,
     ContinuousTransformer,
-    Embedded,
     Flow,
     FourierPositions,
     LocalStem,
@@ -14,7 +14,7 @@ from continua.model import (
     NormedEmbedding,
     Part,
     ProjectedEmbedding,
-    Stemmed,
+    StemEmbedding,
     TokenEmbedding,
     TokenReadout,
     VectorEmbedding,
@@ -39,14 +39,14 @@ def model_of(embedding, causal: bool = False, readout=None, control=Fixed(3)) ->
 
 def vectors(rule=Trapezoid(), asks: bool = True) -> VectorEmbedding:
     torch.manual_seed(0)
-    return VectorEmbedding(3, WIDTH, FourierPositions(WIDTH, 6, scale=4.0), rule, asks=asks)
+    return VectorEmbedding(3, WIDTH, FourierPositions(WIDTH, 6, scale=4.0), rule, queries=asks)
 
 
 EMBEDDINGS = {
     "vectors": vectors,
     "normed": lambda rule=Trapezoid(): NormedEmbedding(vectors(rule)),
     "projected": lambda rule=Trapezoid(): ProjectedEmbedding(vectors(rule), Sphere()),
-    "stemmed": lambda rule=Trapezoid(): Stemmed(vectors(rule), LocalStem(WIDTH, 0.4)),
+    "stemmed": lambda rule=Trapezoid(): StemEmbedding(vectors(rule), LocalStem(WIDTH, 0.4)),
 }
 each_embedding = pytest.mark.parametrize("embedding", EMBEDDINGS.values(), ids=EMBEDDINGS.keys())
 
@@ -59,10 +59,10 @@ ASKED = torch.tensor([[0.5, 0.05, 1.9], [0.31, 0.3, 0.9]], dtype=torch.float64)
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 def test_answers_do_not_depend_on_what_else_is_asked(embedding, causal):
     model = model_of(embedding(BackwardRectangle() if causal else Trapezoid()), causal)
-    together = model.ask(ASKED, VALUES, TIMES)
+    together = model(VALUES, TIMES, query_times=ASKED)
     assert together.shape == (2, 3, 2)
     for j in range(3):
-        alone = model.ask(ASKED[:, j : j + 1], VALUES, TIMES)
+        alone = model(VALUES, TIMES, query_times=ASKED[:, j : j + 1])
         torch.testing.assert_close(alone, together[:, j : j + 1], rtol=0.0, atol=1e-12)
 
 
@@ -71,16 +71,16 @@ def test_answers_of_a_sequence_do_not_depend_on_its_padding(embedding):
     model = model_of(embedding())
     present = torch.ones(2, 7, dtype=torch.bool)
     present[1, 4:] = False
-    padded = model.ask(ASKED, VALUES, TIMES, present)
-    alone = model.ask(ASKED[1:], VALUES[1:, :4], TIMES[1:, :4])
+    padded = model(VALUES, TIMES, present, query_times=ASKED)
+    alone = model(VALUES[1:, :4], TIMES[1:, :4], query_times=ASKED[1:])
     torch.testing.assert_close(padded[1:], alone, rtol=0.0, atol=1e-12)
 
 
 def test_asking_does_not_change_the_grid():
     model = model_of(vectors(), control=Adaptive(1e-6, 1e-6))
     plain = model.embedding(VALUES, TIMES)
-    wider, _ = model.embedding.ask(ASKED, VALUES, TIMES)
-    grids = [model.solve(cloud).stats.grid for cloud in (plain, wider)]
+    wider, _ = model.embedding(VALUES, TIMES, query_times=ASKED)
+    grids = [model(cloud, full=True).solution.stats.grid for cloud in (plain, wider)]
     torch.testing.assert_close(torch.tensor(grids[0]), torch.tensor(grids[1]), rtol=0.0, atol=1e-9)
 
 
@@ -88,14 +88,14 @@ def test_a_causal_model_forecasts_from_the_past_alone():
     model = model_of(vectors(BackwardRectangle()), causal=True)
     asked = TIMES[:, 3:4] + 1e-3
     values = VALUES.clone().requires_grad_()
-    (g,) = torch.autograd.grad(model.ask(asked, values, TIMES).sum(), values)
+    (g,) = torch.autograd.grad(model(values, TIMES, query_times=asked).sum(), values)
     assert bool((g[:, :4] != 0).any(-1).all()) and bool((g[:, 4:] == 0).all())
 
 
 def test_answers_change_smoothly_with_the_time_asked():
     model = model_of(vectors())
     asked = torch.linspace(0.2, 0.8, 41).expand(2, -1)
-    found = model.ask(asked, VALUES, TIMES)
+    found = model(VALUES, TIMES, query_times=asked)
     bends = found[:, 2:] - 2 * found[:, 1:-1] + found[:, :-2]
     assert bends.abs().max() < 0.05 * (found[:, 1:] - found[:, :-1]).abs().max() + 0.02
     assert found.std(1).min() > 1e-2
@@ -103,14 +103,14 @@ def test_answers_change_smoothly_with_the_time_asked():
 
 def test_the_vector_of_the_unobserved_is_trained():
     model = model_of(vectors())
-    model.ask(ASKED, VALUES, TIMES).square().sum().backward()
+    model(VALUES, TIMES, query_times=ASKED).square().sum().backward()
     assert model.embedding.unobserved.grad.abs().max() > 1e-4
 
 
 def test_a_small_model_learns_to_interpolate(unchecked):
     """Samples of random sines; the loss at times between them falls to a fifth of the variance."""
     torch.manual_seed(0)
-    embedding = VectorEmbedding(1, WIDTH, FourierPositions(WIDTH, 8, scale=6.0), asks=True)
+    embedding = VectorEmbedding(1, WIDTH, FourierPositions(WIDTH, 8, scale=6.0), queries=True)
     model = (
         model_of(embedding, readout=TokenReadout(WIDTH, 1))
         .at(solver=Solver(Euler(), Fixed(1)), gradient=Direct())
@@ -123,7 +123,7 @@ def test_a_small_model_learns_to_interpolate(unchecked):
         times = torch.rand(16, 14, generator=generator).sort(-1).values
         phase = 6.3 * torch.rand(16, 1, generator=generator)
         asked = 0.1 + 0.8 * torch.rand(16, 8, generator=generator)
-        answer = model.ask(asked, torch.sin(4 * times + phase).unsqueeze(-1), times).squeeze(-1)
+        answer = model(torch.sin(4 * times + phase).unsqueeze(-1), times, query_times=asked).squeeze(-1)
         loss = (answer - torch.sin(4 * asked + phase)).square().mean()
         optimiser.zero_grad()
         loss.backward()
@@ -134,9 +134,9 @@ def test_a_small_model_learns_to_interpolate(unchecked):
 
 def test_tokens_can_be_asked_for_too():
     torch.manual_seed(0)
-    embedding = TokenEmbedding(5, WIDTH, FourierPositions(WIDTH, 4, 1.0), asks=True)
+    embedding = TokenEmbedding(5, WIDTH, FourierPositions(WIDTH, 4, 1.0), queries=True)
     tokens = torch.randint(5, (2, 6))
-    found = model_of(embedding).ask(torch.tensor([[2.5], [7.0]]), tokens)
+    found = model_of(embedding)(tokens, query_times=torch.tensor([[2.5], [7.0]]))
     assert found.shape == (2, 1, 2)
 
 
@@ -144,26 +144,26 @@ def test_tokens_can_be_asked_for_too():
 def test_a_model_that_asks_is_saved_with_its_vector(embedding, tmp_path):
     model = model_of(embedding())
     again = load(save(model, tmp_path)).eval()
-    assert torch.equal(again.ask(ASKED, VALUES, TIMES), model.ask(ASKED, VALUES, TIMES))
+    assert torch.equal(again(VALUES, TIMES, query_times=ASKED), model(VALUES, TIMES, query_times=ASKED))
 
 
 def test_whole_numbers_are_times():
     model = model_of(vectors())
     times = torch.arange(7).expand(2, -1)
     asked = torch.tensor([[3], [9]])
-    assert torch.equal(model.ask(asked, VALUES, times), model.ask(asked.double(), VALUES, times.double()))
+    assert torch.equal(model(VALUES, times, query_times=asked), model(VALUES, times.double(), query_times=asked.double()))
 
 
 def test_mistakes_are_named(unchecked):
-    with pytest.raises(ValueError, match="asks=True"):
-        model_of(vectors(asks=False)).ask(ASKED, VALUES, TIMES)
+    with pytest.raises(ValueError, match="queries=True"):
+        model_of(vectors(queries=False))(VALUES, TIMES, query_times=ASKED)
     with pytest.raises(ValueError, match="TokenReadout"):
-        model_of(vectors(), readout=MeanReadout(WIDTH, 1)).ask(ASKED, VALUES, TIMES)
+        model_of(vectors(), readout=MeanReadout(WIDTH, 1))(VALUES, TIMES, query_times=ASKED)
     with pytest.raises(ValueError, match="two axes"):
-        model_of(vectors()).ask(ASKED[0], VALUES, TIMES)
+        model_of(vectors())(VALUES, TIMES, query_times=ASKED[0])
     with pytest.raises(ValueError, match="float32"):
-        model_of(vectors()).ask(ASKED.float(), VALUES, TIMES)
+        model_of(vectors())(VALUES, TIMES, query_times=ASKED.float())
     with pytest.raises(ValueError, match="with_queries"):
-        model_of(Embedded(WIDTH)).ask(ASKED, Cloud(torch.zeros(2, 3, WIDTH)))
+        model_of(CloudEmbedding(WIDTH))(Cloud(torch.zeros(2, 3, WIDTH)), query_times=ASKED)
     with pytest.raises(ValueError, match="next time"):
-        model_of(vectors(CausalTrapezoid()), causal=True).ask(ASKED, VALUES, TIMES)
+        model_of(vectors(CausalTrapezoid()), causal=True)(VALUES, TIMES, query_times=ASKED)

@@ -1,0 +1,377 @@
+"""The one builder: `continua.transformer(width=64, outputs=10, features=1)`, continuous in all four axes.
+
+Each continuum is one argument that takes a number or an object: `time`, `axis` (embedding), `heads`, `depth`.
+"""
+
+import dataclasses
+from typing import final
+
+from continua.core.checks import at_least, divides, is_a, not_negative, positive, share
+from continua.core.errors import reject
+from continua.fields import AbstractField, Constant, ContinuousHeads, Expansion, Hypernetwork, PiecewiseConstant
+from continua.model.embedding import AbstractEmbedding, NormedEmbedding, TokenEmbedding, VectorEmbedding
+from continua.model.flow import Flow, Part
+from continua.model.positions import AbstractPositionCode, Clock
+from continua.model.profile import AbstractProfile
+from continua.model.readout import AbstractReadout, AnalysisReadout, MeanReadout, SynthesisEmbedding, TokenReadout
+from continua.model.stem import InterpolatedStem, StemEmbedding
+from continua.model.transformer import ContinuousTransformer
+from continua.operators import (
+    AbstractKernel,
+    AbstractOperator,
+    AbstractTokenIntegral,
+    Attention,
+    Convolution,
+    Damping,
+    Dense,
+    Dropout,
+    Exact,
+    FeedForward,
+    LayerNorm,
+    PreNorm,
+    Rotary,
+    Spectral,
+    Theta,
+)
+from continua.solve import AbstractGradient, AbstractStepper, Adaptive, Direct, Fixed, LieTrotter, Solver
+from continua.spaces import (
+    AbstractBasis,
+    AbstractNodalRule,
+    AbstractSampleRule,
+    Axis,
+    BackwardRectangle,
+    CausalTrapezoid,
+    Cosine,
+    Counting,
+    DampedBasis,
+    Fourier,
+    GaussLegendre,
+    Legendre,
+    Trapezoid,
+)
+
+_FASTEST = 2.5
+"""Angle by which the fastest rotary pair turns from one sample to the next."""
+_TINY = 1e-8
+"""What the first norm adds to a variance; vectors of tokens are drawn with one of 4e-4."""
+_CHANNELS = 4
+"""Channels per feature of a signal before a stem."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Stem:
+    """A continuous local stem before the flow: `radius` in units of the spacing of samples, `modes` of its kernel.
+
+    With `gaps` it also hears how far away the nearest sample is, for signals that lack some.
+    """
+
+    radius: float = 4.0
+    modes: int = 7
+    gaps: bool = False
+
+    def __post_init__(self) -> None:
+        positive(radius=self.radius)
+        at_least(1, modes=self.modes)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TokenTime:
+    """Token time: signals have times from `start` to `end` in any unit, usually `spacing` apart.
+
+    `rule` turns times into masses (trapezoid; a causal one for causal models), `positions` are rotary by default, their
+    frequencies made for span and spacing; a position code is added to the embedding instead. Signals pass a local
+    `stem` (`None`: none). The time of whole numbers is their index. With `queries` outputs may be asked for at times
+    without a sample, `model(values, times, query_times=...)`. `integral` evaluates the token integral: exact, or by an
+    estimator for long sequences.
+    """
+
+    start: float = 0.0
+    end: float = 1.0
+    spacing: float | None = None
+    rule: AbstractSampleRule | None = None
+    positions: Rotary | AbstractPositionCode | None = None
+    stem: Stem | None = Stem()
+    queries: bool = False
+    integral: AbstractTokenIntegral = Exact()
+
+    @property
+    def step(self) -> float:
+        """The spacing of samples as a share of the span; 1/32 where it is not known."""
+        return 1 / 32 if self.spacing is None else self.spacing / (self.end - self.start)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class EmbeddingAxis:
+    """The embedding axis: states are functions on [0, 1], known at `nodes` nodes, with width / nodes channels.
+
+    Kernels along it are spectral, with `modes` cosine modes (default: three quarters of the nodes, so that activations
+    alias little). If `periodic` they are convolutions by FFT with `modes` frequencies, and `unitary` keeps every
+    frequency's matrix unitary at every depth.
+    """
+
+    nodes: int = 8
+    modes: int | None = None
+    periodic: bool = False
+    unitary: bool = False
+
+    def __post_init__(self) -> None:
+        at_least(1, nodes=self.nodes, modes=self.modes)
+        if self.unitary and not self.periodic:
+            reject("unitary", True, "only multipliers of a convolution are unitary", "Pass periodic=True as well.")
+
+    def basis(self) -> AbstractBasis:
+        """The functions that embedding and readout speak in."""
+        if self.periodic:
+            return Fourier(2 * self._frequencies + 1)
+        return Cosine(max(1, self.nodes * 3 // 4) if self.modes is None else self.modes)
+
+    def kernel(self, axis: Axis) -> AbstractKernel:
+        """The linear maps along the axis."""
+        if self.periodic:
+            return Convolution(axis, self._frequencies, self.unitary)
+        return Spectral(axis, self.basis())
+
+    @property
+    def _frequencies(self) -> int:
+        return max(1, (self.nodes - 1) // 3) if self.modes is None else self.modes
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class HeadMeasure:
+    """Heads as a measure: parameters theta(h, z) in `modes` Legendre modes of h, read at `nodes` nodes of a rule.
+
+    Their density is trained, a polynomial of `degree` in h. `key` is the size of a query (default: width / nodes).
+    """
+
+    nodes: int = 4
+    modes: int = 4
+    degree: int = 3
+    key: int | None = None
+    rule: AbstractNodalRule = GaussLegendre()
+
+    def __post_init__(self) -> None:
+        at_least(1, nodes=self.nodes, modes=self.modes, key=self.key)
+        at_least(0, degree=self.degree)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Generator:
+    """Weights along depth made by a hypernetwork (`Hypernetwork`)."""
+
+    frequencies: int = 4
+    hidden: int = 32
+    rank: int | None = None
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Depth:
+    """Depth: a flow of `length` Z, solved in `steps` equal steps (default: of length 1), or adaptively at `rtol`.
+
+    `weights` says how the parameters vary along it: in a basis (an `AbstractBasis`), made by a hypernetwork
+    (`Generator`), or constant on so many layers (a whole number; 1 shares one set of weights over all depths).
+    `damping` is the gamma of -gamma x, `profile` a velocity profile zeta(z).
+    """
+
+    length: float = 4.0
+    weights: AbstractBasis | Generator | int = DampedBasis(Cosine(4), 0.8)
+    steps: int | None = None
+    rtol: float | None = None
+    stepper: AbstractStepper = LieTrotter()
+    gradient: AbstractGradient = Direct()
+    damping: float = 0.0
+    profile: AbstractProfile | None = None
+
+    def __post_init__(self) -> None:
+        positive(length=self.length, rtol=self.rtol)
+        at_least(1, steps=self.steps)
+        not_negative(damping=self.damping)
+        if self.steps is not None and self.rtol is not None:
+            reject(
+                "rtol", self.rtol, f"steps = {self.steps} are equal, and do not adapt", "Pass one of steps and rtol."
+            )
+
+    def solver(self) -> Solver:
+        """How depth is stepped."""
+        if self.rtol is not None:
+            return Solver(self.stepper, Adaptive(self.rtol, self.rtol))
+        return Solver(self.stepper, Fixed(max(1, round(self.length)) if self.steps is None else self.steps))
+
+    def field(self, spec: Theta, heads: HeadMeasure | None) -> AbstractField:
+        """The parameters of an operator along depth; `heads` where they are a measure."""
+        weights, depth = self.weights, self.length
+        if isinstance(weights, Generator):
+            over_h = (
+                {} if heads is None else {"over_h": Legendre(heads.modes), "degree": heads.degree, "rule": heads.rule}
+            )
+            return Hypernetwork(spec, depth, weights.frequencies, weights.hidden, weights.rank, **over_h)
+        if isinstance(weights, int):
+            at_least(1, weights=weights)
+            edges = [depth * layer / weights for layer in range(weights + 1)]
+            return Constant(spec) if weights == 1 else PiecewiseConstant(spec, edges)
+        is_a(AbstractBasis, "Pass a basis such as Cosine(4), a Generator(), or a number of layers.", weights=weights)
+        if heads is None:
+            return Expansion(spec, weights, depth)
+        return ContinuousHeads(spec, depth, Legendre(heads.modes), weights, heads.degree, heads.rule)
+
+
+def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; the continua are objects
+    width: int,
+    outputs: int,
+    *,
+    vocabulary: int | None = None,
+    features: int | None = None,
+    causal: bool = False,
+    hidden: int | None = None,
+    dropout: float = 0.0,
+    per_token: bool | None = None,
+    time: float | TokenTime = TokenTime(),
+    axis: int | EmbeddingAxis = EmbeddingAxis(),
+    heads: int | HeadMeasure = HeadMeasure(),
+    depth: float | Depth = Depth(),
+) -> ContinuousTransformer:
+    """A continuous Transformer: pre-normed attention and feed-forward along depth, continuous in all four axes.
+
+    Give `features` for signals over real time (one output per sequence unless `per_token`) or `vocabulary` for whole
+    numbers (one output per token unless `per_token=False`). Each continuum takes a number or an object:
+
+    - `time`: the end of the span that times come from, or `TokenTime(...)`;
+    - `axis`: nodes of the embedding axis, or `EmbeddingAxis(...)`; 1 makes states plain vectors;
+    - `heads`: a number makes plain, counted heads; `HeadMeasure(...)` a measure with a trained density;
+    - `depth`: the length of the flow, solved in steps of 1, or `Depth(...)`.
+
+    `hidden` is the inner size of the feed-forward, 4 width by default, `dropout` the rate on both branches in training.
+    The trained model is read otherwise by `model.at(steps=8)`, `.at(heads=12)`, `.at(nodes=16)`, and on any sampling.
+    """
+    at_least(1, width=width, outputs=outputs, hidden=hidden)
+    share(all=False, dropout=dropout)
+    if (vocabulary is None) == (features is None):
+        cure = "Pass features=... for signals, or vocabulary=... for whole numbers: one of the two."
+        reject("features", features, f"with vocabulary = {vocabulary} the input is not decided", cure)
+    when = time if isinstance(time, TokenTime) else TokenTime(end=float(time))
+    how = depth if isinstance(depth, Depth) else Depth(float(depth))
+    state = _State.of(width, axis)
+    measure = heads if isinstance(heads, HeadMeasure) else None
+    token_wise = vocabulary is not None if per_token is None else per_token
+    operators = _operators(state, heads, measure, hidden or 4 * width, causal, _rotary(when, vocabulary), when.integral)
+    parts = [_part(PreNorm(state.norm(), f), width, dropout, how, measure) for f in operators]
+    if how.damping > 0.0:
+        parts.append(Part(Damping(how.damping), Constant(Damping(how.damping).spec(width))))
+    embedding = _embedding(state, vocabulary, features, causal, when)
+    readout = _readout(state, outputs, token_wise)
+    return ContinuousTransformer(embedding, Flow(parts, how.length, how.profile), readout, how.solver(), how.gradient)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _State:
+    """What a token's state is: a vector, or a function along the embedding axis."""
+
+    width: int
+    kernel: AbstractKernel = Dense()
+    axis: Axis | None = None
+    basis: AbstractBasis | None = None
+
+    @classmethod
+    def of(cls, width: int, axis: int | EmbeddingAxis) -> "_State":
+        along = axis if isinstance(axis, EmbeddingAxis) else EmbeddingAxis(axis) if axis != 1 else None
+        if along is None:
+            return cls(width)
+        divides(width, "the width", axis=along.nodes)
+        functions = Axis(along.nodes, width // along.nodes)
+        return cls(width, along.kernel(functions), functions, along.basis())
+
+    @property
+    def nodes(self) -> int:
+        return 1 if self.axis is None else self.axis.nodes
+
+    @property
+    def inner(self) -> int:
+        """The width that embedding and readout see: the coefficients of a function, or the vector itself."""
+        return self.width if self.axis is None or self.basis is None else self.basis.size * self.axis.channels
+
+    def norm(self, eps: float = 1e-5, affine: bool = True) -> LayerNorm:
+        return LayerNorm(eps, affine, axis=self.axis)
+
+
+def _operators(
+    state: _State,
+    heads: int | HeadMeasure,
+    measure: HeadMeasure | None,
+    hidden: int,
+    causal: bool,
+    rotary: Rotary | None,
+    integral: AbstractTokenIntegral,
+) -> tuple[AbstractOperator, AbstractOperator]:
+    channels = state.width // state.nodes
+    if measure is None:
+        assert isinstance(heads, int)
+        divides(channels, "the width per node of the axis", heads=heads)
+        count, key = heads, channels // heads
+    else:
+        count, key = measure.nodes, measure.key or max(2, channels // measure.nodes)
+    if rotary is not None and key % 2:
+        cure = f"Pass heads that divide {channels // 2}, or HeadMeasure(key=...) with an even key."
+        reject("heads", count, f"each has a query of {key}, and rotary positions turn pairs", cure)
+    attention = Attention(
+        count, key, causal=causal, measured=measure is not None, rotary=rotary, kernel=state.kernel, integral=integral
+    )
+    return attention, FeedForward(max(1, hidden // state.nodes), kernel=state.kernel)
+
+
+def _part(operator: AbstractOperator, width: int, dropout: float, depth: Depth, measure: HeadMeasure | None) -> Part:
+    measured = measure if isinstance(operator, PreNorm) and isinstance(operator.inner, Attention) else None
+    field = depth.field(operator.spec(width), measured)
+    return Part(Dropout(operator, dropout) if dropout > 0.0 else operator, field)
+
+
+def _rotary(time: TokenTime, vocabulary: int | None) -> Rotary | None:
+    if time.positions is not None:
+        return time.positions if isinstance(time.positions, Rotary) else None
+    if vocabulary is not None:
+        return Rotary()
+    return Rotary(_FASTEST / time.step, min(3.0, _FASTEST / time.step))
+
+
+def _embedding(
+    state: _State, vocabulary: int | None, features: int | None, causal: bool, time: TokenTime
+) -> AbstractEmbedding:
+    """Tokens start at unit variance: the slope of a norm is one over the token's own deviation, so small ones would
+    make the flow stiff."""
+    code = time.positions if isinstance(time.positions, AbstractPositionCode) else None
+    width, rule = state.inner, time.rule
+    if vocabulary is not None:
+        embedding: AbstractEmbedding = TokenEmbedding(vocabulary, width, code, rule or Counting(), time.queries)
+    else:
+        assert features is not None
+        # own masses of the causal trapezoid would tell a query of the next sample's time
+        causal_rule = BackwardRectangle() if time.queries else CausalTrapezoid()
+        rule = rule or (causal_rule if causal else Trapezoid())
+        # evenly spread samples would tell a causal model how many are still to come
+        spacing = time.step * (time.end - time.start) if causal else time.spacing
+        clock = Clock(time.start, time.end, spacing)
+        narrow = width if time.stem is None else min(_CHANNELS * features, width)
+        embedding = VectorEmbedding(features, narrow, code if time.stem is None else None, rule, time.queries, clock)
+        if time.stem is not None:
+            if code is not None:
+                reject(
+                    "positions", code, "a code is added to tokens before a stem", "Pass stem=None, or rotary positions."
+                )
+            radius = time.stem.radius * time.step
+            stem = InterpolatedStem(narrow, radius, time.stem.modes, causal, outputs=width, gaps=time.stem.gaps)
+            embedding = StemEmbedding(embedding, stem)
+    if state.axis is not None and state.basis is not None:
+        embedding = SynthesisEmbedding(embedding, state.axis, state.basis)
+    return NormedEmbedding(embedding, state.norm(_TINY, affine=False))
+
+
+def _readout(state: _State, outputs: int, per_token: bool) -> AbstractReadout:
+    readout = TokenReadout(state.inner, outputs) if per_token else MeanReadout(state.inner, outputs)
+    if state.axis is None or state.basis is None:
+        return readout
+    return AnalysisReadout(readout, state.axis, state.basis)

@@ -1,0 +1,229 @@
+"""Generation: tokens drawn one after the other from a causal model, with a key-value cache on a fixed grid of depth."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import final
+
+import torch
+
+from continua.core.checks import at_least, not_negative
+from continua.core.errors import reject
+from continua.core.shapes import Float, Int, Tensor
+from continua.fields.field import MemoisedField
+from continua.model.embedding import (
+    AbstractEmbedding,
+    AbstractEmbeddingWrapper,
+    NormedEmbedding,
+    ProjectedEmbedding,
+    TokenEmbedding,
+)
+from continua.model.flow import Part
+from continua.model.transformer import ContinuousTransformer
+from continua.operators import CachedIntegral, KVCache, with_integral
+from continua.operators import why_not_cacheable as why_not_operator
+from continua.solve import AbstractGridControl, Solver
+from continua.spaces import Counting
+
+
+@final
+class CachedDecoder:
+    """A causal model that reads a sequence piece by piece: `decode(tokens)` gives the outputs of the new tokens.
+
+    On a fixed grid of depth every evaluation of the velocity at a token depends on that token and, by the keys and
+    values of the same evaluation, on those before it. These are cached, so that a new token costs one solve of itself,
+    O(tokens) where the whole sequence anew would cost O(tokens^2). The outputs equal `model(all tokens)` at the new
+    places up to rounding, in evaluation mode and without a gradient. A model with adaptive steps is refused: its grid
+    depends on all tokens, later ones too.
+    """
+
+    def __init__(self, model: ContinuousTransformer) -> None:
+        why = why_not_cacheable(model)
+        if why is not None:
+            cure = "Call model(tokens) on the whole sequence, or freeze a grid: model.at(steps=8)."
+            reject("model", type(model).__name__, why, cure)
+        self._cache, self._fields = KVCache(), list[MemoisedField]()
+        flow = model.flow.map_parts(self._with_cache)
+        self._model = ContinuousTransformer(model.embedding, flow, model.readout, model.solver, model.gradient)
+        self._model.training = False
+        self._length = self._sequences = 0
+
+    @property
+    def length(self) -> int:
+        """How many tokens were read."""
+        return self._length
+
+    def _with_cache(self, part: Part) -> Part:
+        self._fields.append(MemoisedField(part.field))
+        return Part(with_integral(part.operator, CachedIntegral(self._cache)), self._fields[-1])
+
+    def reset(self) -> None:
+        """Begins a new sequence, with the weights that the model has now."""
+        self._cache.clear()
+        for field in self._fields:
+            field.forget()
+        self._length = 0
+
+    @torch.no_grad()
+    def decode(self, tokens: Tensor) -> Tensor:
+        """The outputs (batch, new, outputs) of the next tokens (batch, new), given all before them.
+
+        A piece that cannot be read, as it holds no such token or its solve fails, ends the sequence: all is forgotten.
+        """
+        if self._length > 0 and tokens.shape[0] != self._sequences:
+            cure = f"Pass tokens of shape ({self._sequences}, new), or begin anew with reset()."
+            reject("tokens", tuple(tokens.shape), f"{self._sequences} sequences are being read", cure)
+        times = torch.arange(self._length, self._length + tokens.shape[-1], device=tokens.device)
+        self._cache.begin()
+        try:
+            output = self._model(tokens, times.expand(tokens.shape))
+        except BaseException:  # an interrupt too would leave half of a piece behind
+            self.reset()
+            raise
+        self._length, self._sequences = self._length + tokens.shape[-1], tokens.shape[0]
+        return output
+
+
+def why_not_cacheable(model: ContinuousTransformer) -> str | None:
+    """Why a model cannot decode token after token with a cache; `None` where it can."""
+    solver = model.solver
+    if not (isinstance(solver, Solver) and isinstance(solver.controller, AbstractGridControl)):
+        return "its grid of depth is not fixed: later tokens change the steps of earlier ones"
+    if not _is_token_by_token(model.embedding):
+        return "its embedding does not take whole numbers one by one, each counted once"
+    if not model.readout.per_token:
+        return "it has one output per sequence"
+    operators = (part.operator for part in model.flow.parts if isinstance(part, Part))
+    return next((why for operator in operators if (why := why_not_operator(operator)) is not None), None)
+
+
+def _is_token_by_token(embedding: AbstractEmbedding) -> bool:
+    if isinstance(embedding, AbstractEmbeddingWrapper):
+        return isinstance(embedding, NormedEmbedding | ProjectedEmbedding) and _is_token_by_token(embedding.inner)
+    return isinstance(embedding, TokenEmbedding) and isinstance(embedding.rule, Counting)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How a token is drawn from logits l: with probability softmax(l / temperature), among the `top_k` highest.
+
+    Temperature 0 takes the highest; without `top_k` all tokens may be drawn.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        not_negative(temperature=self.temperature)
+        at_least(1, top_k=self.top_k)
+
+    def draw(self, logits: Float[Tensor, "batch outputs"], generator: torch.Generator | None) -> Int[Tensor, " batch"]:
+        """One token per sequence."""
+        if self.temperature == 0.0:
+            return logits.argmax(-1)
+        logits = logits.double() / self.temperature
+        if self.top_k is not None and self.top_k < logits.shape[-1]:
+            logits = logits.masked_fill(logits < logits.topk(self.top_k).values[:, -1:], -torch.inf)
+        return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """What a model sees of growing sequences: at most their last `context` tokens, counted from the window's start.
+
+    When the window is full it moves on by `slide` tokens. With 1 every token is drawn from all `context` before it, and
+    after a move all states are new, as each token has seen the one that left: one solve of the whole window for each
+    token. With more, one such solve serves `slide` tokens, each drawn from at least `context - slide + 1` before it.
+    """
+
+    context: int
+    slide: int = 1
+
+    def __post_init__(self) -> None:
+        at_least(1, context=self.context, slide=self.slide)
+        if self.slide > self.context:
+            cure = f"Pass a number from 1 to {self.context}, the size of the window."
+            reject("slide", self.slide, "a full window moves on, and keeps its last token", cure)
+
+    def start(self, before: int, length: int) -> int:
+        """Where the window begins in sequences of this length, if it began at `before` so far."""
+        return before if length - before <= self.context else length - self.context + self.slide - 1
+
+
+def generate(
+    model: ContinuousTransformer,
+    prompt: Int[Tensor, "batch tokens"],
+    length: int,
+    sampling: Sampling = Sampling(),
+    window: Window | None = None,
+    generator: torch.Generator | None = None,
+) -> Int[Tensor, "batch more"]:
+    """The prompt of each sequence with `length` tokens more, drawn one after the other.
+
+    The model sees all tokens, or those that a `window` shows. Keys and values are cached wherever the model allows it
+    (`why_not_cacheable`). Reference implementation: the `generate` of Hugging Face's causal language models.
+    """
+    at_least(1, length=length)
+    shown = Window(prompt.shape[1] + length) if window is None else window
+    tokens = stream_tokens(model, prompt, sampling, shown, generator)
+    return torch.cat([prompt, *(next(tokens).unsqueeze(1) for _ in range(length))], 1)
+
+
+def stream_tokens(
+    model: ContinuousTransformer,
+    prompt: Int[Tensor, "batch tokens"],
+    sampling: Sampling,
+    window: Window,
+    generator: torch.Generator | None = None,
+    cached: bool = True,
+) -> Iterator[Int[Tensor, " batch"]]:
+    """One token per sequence after another, without end, each drawn after the prompt and what the window shows.
+
+    The grid of depth is the model's own; with a fixed one the output depends on nothing but prompt and generator. Keys
+    and values are then cached (`CachedDecoder`), unless `cached=False`, and a token costs one solve of itself; where
+    `why_not_cacheable` gives a reason it costs one of the window. Either way each token is drawn from the model's
+    output on the window, up to rounding.
+    """
+    if prompt.ndim != 2 or prompt.numel() == 0:
+        cure = "Pass a tensor (batch, tokens) with at least one token; one sequence is prompt.unsqueeze(0)."
+        reject("prompt", tuple(prompt.shape), "there is nothing to go on from", cure)
+    model.eval()
+    read = _read_cached(model) if cached and why_not_cacheable(model) is None else _read_window(model)
+    return _stream(read, prompt, sampling, window, generator)
+
+
+_Read = Callable[[Tensor, int], Tensor]
+"""The logits after the last of some tokens, of which the window shows those from a place on."""
+
+
+def _stream(
+    read: _Read, tokens: Tensor, sampling: Sampling, window: Window, generator: torch.Generator | None
+) -> Iterator[Tensor]:
+    start = 0
+    while True:
+        start = window.start(start, tokens.shape[1])
+        drawn = sampling.draw(read(tokens, start), generator)
+        tokens = torch.cat([tokens, drawn.unsqueeze(1)], 1)
+        yield drawn
+
+
+def _read_window(model: ContinuousTransformer) -> _Read:
+    @torch.no_grad()
+    def read(tokens: Tensor, start: int) -> Tensor:
+        return model(tokens[:, start:])[:, -1]
+
+    return read
+
+
+def _read_cached(model: ContinuousTransformer) -> _Read:
+    decoder, began = CachedDecoder(model), 0
+
+    def read(tokens: Tensor, start: int) -> Tensor:
+        nonlocal began
+        if start != began:
+            decoder.reset()
+            began = start
+        return decoder.decode(tokens[:, start + decoder.length :])[:, -1]
+
+    return read

@@ -1,0 +1,255 @@
+"""The one builder: all four axes continuous by default, each a number or an object, each read at another resolution."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import continua
+from continua import (
+    Clock,
+    Cosine,
+    Depth,
+    Direct,
+    EmbeddingAxis,
+    Euler,
+    Generator,
+    HeadMeasure,
+    Midpoint,
+    Stem,
+    TokenTime,
+    transformer,
+)
+from continua.fields import Constant, ContinuousHeads, Expansion, Hypernetwork, PiecewiseConstant
+from continua.operators import Attention, PreNorm, leaves
+from continua.solve import Adaptive, DormandPrince, Fixed
+
+BATCH, TOKENS = 4, 12
+
+
+def signals(tokens: int = TOKENS, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Smooth signals at irregular times in [0, 1]."""
+    generator = torch.Generator().manual_seed(seed)
+    times = torch.rand(BATCH, tokens, generator=generator).sort(-1).values
+    phase = torch.arange(BATCH).unsqueeze(-1)
+    return torch.sin(5 * times + phase).unsqueeze(-1), times
+
+
+def small(**changed):
+    torch.manual_seed(0)
+    return transformer(**{"width": 16, "outputs": 3, "features": 1, "hidden": 16, "axis": 4, **changed})
+
+
+def train(model, updates=15, lr=1e-2, optimiser=torch.optim.AdamW):
+    values, times = signals()
+    labels = torch.arange(BATCH) % 3
+    steps = optimiser(model.parameters(), lr=lr)
+    losses = []
+    for _ in range(updates):
+        loss = cross_entropy(model(values, times), labels)
+        steps.zero_grad()
+        loss.backward()
+        steps.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_with_no_argument_all_four_axes_are_continuous():
+    model = transformer(width=64, outputs=10, features=1)
+    attention, feedforward = model.flow.parts
+    assert isinstance(attention.field, ContinuousHeads) and isinstance(feedforward.field, Expansion)
+    assert attention.field.breaks == () == feedforward.field.breaks
+    assert model.axis.nodes > 1 and attention.operator.inner.kernel.nodes == model.axis.nodes
+    assert attention.operator.inner.rotary is not None
+    assert model(*signals()).shape == (BATCH, 10)
+    assert transformer(width=64, outputs=65, vocabulary=65, causal=True)(torch.zeros(2, 7).long()).shape == (2, 7, 65)
+
+
+def test_the_default_trains_and_is_read_otherwise_in_one_call_each():
+    model = small()
+    losses = train(model)
+    assert losses[-1] < 0.7 * losses[0]
+    values, times = signals()
+    model.eval()
+    with torch.no_grad():
+        own = model(values, times)
+        for other in (model.at(steps=8), model.at(heads=8), model.at(nodes=8)):
+            found = other(values, times)
+            assert found.shape == own.shape and not torch.equal(found, own)
+        fine = signals(4 * TOKENS)
+        assert model(*fine).shape == own.shape
+
+
+@pytest.mark.parametrize("axis", ["heads", "nodes"])
+def test_finer_readings_converge(axis, float64):
+    model = small(depth=Depth(1.0, steps=1, stepper=Euler()), time=TokenTime(stem=None)).eval()
+    values, times = (x.double() for x in signals())
+    with torch.no_grad():
+        found = [model.at(**{axis: 4 * 2**k})(values, times) for k in range(5)]
+    gaps = [float((a - b).abs().max()) for a, b in zip(found, found[1:], strict=False)]
+    assert gaps[-1] < 0.1 * gaps[0]
+
+
+@pytest.mark.parametrize(
+    "changed, kind",
+    [
+        ({"heads": 2}, Expansion),
+        ({"heads": 2, "depth": Depth(weights=Generator(hidden=8))}, Hypernetwork),
+        ({"depth": Depth(weights=Generator(hidden=8))}, Hypernetwork),
+        ({"heads": 2, "depth": Depth(weights=4)}, PiecewiseConstant),
+        ({"heads": 2, "depth": Depth(weights=1)}, Constant),
+        ({"heads": 2, "axis": 1, "depth": 2}, Expansion),
+        ({"heads": 2, "axis": EmbeddingAxis(4, periodic=True)}, Expansion),
+        ({"heads": 2, "axis": EmbeddingAxis(4, periodic=True, unitary=True)}, Expansion),
+        ({"axis": EmbeddingAxis(4, periodic=True, unitary=True)}, ContinuousHeads),
+        ({"depth": Depth(2.0, Cosine(2), rtol=1e-3, stepper=DormandPrince()), "dropout": 0.1}, ContinuousHeads),
+        ({"depth": Depth(1.0, Cosine(2), steps=2, stepper=Midpoint(), damping=0.1)}, ContinuousHeads),
+        ({"time": TokenTime(stem=Stem(3.0, gaps=True), spacing=0.1)}, ContinuousHeads),
+    ],
+)
+def test_every_choice_trains_and_round_trips(changed, kind, tmp_path, unchecked):
+    model = small(**changed)
+    assert isinstance(model.flow.parts[0].field, kind)
+    losses = train(model)
+    assert losses[-1] < losses[0]
+    continua.save(model, tmp_path)
+    again = continua.load(tmp_path).eval()
+    values, times = signals()
+    assert torch.equal(again(values, times), model.eval()(values, times))
+    assert repr(again) == repr(model)
+
+
+def test_plain_choices_are_those_of_a_standard_network():
+    model = small(heads=2, axis=1, depth=Depth(3.0, 3))
+    attention = model.flow.parts[0].operator
+    assert isinstance(attention, PreNorm) and attention.inner == Attention(2, 8, rotary=attention.inner.rotary)
+    assert model.axis is None and model.solver.controller == Fixed(3)
+    assert small(depth=Depth(rtol=1e-3, stepper=DormandPrince())).solver.controller == Adaptive(1e-3, 1e-3)
+    assert isinstance(small().gradient, Direct)
+
+
+@pytest.mark.parametrize("optimiser", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize("weights", [Cosine(2), Generator(hidden=8)])
+def test_no_optimiser_breaks_the_density_of_heads(optimiser, weights, tmp_path, unchecked):
+    model = small(width=8, hidden=8, axis=1, heads=HeadMeasure(4, 2, key=2), depth=Depth(1.0, weights, steps=1))
+    train(model, updates=200, lr=0.1, optimiser=optimiser)
+    field = model.flow.parts[0].field
+    for z in (0.0, 0.3, 1.0):
+        p = field.masses(z)
+        assert bool((p > 0).all()) and abs(float(p.detach().sum()) - 1.0) < 1e-5
+    continua.save(model, tmp_path)
+    values, times = signals()
+    assert torch.equal(continua.load(tmp_path)(values, times), model(values, times))
+
+
+def test_times_in_any_unit_are_scaled_and_others_refused():
+    values, times = signals()
+    model = small().eval()
+    hours = small(time=TokenTime(100.0, 3700.0)).eval()
+    hours.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(hours(values, 100.0 + 3600.0 * times), model(values, times), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=r"built for times from 0 to 1.*TokenTime"):
+        model(values, 3600.0 * times)
+    assert torch.equal(
+        small(time=2.0).embedding.inner.inner.inner.clock.read(torch.ones(1, 1), None, times), torch.tensor([[0.5]])
+    )
+
+
+def test_seconds_since_1970_keep_their_digits():
+    begin = 1.7e9
+    clock = Clock(begin, begin + 10.0)
+    times = begin + torch.tensor([[0.0, 0.001, 0.002]], dtype=torch.float64)
+    found = clock.read(times, None, torch.zeros(1))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, torch.tensor([[0.0, 1e-4, 2e-4]]), rtol=1e-3, atol=0.0)
+
+
+def test_samples_without_times_are_evenly_spread():
+    values, _ = signals()
+    model = small().eval()
+    even = torch.linspace(0, 1, TOKENS).expand(BATCH, -1)
+    torch.testing.assert_close(model(values), model(values, even))
+
+
+@pytest.mark.parametrize("queries", [False, True])
+@pytest.mark.parametrize("kind", ["features", "vocabulary"])
+def test_causal_models_do_not_read_the_future(kind, queries, float64):
+    torch.manual_seed(0)
+    time = TokenTime(queries=queries)
+    sizes = {"features": 1} if kind == "features" else {"vocabulary": 7}
+    model = transformer(16, 3, causal=True, hidden=16, axis=4, per_token=True, time=time, **sizes).eval()
+    first = torch.arange(TOKENS, dtype=torch.float64).expand(2, -1) / 20
+    first = first if kind == "features" else first * 20
+    values = torch.randn(2, TOKENS, 1) if kind == "features" else torch.randint(7, (2, TOKENS))
+    cut = 5
+    later = values.clone()
+    later[:, cut + 1 :] = torch.randn(2, TOKENS - cut - 1, 1) if kind == "features" else (later[:, cut + 1 :] + 1) % 7
+    asked = {}
+    if queries:
+        step = first[0, 1] - first[0, 0]
+        asked["query_times"] = first[:, : cut + 1] + 0.6 * step
+    with torch.no_grad():
+        a, b = (model(v, first, **asked)[:, : cut + 1] for v in (values, later))
+    assert torch.equal(a, b)
+
+
+def test_what_cannot_be_built_is_told_in_one_line():
+    wrong = [
+        ({"features": None}, "features = None.*one of the two"),
+        ({"vocabulary": 5}, "one of the two"),
+        ({"width": 0}, "width = 0"),
+        ({"axis": 5}, "axis = 5.*Pass one of 1, 2, 4, 8, 16"),
+        ({"heads": 3}, "heads = 3"),
+        ({"heads": 4}, "heads = 4.*rotary"),
+        ({"dropout": 1.0}, "dropout = 1.0"),
+        ({"time": TokenTime(positions=continua.SinusoidalPositions(12))}, "positions"),
+    ]
+    for changed, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            small(**changed)
+    for build, message in [
+        (lambda: Depth(steps=2, rtol=1e-3), "rtol = 0.001"),
+        (lambda: EmbeddingAxis(4, unitary=True), "periodic=True"),
+        (lambda: TokenTime(1.0, 0.0) and small(time=TokenTime(1.0, 0.0)), "start < end"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            build()
+
+
+def test_printing_names_operators_heads_axis_depth_solver_and_gradient():
+    shown = repr(small())
+    for word in (
+        "Attention",
+        "heads=4",
+        "4 nodes x 4 channels",
+        "depth: 4",
+        "LieTrotter",
+        "Fixed(steps=4)",
+        "Direct",
+        "outputs per sequence",
+    ):
+        assert word in shown, word
+    assert len(shown.splitlines()) <= 8
+
+
+def test_one_call_gives_everything():
+    model, (values, times) = small().eval(), signals()
+    found = model(values, times, save_at=(0.0, 2.0, 4.0), costs=(continua.KineticEnergy(),))
+    assert torch.equal(found.output, model(values, times))
+    assert found.solution.xs.shape == (3, BATCH, TOKENS, 16) and torch.equal(found.solution.xs[0], found.cloud.points)
+    (energy,) = found.costs
+    assert energy.shape == (BATCH,) and bool((energy > 0).all())
+    assert torch.equal(model(found.cloud), found.output)
+    torch.testing.assert_close(model(values, times, grid=[0.0, 1.0, 2.0, 3.0, 4.0]), found.output)
+    assert not torch.equal(model(values, times, grid=[0.0, 2.0, 4.0]), found.output)
+
+
+def test_parameters_are_shared_between_readings():
+    model = small()
+    for other in (model.at(steps=2), model.at(heads=8), model.at(nodes=8)):
+        assert {id(p) for p in other.parameters()} == {id(p) for p in model.parameters()}
+    alone = copy.deepcopy(model)
+    assert {id(p) for p in alone.parameters()}.isdisjoint({id(p) for p in model.parameters()})
+    assert sum(leaf.numel for _, leaf in leaves(model.flow.parts[1].field.spec)) > 0
