@@ -299,3 +299,12 @@ class Cost(Protocol):
     def bind(self, setting: Setting, place: int) -> Rate:
         """Its rate in one solve; `place` tells costs of one solve apart."""
         ...
+
+
+def is_causal(thing: Any) -> bool:
+    """Whether an attention anywhere inside an operator is causal."""
+    if isinstance(thing, tuple):
+        return any(is_causal(x) for x in thing)
+    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
+        return False
+    return getattr(thing, "causal", False) or any(is_causal(getattr(thing, f.name)) for f in dataclasses.fields(thing))

@@ -13,7 +13,7 @@ from continua.core.seeds import branched, fresh_seed, generator_of
 from continua.core.shapes import Float, Tensor
 from continua.fields import ContinuousHeads, parameter_spaces, refine
 from continua.model.embedding import AbstractEmbedding, check_cloud
-from continua.model.flow import Cost, Flow, Part, Setting, check_width
+from continua.model.flow import Cost, Flow, Part, Setting, check_width, is_causal
 from continua.model.readout import AbstractReadout, axis_of, embedding_at, readout_at
 from continua.operators import with_heads, with_nodes
 from continua.solve import (
