@@ -10,14 +10,14 @@ from torch import Tensor
 from continua.fields import Constant, Expansion, PiecewiseConstant
 from continua.model import BoundFlow, Flow, Part
 from continua.operators import Attention, Cross, Damping, Dropout, FeedForward, LayerNorm, PreNorm, RMSNorm
-from continua.solve import AbstractBound, AbstractMethod, LieTrotter, Projected, State, Strang
+from continua.solve import AbstractStepper, AbstractVectorField, LieTrotter, Projected, State, Strang
 from continua.spaces import Chebyshev, Cloud
 
 Velocity = Callable[..., Tensor]
 """f(z, x, inside), where `inside` is a depth in the piece to be read."""
 
 
-class Written(AbstractBound):
+class Written(AbstractVectorField):
     """A velocity written down by hand: the plainest thing that a solver can solve."""
 
     def __init__(
@@ -44,8 +44,8 @@ class Written(AbstractBound):
 
     def __call__(self, z, state: State, inside=None) -> State:
         self.calls += 1
-        velocity = sum(f(z, state.points, z if inside is None else inside) for f in self.velocities)
-        return State(velocity, self.rates(z, state.points, velocity))
+        velocity = sum(f(z, state.x, z if inside is None else inside) for f in self.velocities)
+        return State(velocity, self.rates(z, state.x, velocity))
 
     def rates(self, z, points: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         return tuple(rate(z, points, velocity) for rate in self._rates)
@@ -148,7 +148,7 @@ def spinning(drive: Drive = SMOOTH, speed: float = 1.0, normal: float = 0.0) -> 
     )
 
 
-def suited(method: AbstractMethod, drive: Drive = SMOOTH) -> Problem:
+def suited(method: AbstractStepper, drive: Drive = SMOOTH) -> Problem:
     """A problem in which a method shows its order from 32 steps on.
 
     Fast enough for high orders to stay above rounding, slow enough for low ones to show.
@@ -239,7 +239,7 @@ class Inputs:
     def tensors(self) -> list[Tensor]:
         return [x for x in (self.points, self.mass, self.memory) if x is not None]
 
-    def bind(self, flow: Flow, seed: int = 5, rates: Sequence = (), twice: bool = False) -> BoundFlow:
+    def bind(self, flow: Flow, seed: int = 5, rates: Sequence = (), second_order: bool = False) -> BoundFlow:
         cloud = Cloud(self.points, self.mass)
         memory = None if self.memory is None else Cloud(self.memory)
-        return flow.bind(cloud, torch.Generator().manual_seed(seed), memory, rates, twice)
+        return flow.bind(cloud, torch.Generator().manual_seed(seed), memory, rates, second_order)

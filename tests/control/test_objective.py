@@ -33,7 +33,7 @@ from objectives import all_losses, batch_of, model_of
 GAMMA = 0.7
 
 
-def damped(method=DormandPrince(), steps: int = 8) -> ContinuousTransformer:
+def damped(stepper=DormandPrince(), steps: int = 8) -> ContinuousTransformer:
     """dx/dz = -gamma x: x(z) = x e^(-gamma z), df/dx = -gamma I."""
     flow = Flow([Part(Damping(GAMMA), Constant(Damping(GAMMA).spec(3)))])
     return ContinuousTransformer(
@@ -83,7 +83,7 @@ def test_hutchinson_is_unbiased_and_power_iterations_find_the_norm(unchecked):
     model, batch = model_of(loss).eval(), batch_of(loss)
     cloud = model.embedding(*batch.inputs)
     settings = [Setting(model.flow, cloud, None, seed, False) for seed in range(400)]
-    bound = settings[0].bound(twice=True)
+    bound = settings[0].bound(second_order=True)
     w = cloud.mass[0].repeat_interleave(4).sqrt()
     whole = torch.autograd.functional.jacobian(lambda x: _velocity(bound, 0.3, cloud, x), cloud.points[0].detach())
     whole = w[:, None] * whole.reshape(16, 16) / w[None, :]
@@ -103,7 +103,7 @@ def _velocity(bound, z, cloud, x):
 def test_layer_norm_has_a_right_third_derivative_where_it_is_asked_for():
     """torch's own takes mean and variance for constants there."""
     x = torch.randn(1, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    bound = LayerNorm(affine=False).bind(Context(Cloud(x), twice=True))
+    bound = LayerNorm(affine=False).bind(Context(Cloud(x), second_order=True))
     u, v = x.flip(-1), x.roll(1, -1).square()
 
     def twice(y):

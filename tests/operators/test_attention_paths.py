@@ -29,11 +29,13 @@ def calls(monkeypatch):
     return seen
 
 
-def ask(causal: bool, mass=None, positions=None, own=None, twice: bool = False, value: int | None = None) -> None:
+def ask(
+    causal: bool, mass=None, positions=None, own=None, second_order: bool = False, value: int | None = None
+) -> None:
     generator = torch.Generator().manual_seed(0)
     operator = Attention(heads=2, key=KEY, value=value, causal=causal)
     cloud = Cloud(torch.randn(BATCH, TOKENS, WIDTH, generator=generator), mass, positions, own)
-    bound = operator.bind(Context(cloud, twice=twice))
+    bound = operator.bind(Context(cloud, second_order=second_order))
     points = cloud.points.requires_grad_()
     bound.velocity(drawn(operator.spec(WIDTH), generator), cloud.at(points)).sum().backward()
 
@@ -104,7 +106,7 @@ def test_sizes_that_differ_stay_fused(calls, value):
 
 
 def test_second_derivatives_and_ties_are_materialised(calls):
-    ask(False, masses(), twice=True)
+    ask(False, masses(), second_order=True)
     ask(True, masses(), positions=torch.tensor([[0.0, 1.0, 1.0, 2.0, 3.0]] * 2))
     assert calls == []
 
@@ -113,7 +115,7 @@ def test_binding_changes_the_path_only_when_asked():
     operator = Attention(heads=2, key=KEY)
     cloud = Cloud(torch.zeros(1, 2, WIDTH))
     assert operator.bind(Context(cloud)) is operator
-    assert operator.bind(Context(cloud, twice=True)).integral == Exact(materialised=True)
+    assert operator.bind(Context(cloud, second_order=True)).integral == Exact(materialised=True)
 
 
 PEAK = """

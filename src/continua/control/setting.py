@@ -32,9 +32,9 @@ class Setting:
         """The generator of the flow's own randomness, always at the same start."""
         return generator_of(branched(self.seed, 0))
 
-    def bound(self, rates: Sequence[Rate] = (), twice: bool = False) -> BoundFlow:
+    def bound(self, rates: Sequence[Rate] = (), second_order: bool = False) -> BoundFlow:
         """The flow, bound as for the solve."""
-        return self.flow.bind(self.cloud, self.generator(), self.memory, rates, twice, self.random)
+        return self.flow.bind(self.cloud, self.generator(), self.memory, rates, second_order, self.random)
 
     def signs(self, place: int) -> Points:
         """Independent signs, one for each number of the state: the same at every call for one place."""

@@ -13,7 +13,7 @@ from continua.core.shapes import Depth, Float, Points, Tensor
 from continua.fields import AbstractField, parameter_spaces
 from continua.model.profile import AbstractProfile
 from continua.operators import AbstractOperator, Context, Theta, leaves
-from continua.solve import AbstractBound, State, within
+from continua.solve import AbstractVectorField, State, within
 from continua.spaces import AbstractParameterSpace, Cloud
 
 Rate = Callable[[Depth, Points, Points], Float[Tensor, " batch"]]
@@ -92,20 +92,20 @@ class Flow(nn.Module):
         generator: torch.Generator | None = None,
         memory: Cloud | None = None,
         rates: Sequence[Rate] = (),
-        twice: bool = False,
+        second_order: bool = False,
         random: bool | None = None,
     ) -> "BoundFlow":
         """Fixes masses, positions and ALL randomness of one solve; rejections and replays reuse it.
 
         `random` says whether there is any (dropout); by default as the module's training mode has it. `generator`
-        seeds it, torch's global one otherwise. `rates` are running costs, `twice` prepares second derivatives.
+        seeds it, torch's global one otherwise. `rates` are running costs, `second_order` prepares second derivatives.
         """
         for name, tokens in (("cloud", cloud), ("memory", memory)):
             if tokens is not None:
                 self._check(name, tokens)
         noisy = self.training if random is None else random
         seed = fresh_seed(generator) if noisy else None
-        return BoundFlow(self, Context(cloud, memory, seed, twice), tuple(rates))
+        return BoundFlow(self, Context(cloud, memory, seed, second_order), tuple(rates))
 
     def _check(self, name: str, cloud: Cloud) -> None:
         """The tokens have the dtype, the device and, where they move, the width of the parameters."""
@@ -137,7 +137,7 @@ class Flow(nn.Module):
         return {"parts": list(self.parts), "depth": self.depth, "profile": self.profile}
 
 
-class BoundFlow(AbstractBound):
+class BoundFlow(AbstractVectorField):
     """A flow with everything fixed but depth and state: deterministic, whatever the operators draw."""
 
     def __init__(self, flow: Flow, context: Context, rates: tuple[Rate, ...], only: int | None = None) -> None:
@@ -188,15 +188,15 @@ class BoundFlow(AbstractBound):
         thetas = [self._part(i).field(z, inside) for i in self._chosen]
         operators = [self._operator(i, z if inside is None else inside) for i in self._chosen]
         # compiled code has no second derivatives
-        velocity_of = self.flow.forward if self.context.twice else self.flow
-        velocity = velocity_of(operators, thetas, self.context.cloud.at(state.points))
+        velocity_of = self.flow.forward if self.context.second_order else self.flow
+        velocity = velocity_of(operators, thetas, self.context.cloud.at(state.x))
         if self.flow.profile is not None:
             zeta = self.flow.profile(z, inside)
             velocity = velocity * (zeta.view(-1, 1, 1) if isinstance(zeta, Tensor) else zeta)
         present = self.context.cloud.present
         if present is not None:  # absent tokens stay where they are
             velocity = velocity.masked_fill(~present.unsqueeze(-1), 0.0)
-        return State(velocity, self.rates(within(z, inside), state.points, velocity))
+        return State(velocity, self.rates(within(z, inside), state.x, velocity))
 
     def rates(self, z: Depth, points: Points, velocity: Points) -> tuple[Tensor, ...]:
         return tuple(rate(z, points, velocity) for rate in self._rates)

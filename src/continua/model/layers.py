@@ -16,7 +16,7 @@ from continua.operators import (
     PostNorm,
     PreNorm,
 )
-from continua.solve import AbstractMethod, Fixed, Solver
+from continua.solve import AbstractStepper, Fixed, Solver
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Layers:
         edges = [piece / pieces for piece in range(self.count * pieces + 1)]
         return Part(operator, PiecewiseConstant(operator.spec(self.width), edges))
 
-    def solver(self, method: AbstractMethod) -> Solver:
+    def solver(self, method: AbstractStepper) -> Solver:
         """One step of `method` for each layer, dz = 1."""
         return Solver(method, Fixed(self.count))
 

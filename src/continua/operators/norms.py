@@ -60,7 +60,7 @@ class LayerNorm(AbstractNorm):
         return NormTheta(gain((channels,)), bias((channels,)) if self.biased else None)
 
     def bind(self, context: Context) -> "LayerNorm":
-        return dataclasses.replace(self, written=True) if context.twice else self
+        return dataclasses.replace(self, written=True) if context.second_order else self
 
     def normalise(self, theta: NormTheta, x: Points) -> Points:
         if self.axis is not None or self.written:
@@ -90,7 +90,7 @@ class RMSNorm(AbstractNorm):
         return NormTheta(gain((channels,)) if self.affine else None)
 
     def bind(self, context: Context) -> "RMSNorm":
-        return dataclasses.replace(self, written=True) if context.twice else self
+        return dataclasses.replace(self, written=True) if context.second_order else self
 
     def normalise(self, theta: NormTheta, x: Points) -> Points:
         if self.axis is not None or self.written:

@@ -26,10 +26,10 @@ from continua.model import (
     encoder,
 )
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Rotary
-from continua.solve import AbstractMethod, Direct, Euler, Fixed, LieTrotter, Midpoint, Solver
+from continua.solve import AbstractStepper, Direct, Euler, Fixed, LieTrotter, Midpoint, Solver
 from continua.spaces import CausalTrapezoid, Counting, Damped, Legendre, Trapezoid
 
-_METHODS: dict[Stepping, AbstractMethod] = {
+_METHODS: dict[Stepping, AbstractStepper] = {
     Stepping.EULER: Euler(),
     Stepping.MIDPOINT: Midpoint(),
     Stepping.SPLITTING: LieTrotter(Euler()),

@@ -111,7 +111,7 @@ class _Jacobian:
     def of(cls, setting: Setting, axis: Axis | None) -> "_Jacobian":
         axis = setting.axis if axis is None else axis
         check_axis(axis, setting.cloud.points)
-        return cls(setting.bound(twice=True), axis)
+        return cls(setting.bound(second_order=True), axis)
 
     def measured(
         self, z: Depth, points: Points, norm: Callable[[_Pulled], Float[Tensor, " batch"]]

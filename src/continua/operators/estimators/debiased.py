@@ -59,7 +59,7 @@ class Debiased(AbstractTokenIntegral):
         seed = None if context.seed is None else branched(context.seed, 1)
         nodes = Independent().nodes(cloud.measure, cloud.points, m * 2**drawn, seed)
         level = Level(nodes, m, probability, drawn == last)
-        return dataclasses.replace(self, level=level, materialised=context.twice)
+        return dataclasses.replace(self, level=level, materialised=context.second_order)
 
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
         if self.level is None:

@@ -47,7 +47,7 @@ class Nystrom(AbstractTokenIntegral):
             return Exact().bind(context)
         middles = (torch.arange(m, dtype=torch.float64) + 0.5) / m
         nodes = nodes_at(middles.unsqueeze(0), cloud.measure, cloud.points)
-        return dataclasses.replace(self, nodes=nodes, materialised=context.twice)
+        return dataclasses.replace(self, nodes=nodes, materialised=context.second_order)
 
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
         assert not causal, "Attention refuses it"
