@@ -33,7 +33,7 @@ from objectives import all_losses, batch_of, model_of
 GAMMA = 0.7
 
 
-def damped(method=DormandPrince(), steps: int = 8) -> ContinuousTransformer:
+def damped(stepper=DormandPrince(), steps: int = 8) -> ContinuousTransformer:
     """dx/dz = -gamma x: x(z) = x e^(-gamma z), df/dx = -gamma I."""
     flow = Flow([Part(Damping(GAMMA), Constant(Damping(GAMMA).spec(3)))])
     return ContinuousTransformer(

@@ -25,8 +25,8 @@ def model() -> ContinuousTransformer:
         ({"solver": Fixed(3)}, "solver = 'Fixed': this is no Solver"),
         ({"gradient": "direct"}, "gradient = 'direct': this is no Gradient. Pass an object"),
         ({"gradient": Direct}, "gradient = .*Direct.*: this is no Gradient. Pass an object"),
-        ({"steps": 2.5}, "steps = 2.5: steps are counted"),
-        ({"steps": True}, "steps = True: steps are counted"),
+        ({"steps": 2.5}, "steps = 2.5: it must be a whole number"),
+        ({"steps": True}, "steps = True: it must be a whole number"),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -44,7 +44,7 @@ def test_on_a_grid_it_converges_with_the_order_of_the_method(method):
     for steps in (20, 40):
         start = problem.start.clone().requires_grad_(True)
         solution = integrate(problem.bound(), State(start), (0.0, 1.0), method, Fixed(steps), Backsolve(trust=1.0))
-        (found,) = torch.autograd.grad(solution.points.square().sum(), start)
+        (found,) = torch.autograd.grad(solution.x.square().sum(), start)
         errors.append((found - 2 * start).abs().max().item())
     assert errors[1] < 1.5 * errors[0] / 2**method.order
 
@@ -55,8 +55,8 @@ def test_trajectories_and_costs_join_on_the_way_back():
     start = problem.start.clone().requires_grad_(True)
     bound = Written(*problem.bound().velocities, rates=[energy])
     state = State(start, (torch.zeros(2, dtype=torch.float64),))
-    solution = integrate(bound, state, (0.0, 1.0), control=Adaptive(1e-11, 1e-11), gradient=Backsolve(), at=at)
-    (found,) = torch.autograd.grad(solution.trajectory.points[..., 0].sum() + solution.state.costs[0].sum(), start)
+    solution = integrate(bound, state, (0.0, 1.0), controller=Adaptive(1e-11, 1e-11), gradient=Backsolve(), save_at=at)
+    (found,) = torch.autograd.grad(solution.xs[..., 0].sum() + solution.costs[0].sum(), start)
     angles = torch.tensor(at, dtype=torch.float64)
     expected = torch.stack([torch.cos(angles).sum(), -torch.sin(angles).sum()]) + 2 * start.detach()
     torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-8)
@@ -66,7 +66,7 @@ def test_a_velocity_that_depends_on_nothing_has_a_gradient():
     start = rotation().start.clone().requires_grad_(True)
     bound = Written(lambda z, x, _: torch.ones_like(x).detach())
     solution = integrate(bound, State(start), (0.0, 1.0), gradient=Backsolve())
-    (found,) = torch.autograd.grad(solution.points.sum(), start)
+    (found,) = torch.autograd.grad(solution.x.sum(), start)
     torch.testing.assert_close(found, torch.ones_like(start))
 
 
@@ -82,8 +82,8 @@ def test_costs_in_the_norm_stay_with_the_forward_solve():
 def contracting(control, **settings):
     start = rotation().start.clone().requires_grad_(True)
     bound = Written(lambda z, x, _: -30.0 * x)
-    solution = integrate(bound, State(start), (0.0, 1.0), control=control, gradient=Backsolve(**settings))
-    return solution, solution.points.sum()
+    solution = integrate(bound, State(start), (0.0, 1.0), controller=control, gradient=Backsolve(**settings))
+    return solution, solution.x.sum()
 
 
 @pytest.mark.parametrize("control", [Adaptive(1e-6, 1e-6), Fixed(20)], ids=repr)
@@ -106,7 +106,7 @@ def test_trust_is_a_setting():
 def test_the_reconstruction_error_is_relative_unless_the_start_is_zero():
     start = torch.zeros(1, 2, 3, dtype=torch.float32, requires_grad=True)
     solution = integrate(Written(lambda z, x, _: torch.cos(x)), State(start), (0.0, 1.0), gradient=Backsolve())
-    solution.points.sum().backward()
+    solution.x.sum().backward()
     assert solution.stats.reconstruction_error < 1e-2
 
 
@@ -119,7 +119,7 @@ def test_clip_bounds_the_growth_of_the_costate():
     clip, end = 0.5, torch.tensor([2.0, 0.1], dtype=torch.float64).view(2, 1, 1)
     settings = {"control": Adaptive(1e-10, 1e-10), "gradient": Backsolve(clip=clip)}
     solution = integrate(Written(lambda z, x, _: 3.0 * x), State(start), (0.0, 1.0), **settings)
-    (found,) = torch.autograd.grad((end * solution.points).sum(), start)
+    (found,) = torch.autograd.grad((end * solution.x).sum(), start)
     assert found[0].item() == pytest.approx(2.0 + 3.0 * clip, rel=1e-8)  # above the clip from the start
     reached = torch.log(torch.tensor(clip / 0.1)).item() / 3.0  # where the second reaches it
     assert found[1].item() == pytest.approx(clip + 3.0 * clip * (1.0 - reached), rel=1e-5)
@@ -144,7 +144,7 @@ def test_splitting_and_projection_are_refused(method):
 
 def test_steps_of_their_own_are_refused():
     with pytest.raises(ValueError, match=r"control = PerSequence.*one grid for all sequences.*Checkpointed\(\)"):
-        integrate(rotation().bound(), rotation().state, (0.0, 1.0), control=PerSequence(), gradient=Backsolve())
+        integrate(rotation().bound(), rotation().state, (0.0, 1.0), controller=PerSequence(), gradient=Backsolve())
 
 
 @pytest.mark.parametrize("settings", [{"trust": 0.0}, {"clip": -1.0}, {"clip": float("nan")}])
@@ -177,6 +177,6 @@ def test_agrees_with_checkpointed_in_single_precision():
     for gradient in (Checkpointed(), Backsolve()):
         start = problem.start.float().requires_grad_(True)
         bound = Written(lambda z, x, inside: velocity(z, x, inside).float())
-        points = integrate(bound, State(start), (0.0, 1.0), RK4(), Fixed(40), gradient).points
+        points = integrate(bound, State(start), (0.0, 1.0), RK4(), Fixed(40), gradient).x
         found.append(torch.autograd.grad(points.sin().sum(), start))
     assert_same(found[1], found[0], atol=1e-5)

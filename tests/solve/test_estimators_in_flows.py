@@ -37,7 +37,7 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def gradients(flow, control, gradient):
     points, mass, memory = inputs()
     bound = flow.bind(Cloud(points, mass), torch.Generator().manual_seed(3), Cloud(memory))
-    end = integrate(bound, bound.initial(), (0.0, 1.0), control=control, gradient=gradient).points
+    end = integrate(bound, bound.initial(), (0.0, 1.0), controller=control, gradient=gradient).x
     wanted = [points, mass, memory, *flow.parameters()]
     found = torch.autograd.grad(end.sin().sum(), wanted, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
@@ -82,7 +82,7 @@ def test_nodes_follow_the_generator(estimator, unchecked):
 
     def end(seed: int, training: bool = True) -> torch.Tensor:
         bound = flow.bind(Cloud(points, mass), torch.Generator().manual_seed(seed), random=training)
-        return integrate(bound, bound.initial(), (0.0, 1.0), control=Fixed(2)).points
+        return integrate(bound, bound.initial(), (0.0, 1.0), controller=Fixed(2)).x
 
     assert torch.equal(end(1), end(1)) and torch.equal(end(1, training=False), end(2, training=False))
     assert torch.equal(end(1), end(2)) == isinstance(estimator, Nystrom)

@@ -71,7 +71,7 @@ def test_a_velocity_that_breaks_on_the_way_is_stopped_there(control):
     """sqrt(0.7 - z) has no value beyond 0.7."""
     bound = Written(lambda z, x, _: torch.sqrt(0.7 - torch.as_tensor(z, dtype=torch.float64)).view(-1, 1, 1) * x)
     with pytest.raises(SolveError, match="not finite however short the step") as failure:
-        integrate(bound, rotation().state, (0.0, 1.0), control=control)
+        integrate(bound, rotation().state, (0.0, 1.0), controller=control)
     assert failure.value.depth == pytest.approx(0.7, abs=1e-3)
 
 
@@ -82,7 +82,7 @@ def test_a_cost_that_is_not_finite_is_not_passed_on(control):
     bound = Written(lambda z, x, _: 0.0 * x, rates=[pole])
     state = State(rotation().start, (torch.zeros(2, dtype=torch.float64),))
     with pytest.raises(SolveError) as failure:
-        integrate(bound, state, (0.0, 1.0), control=control)
+        integrate(bound, state, (0.0, 1.0), controller=control)
     assert failure.value.depth == pytest.approx(0.6, abs=0.11)
 
 
@@ -101,20 +101,20 @@ def test_absent_tokens_may_break():
 @adaptive
 def test_the_step_limit(control):
     problem = twisting(speed=2.0)
-    needed = integrate(problem.bound(), problem.state, (0.0, 1.0), control=control)
+    needed = integrate(problem.bound(), problem.state, (0.0, 1.0), controller=control)
     with pytest.raises(SolveError, match=r"max_steps = 3 (steps|rounds) were tried.*Increase it") as failure:
-        integrate(problem.bound(), problem.state, (0.0, 1.0), control=dataclasses.replace(control, max_steps=3))
+        integrate(problem.bound(), problem.state, (0.0, 1.0), controller=dataclasses.replace(control, max_steps=3))
     assert 0.0 < failure.value.depth < 1.0
     if isinstance(control, Adaptive):
         exactly = dataclasses.replace(control, max_steps=needed.stats.accepted + needed.stats.rejected)
-        integrate(problem.bound(), problem.state, (0.0, 1.0), control=exactly)  # the last one may be the last
+        integrate(problem.bound(), problem.state, (0.0, 1.0), controller=exactly)  # the last one may be the last
 
 
 def test_a_step_that_underflows():
     """A velocity that jumps where no break is told of, with an amplitude no step is short enough for."""
     bound = Written(lambda z, x, _: (1e15 if z > 0.4 else 0.0) * torch.ones_like(x))
     with pytest.raises(SolveError, match=r"step underflowed.*too steep") as failure:
-        integrate(bound, rotation().state, (0.0, 1.0), control=Adaptive(1e-6, 1e-6))
+        integrate(bound, rotation().state, (0.0, 1.0), controller=Adaptive(1e-6, 1e-6))
     assert failure.value.depth == pytest.approx(0.4, abs=1e-6)
 
 
@@ -123,8 +123,8 @@ def test_a_probe_that_goes_too_far_does_not_stop_the_solve(control):
     """The first step is found from a probe; where that leaves the domain, a shorter one is tried."""
     bound = Written(lambda z, x, _: torch.where(x < 1.001, 1.0 - 2000.0 * (x - 1.0), torch.inf))
     state = State(torch.ones(1, 1, 1, dtype=torch.float64))
-    points = integrate(bound, state, (0.0, 0.01), control=control).points
-    torch.testing.assert_close(points, state.points + (1 - math.exp(-20)) / 2000, rtol=0.0, atol=1e-4)
+    points = integrate(bound, state, (0.0, 0.01), controller=control).x
+    torch.testing.assert_close(points, state.x + (1 - math.exp(-20)) / 2000, rtol=0.0, atol=1e-4)
 
 
 # --- wrong arguments
@@ -149,12 +149,12 @@ def test_span_is_finite(span):
 
 @pytest.mark.parametrize("at", [(0.5, 0.2), (0.2, 0.2), (0.1, math.nan, 0.3)])
 def test_asked_depths_increase(at):
-    refused(r"at = .*must increase.*sorted\(set\(at\)\)", at=at)
+    refused(r"at = .*must increase.*sorted\(set\(at\)\)", save_at=at)
 
 
 @pytest.mark.parametrize("at", [(-0.1, 0.5), (0.5, 1.1), (math.nan,)])
 def test_asked_depths_lie_in_the_span(at):
-    refused(r"at = .*outside \(0\.0, 1\.0\).*within the span", at=at)
+    refused(r"at = .*outside \(0\.0, 1\.0\).*within the span", save_at=at)
 
 
 def test_points_are_as_a_solve_needs_them(unchecked):
@@ -177,7 +177,7 @@ def test_tolerances_are_positive(make, value):
 
 def test_settings_of_controls_and_windows():
     for make, match in (
-        (lambda: Fixed(0), r"steps = 0: .*at least one.*whole number >= 1"),
+        (lambda: Fixed(0), r"steps = 0: .*whole number, at least 1.*steps >= 1"),
         (lambda: Adaptive(max_steps=0), r"max_steps = 0: .*max_steps >= 1"),
         (lambda: PerSequence(max_steps=0), r"max_steps = 0: .*max_steps >= 1"),
         (lambda: Adaptive(first=0.0), r"first = 0\.0: .*first > 0, or None"),
@@ -195,7 +195,7 @@ def test_settings_of_controls_and_windows():
 
 def test_a_grid_reaches_from_end_to_end():
     for depths in ((0.0, 0.5), (0.1, 1.0)):
-        refused(r"depths = .*does not reach from 0\.0 to 1\.0.*Begin and end", control=Given(depths))
+        refused(r"depths = .*does not reach from 0\.0 to 1\.0.*Begin and end", controller=Given(depths))
 
 
 @pytest.mark.parametrize(
@@ -206,6 +206,6 @@ def test_a_method_without_an_error_estimate_cannot_adapt(method, control):
     name = type(control).__name__
     refused(
         rf"method = .*no error estimate.*DormandPrince\(\).*Fixed\(steps\) instead of {name}",
-        method=method,
-        control=control,
+        stepper=method,
+        controller=control,
     )

@@ -31,7 +31,7 @@ def slope(bound, start, exact, method, coarsest: int = 32) -> float:
     for k in range(5):
         solution = integrate(bound(), start, (0.0, 1.0), method, Fixed(coarsest * 2**k), Direct())
         sizes.append(1.0 / solution.stats.accepted)
-        errors.append((solution.points - exact).square().mean().sqrt().item())
+        errors.append((solution.x - exact).square().mean().sqrt().item())
     return fitted_slope(sizes, errors)
 
 
@@ -60,7 +60,7 @@ def test_a_tangential_velocity_keeps_the_order_under_projection(tangent):
 def test_projected_steps_stay_on_the_manifold():
     problem = spinning(normal=0.7)
     for method in (m for m in all_methods if isinstance(m, Projected)):
-        points = integrate(problem.bound(), problem.state, (0.0, 1.0), method, Fixed(7), Direct()).points
+        points = integrate(problem.bound(), problem.state, (0.0, 1.0), method, Fixed(7), Direct()).x
         assert Sphere().contains(points, atol=1e-14)[0]
 
 
@@ -70,7 +70,7 @@ def test_attention_with_layers_shows_the_order(method, unchecked):
     inputs = Inputs.drawn(asking=False)
     bound = inputs.bind(attention_flow("layers"))
     with torch.no_grad():
-        exact = integrate(bound, bound.initial(), (0.0, 1.0), control=Adaptive(1e-10, 1e-10)).points
+        exact = integrate(bound, bound.initial(), (0.0, 1.0), controller=Adaptive(1e-10, 1e-10)).x
         order = slope(lambda: bound, bound.initial(), exact, method, coarsest=5)
     assert order == pytest.approx(method.order, abs=0.2)
 
@@ -110,4 +110,4 @@ def test_strang_reads_the_piece_of_each_half_step():
     before, after = (float(season(z, z)) for z in (0.0, 0.5))
     expected = start * (1 + 0.5 * before) * (1 - 0.1) * (1 + 0.5 * 2 * after)
     solution = integrate(halved(0.5), twisting().state, (0.0, 1.0), Strang(Euler()), Fixed(1), Direct())
-    torch.testing.assert_close(solution.points, expected, rtol=1e-14, atol=0.0)
+    torch.testing.assert_close(solution.x, expected, rtol=1e-14, atol=0.0)

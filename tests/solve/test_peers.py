@@ -48,10 +48,10 @@ def test_every_method_solves_across_jumps(solver, atol, drive):
     problem, at = twisting(drive), (0.0, 0.2, 0.3, 0.7, 1.0)
     bound = problem.bound()
     solution = solver.solve(bound, problem.state, (0.0, 1.0), Direct(), at)
-    torch.testing.assert_close(solution.points, problem.exact(1.0), rtol=0.0, atol=atol)
+    torch.testing.assert_close(solution.x, problem.exact(1.0), rtol=0.0, atol=atol)
     expected = torch.stack([problem.exact(z) for z in at])
-    torch.testing.assert_close(solution.trajectory.points, expected, rtol=0.0, atol=atol)
-    assert solution.trajectory.depths == at
+    torch.testing.assert_close(solution.xs, expected, rtol=0.0, atol=atol)
+    assert solution.depths == at
     assert solution.stats.evaluations == bound.evaluations > 0
 
 
@@ -74,7 +74,7 @@ def test_scipy_gives_gradients_by_its_adjoint(unchecked):
     start = problem.start.clone().requires_grad_(True)
     solver = TorchdiffeqSolver("scipy_solver", 1e-9, 1e-9)
     solution = solver.solve(problem.bound(), State(start), (0.0, 1.0), Backsolve())
-    (found,) = torch.autograd.grad(solution.points.square().sum(), start)
+    (found,) = torch.autograd.grad(solution.x.square().sum(), start)
     torch.testing.assert_close(found, 2 * start.detach(), rtol=0.0, atol=1e-6)
 
 
@@ -109,7 +109,7 @@ def test_second_derivatives_pass_through_odeint():
     problem = rotation()
     start = problem.start.clone().requires_grad_(True)
     solution = TorchdiffeqSolver("dopri5").solve(problem.bound(), State(start), (0.0, 1.0), Direct(True))
-    (first,) = torch.autograd.grad(solution.points.pow(3).sum(), start, create_graph=True)
+    (first,) = torch.autograd.grad(solution.x.pow(3).sum(), start, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), start)
     assert second.abs().max() > 0.1
 

@@ -20,7 +20,7 @@ def test_a_solve_draws_nothing(control):
     inputs, generator = Inputs.drawn(), torch.Generator().manual_seed(1)
     bound = dropping().bind(inputs.bind(dropping()).context.cloud, generator)
     before = torch.get_rng_state(), generator.get_state()
-    loss_of(integrate(bound, bound.initial(), (0.0, 1.0), control=control)).backward()
+    loss_of(integrate(bound, bound.initial(), (0.0, 1.0), controller=control)).backward()
     assert torch.equal(torch.get_rng_state(), before[0])
     assert torch.equal(generator.get_state(), before[1])
 
@@ -29,7 +29,7 @@ def test_a_solve_draws_nothing(control):
 def test_the_same_bound_flow_gives_the_same_solve(control):
     bound = Inputs.drawn(asking=False).bind(dropping())
     with torch.no_grad():
-        first, second = (integrate(bound, bound.initial(), (0.0, 1.0), control=control).points for _ in range(2))
+        first, second = (integrate(bound, bound.initial(), (0.0, 1.0), controller=control).x for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -39,7 +39,7 @@ def test_the_seed_decides():
         points = []
         for seed in (5, 5, 6):
             bound = inputs.bind(flow, seed=seed)
-            points.append(integrate(bound, bound.initial(), (0.0, 1.0), control=Fixed(3)).points)
+            points.append(integrate(bound, bound.initial(), (0.0, 1.0), controller=Fixed(3)).x)
     assert torch.equal(points[0], points[1])
     assert not torch.allclose(points[0], points[2])
 
@@ -49,9 +49,9 @@ def test_evaluation_draws_nothing_and_drops_nothing():
     before = torch.get_rng_state()
     with torch.no_grad():
         bound = flow.bind(inputs.bind(flow).context.cloud)
-        found = integrate(bound, bound.initial(), (0.0, 1.0), control=Fixed(3)).points
+        found = integrate(bound, bound.initial(), (0.0, 1.0), controller=Fixed(3)).x
         plain = inputs.bind(attention_flow("smooth"))
-        expected = integrate(plain, plain.initial(), (0.0, 1.0), control=Fixed(3)).points
+        expected = integrate(plain, plain.initial(), (0.0, 1.0), controller=Fixed(3)).x
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(found, expected)
 

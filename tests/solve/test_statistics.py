@@ -58,7 +58,7 @@ def test_dormand_prince_takes_two_to_start_and_six_a_try():
     """The last slope of a step is the first of the next, and the first of a rejected one is used again."""
     problem = twisting(speed=2.0)
     for control in (Adaptive(1e-6, 1e-6), Adaptive(1e-6, 1e-6, first=0.3)):
-        stats = integrate(problem.bound(), problem.state, (0.0, 1.0), control=control, gradient=Direct()).stats
+        stats = integrate(problem.bound(), problem.state, (0.0, 1.0), controller=control, gradient=Direct()).stats
         start = 2 if control.first is None else 1
         assert stats.evaluations == start + 6 * (stats.accepted + stats.rejected)
     assert stats.rejected > 0
@@ -67,7 +67,7 @@ def test_dormand_prince_takes_two_to_start_and_six_a_try():
 def test_a_jump_costs_one_evaluation():
     """Beyond it the slope is another one."""
     problem = twisting(JUMPING, 2.0)
-    stats = integrate(problem.bound(), problem.state, (0.0, 1.0), control=Adaptive(1e-6, 1e-6)).stats
+    stats = integrate(problem.bound(), problem.state, (0.0, 1.0), controller=Adaptive(1e-6, 1e-6)).stats
     assert stats.evaluations == 2 + len(JUMPING.jumps) + 6 * (stats.accepted + stats.rejected)
 
 
@@ -76,7 +76,7 @@ def test_grid_and_errors_of_an_adaptive_solve(gradient):
     problem = twisting(JUMPING, 2.0)
     start = problem.start.clone().requires_grad_(True)
     bound = problem.bound()
-    stats = integrate(bound, State(start), (0.0, 1.0), control=Adaptive(1e-6, 1e-6), gradient=gradient).stats
+    stats = integrate(bound, State(start), (0.0, 1.0), controller=Adaptive(1e-6, 1e-6), gradient=gradient).stats
     assert (stats.grid[0], stats.grid[-1]) == (0.0, 1.0)
     assert all(b > a for a, b in itertools.pairwise(stats.grid))
     assert len(stats.grid) == stats.accepted + 1 and len(stats.errors) == stats.accepted
@@ -86,8 +86,8 @@ def test_grid_and_errors_of_an_adaptive_solve(gradient):
 
 def test_a_recorded_grid_reproduces_the_solve():
     problem = twisting(JUMPING, 2.0)
-    first = integrate(problem.bound(), problem.state, (0.0, 1.0), control=Adaptive(1e-6, 1e-6))
-    again = integrate(problem.bound(), problem.state, (0.0, 1.0), control=Given(tuple(first.stats.grid)))
+    first = integrate(problem.bound(), problem.state, (0.0, 1.0), controller=Adaptive(1e-6, 1e-6))
+    again = integrate(problem.bound(), problem.state, (0.0, 1.0), controller=Given(tuple(first.stats.grid)))
     assert again.stats.grid == first.stats.grid
     torch.testing.assert_close(again.points, first.points, rtol=0.0, atol=1e-14)
 
@@ -122,11 +122,13 @@ def test_windows_end_by_steps_or_by_depth(gradient, method, windows):
 def test_sequences_with_steps_of_their_own_are_counted_together():
     problem = twisting(speed=2.0)
     bound = problem.bound()
-    stats = integrate(bound, problem.state, (0.0, 1.0), control=PerSequence(1e-6, 1e-6)).stats
+    stats = integrate(bound, problem.state, (0.0, 1.0), controller=PerSequence(1e-6, 1e-6)).stats
     assert stats.grid == [] and stats.errors == []
     assert stats.evaluations == bound.evaluations
     alone = [
-        integrate(problem.bound(), State(problem.start[i : i + 1]), (0.0, 1.0), control=PerSequence(1e-6, 1e-6)).stats
+        integrate(
+            problem.bound(), State(problem.start[i : i + 1]), (0.0, 1.0), controller=PerSequence(1e-6, 1e-6)
+        ).stats
         for i in range(2)
     ]
     assert stats.accepted == sum(s.accepted for s in alone)
@@ -138,7 +140,7 @@ def test_a_round_in_which_nobody_moves_is_no_step(monkeypatch):
     problem, moves = twisting(speed=4.0), []
     start = problem.start.clone().requires_grad_(True)
     observer = Observer(step=lambda z, dz, state: moves.append(dz))
-    stats = integrate(problem.bound(), State(start), (0.0, 1.0), control=PerSequence(), observers=[observer]).stats
+    stats = integrate(problem.bound(), State(start), (0.0, 1.0), controller=PerSequence(), observers=[observer]).stats
     assert stats.rejected >= 2 and stats.windows == len(moves)
     assert all((dz > 0).any() for dz in moves)
 
@@ -157,4 +159,4 @@ def test_a_rate_at_a_jump_is_asked_inside_the_step():
     with torch.no_grad():
         for method in (RK4(), DormandPrince(), Projected(RK4(), Sphere(), tangent=True), Projected(RK4(), Sphere())):
             solution = integrate(bound, bound.initial(), (0.0, 1.0), method, Fixed(3))
-            torch.testing.assert_close(solution.state.costs[0], torch.full((2,), 0.3 + 5 * 0.7, dtype=torch.float64))
+            torch.testing.assert_close(solution.costs[0], torch.full((2,), 0.3 + 5 * 0.7, dtype=torch.float64))

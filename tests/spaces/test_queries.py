@@ -36,9 +36,9 @@ def flow_of(causal: bool, **options) -> Flow:
     return Flow([Part(f, Constant(f.spec(WIDTH), generator)) for f in operators]).double().eval()
 
 
-def solved(flow: Flow, cloud: Cloud, control=Fixed(4), gradient=Direct()):
+def solved(flow: Flow, cloud: Cloud, controller=Fixed(4), gradient=Direct()):
     bound = flow.bind(cloud)
-    return integrate(bound, bound.initial(), (0.0, 1.0), control=control, gradient=gradient)
+    return integrate(bound, bound.initial(), (0.0, 1.0), controller=control, gradient=gradient)
 
 
 def at(points: torch.Tensor, where: torch.Tensor) -> torch.Tensor:

@@ -66,7 +66,7 @@ def test_tokens_are_the_states_up_to_a_rotation_and_padding_is_left_out(model, s
     assert paths.points.shape == (33, 8, 2)  # of ten tokens two are padding
     with torch.no_grad():
         cloud = model.embedding(*(x[:1] for x in batch_of().inputs))
-        states = model.at().eval().solve(cloud, at=paths.depths.tolist()).trajectory.points[:, 0, :8].double().numpy()
+        states = model.at().eval().solve(cloud, save_at=paths.depths.tolist()).xs[:, 0, :8].double().numpy()
     flat = states.reshape(-1, 16) - states.reshape(-1, 16).mean(0)
     values, vectors = np.linalg.eigh(flat.T @ flat)
     plane = flat @ vectors[:, [-1, -2]]
@@ -97,7 +97,7 @@ def test_the_hamiltonian_is_the_costate_times_the_velocity(model, sections):
     ours = model.at()
     ours.training = False
     solution = ours.solve(cloud, observers=[watch])
-    loss = torch.nn.functional.cross_entropy(ours.readout(cloud.at(solution.points)), batch.targets)
+    loss = torch.nn.functional.cross_entropy(ours.readout(cloud.at(solution.x)), batch.targets)
     torch.autograd.grad(loss, list(model.flow.parameters()))
     bound = model.flow.bind(cloud, random=False)
     z, x, a = seen[-1]

@@ -71,4 +71,4 @@ def prepared(gradient: str, steps: int, modes: int, threads: int, sizes: dict[st
 def _solve(flow: Flow, sizes: Sizes, gradient: AbstractGradient, steps: int) -> None:
     velocity = bound(flow, tokens(sizes))
     solution = integrate(velocity, velocity.initial(), SPAN, DormandPrince(), Fixed(steps), gradient)
-    solution.points.square().mean().backward()
+    solution.x.square().mean().backward()

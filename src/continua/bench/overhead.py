@@ -81,13 +81,13 @@ class _Pair:
     @torch.no_grad()
     def forward(self) -> Stats:
         velocity = bound(self.flow, self.start)
-        return integrate(velocity, velocity.initial(), SPAN, control=self.control, gradient=Direct()).stats
+        return integrate(velocity, velocity.initial(), SPAN, controller=self.control, gradient=Direct()).stats
 
     def backward(self, gradient: AbstractGradient) -> None:
         self._clear()
         velocity = bound(self.flow, self.start)
-        solution = integrate(velocity, velocity.initial(), SPAN, control=self.control, gradient=gradient)
-        solution.points.square().mean().backward()
+        solution = integrate(velocity, velocity.initial(), SPAN, controller=self.control, gradient=gradient)
+        solution.x.square().mean().backward()
 
     @torch.no_grad()
     def bare_forward(self, depths: Sequence[float]) -> None:

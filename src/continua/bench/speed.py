@@ -88,9 +88,9 @@ class _Track:
         velocity = bound(self.flow, self.start)
         control = Adaptive(self.tolerance, self.tolerance)
         solution = integrate(velocity, velocity.initial(), SPAN, DormandPrince(), control, gradient)
-        solution.points.square().mean().backward()
+        solution.x.square().mean().backward()
         stats, name = solution.stats, type(gradient).__name__
-        self.ends[name] = solution.points.detach()
+        self.ends[name] = solution.x.detach()
         self.counts[name] = (stats.evaluations, stats.backward_evaluations)
 
     def _theirs(self, name: str) -> None:
@@ -110,4 +110,4 @@ class _Track:
     def _exact(self) -> Points:
         velocity = bound(self.flow, self.start)
         control = Adaptive(0.01 * self.tolerance, 0.01 * self.tolerance)
-        return integrate(velocity, velocity.initial(), SPAN, control=control, gradient=Direct()).points
+        return integrate(velocity, velocity.initial(), SPAN, controller=control, gradient=Direct()).x

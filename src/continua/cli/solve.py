@@ -120,7 +120,7 @@ def _comparison(runs: list[Differentiated]) -> Table:
 
 def _record(run: Differentiated, data: Signals, model: ContinuousTransformer) -> SolveRecord:
     """The first signal of the batch, in plain numbers."""
-    trajectory, stats = run.solution.trajectory, run.solution.stats
+    trajectory, stats = run.solution.xs, run.solution.stats
     assert trajectory is not None
     return SolveRecord(
         depths=trajectory.depths,

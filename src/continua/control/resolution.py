@@ -64,7 +64,9 @@ def resolution_report(
         cure = "Pass a function of output and targets, such as torch.nn.functional.cross_entropy."
         reject("loss", loss, "it reads a whole batch, and here tokens are compared in one row", cure)
     if reference is not None:
-        expect("reference", reference, AbstractSolver, "Pass Solver(method, control), such as Solver(DormandPrince()).")
+        expect(
+            "reference", reference, AbstractSolver, "Pass Solver(stepper, controller), such as Solver(DormandPrince())."
+        )
     study = _Study(model, tuple(inputs), targets, loss)
     axes = (_over_time, _over_embedding, _over_heads, _over_steps, _over_tolerances)
     answers = [study.answer(asked) for axis in axes for asked in axis(study, resolutions)]
@@ -102,7 +104,7 @@ class _Study:
         self.present = cloud.present
         self.own: dict[str, int | float] = {"tokens": cloud.points.shape[1]}
         solution = self.model.solve(cloud)
-        self.whole = self.model.readout(cloud.at(solution.points))  # (batch, tokens, outputs) or (batch, outputs)
+        self.whole = self.model.readout(cloud.at(solution.x))  # (batch, tokens, outputs) or (batch, outputs)
         self.base, self.targets = self._row(self.whole), self._row(targets)
         self.given = targets
         if solution.stats.grid:
@@ -139,7 +141,7 @@ class _Study:
         """The output, and how many steps led to it."""
         cloud = model.embedding(*self.inputs)
         solution = model.solve(cloud)
-        return self._row(model.readout(cloud.at(solution.points))), len(solution.stats.grid) - 1
+        return self._row(model.readout(cloud.at(solution.x))), len(solution.stats.grid) - 1
 
     def loss_of(self, output: Tensor, targets: Any) -> float | None:
         return None if self.loss is None else float(self.loss(output, targets))
@@ -218,11 +220,11 @@ def _over_steps(study: _Study, asked: Resolutions) -> _Answers:
 
 def _over_tolerances(study: _Study, asked: Resolutions) -> _Answers:
     model = study.model
-    if not isinstance(model.solver, Solver) or model.solver.method.error_order is None:
+    if not isinstance(model.solver, Solver) or model.solver.stepper.error_order is None:
         yield LeftOut("rtol", None, "the stepper does not estimate its error")
         return
-    if isinstance(model.solver.control, Adaptive | PerSequence):
-        study.own["rtol"] = model.solver.control.rtol
+    if isinstance(model.solver.controller, Adaptive | PerSequence):
+        study.own["rtol"] = model.solver.controller.rtol
     for rtol in asked.rtols:
         yield _Asked("rtol", rtol, lambda r=rtol: model.at(rtol=r))
 
@@ -233,7 +235,7 @@ def _around(own: int) -> list[int]:
 
 def _reference(model: ContinuousTransformer) -> Solver:
     """A stepper that estimates its error, of the same ODE as the model's own, at a tight tolerance."""
-    method = model.solver.method if isinstance(model.solver, Solver) else DormandPrince()
+    method = model.solver.stepper if isinstance(model.solver, Solver) else DormandPrince()
     if method.error_order is None:
         manifold = manifold_of(method)
         method = DormandPrince() if manifold is None else Projected(DormandPrince(), manifold, tangent=True)
@@ -242,8 +244,8 @@ def _reference(model: ContinuousTransformer) -> Solver:
 
 
 def _named(solver: AbstractSolver) -> str:
-    if isinstance(solver, Solver) and isinstance(solver.control, Adaptive):
-        return f"{solver.method} at rtol {solver.control.rtol:g}"
+    if isinstance(solver, Solver) and isinstance(solver.controller, Adaptive):
+        return f"{solver.stepper} at rtol {solver.controller.rtol:g}"
     return str(solver)
 
 

@@ -87,7 +87,7 @@ class SuccessiveApproximations:
         check_problem(model, batch, objective)
         solver = model.solver
         if not isinstance(solver, Solver):
-            reject("model.solver", solver, "its steps are not ours to repeat", "Use Solver(method, control).")
+            reject("model.solver", solver, "its steps are not ours to repeat", "Use Solver(stepper, controller).")
         values = dict(model.flow.named_parameters())
         for name, space in model.flow.parameter_spaces().items():
             if values[name].requires_grad and not isinstance(space, AbstractFlatSpace):
@@ -98,7 +98,7 @@ class SuccessiveApproximations:
         memory = None if memory is None else memory.at(memory.points.detach())
         setting = objective.setting(model, cloud, objective.seed(model, generator), memory)
         frozen = model.at(grid=accepted_grid(model, objective, setting))
-        return _Run(self, frozen, batch, objective, setting, solver.method).outcome()
+        return _Run(self, frozen, batch, objective, setting, solver.stepper).outcome()
 
 
 @final
@@ -112,7 +112,7 @@ class _Run:
         batch: Batch,
         objective: Objective,
         setting: Setting,
-        method: AbstractMethod,
+        method: AbstractStepper,
     ) -> None:
         self.rule, self.model, self.batch, self.objective = rule, model, batch, objective
         self.setting, self.method, self.rho = setting, method, rule.rho

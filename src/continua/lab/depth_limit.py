@@ -78,7 +78,7 @@ def smooth_flow(width: int) -> Flow:
 def solved(flow: Flow, x: Points, steps: int, method: Euler | RK4) -> Points:
     """The tokens at depth 1 after equal steps."""
     bound = flow.bind(Cloud(x))
-    return integrate(bound, bound.initial(), (0.0, 1.0), method, Fixed(steps), Direct()).points
+    return integrate(bound, bound.initial(), (0.0, 1.0), method, Fixed(steps), Direct()).x
 
 
 def distance(a: Points, b: Points) -> Float[Tensor, " batch"]:

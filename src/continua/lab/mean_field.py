@@ -69,7 +69,7 @@ def _flow(causal: bool) -> Flow:
 
 def _ends(flow: Flow, cloud: Cloud) -> Points:
     bound = flow.bind(cloud)
-    return integrate(bound, bound.initial(), (0.0, 1.0), RK4(), Fixed(_STEPS), Direct()).points
+    return integrate(bound, bound.initial(), (0.0, 1.0), RK4(), Fixed(_STEPS), Direct()).x
 
 
 @functools.lru_cache(maxsize=4)

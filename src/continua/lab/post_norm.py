@@ -41,8 +41,8 @@ class Normed(AbstractCell):
         }
         with torch.no_grad():
             for name, (coarse, fine) in pairs.items():
-                layers = integrate(bound, bound.initial(), (0.0, 1.0), coarse, Fixed(self.layers), Direct()).points
-                exact = integrate(bound, bound.initial(), (0.0, 1.0), fine, Fixed(4 * self.layers), Direct()).points
+                layers = integrate(bound, bound.initial(), (0.0, 1.0), coarse, Fixed(self.layers), Direct()).x
+                exact = integrate(bound, bound.initial(), (0.0, 1.0), fine, Fixed(4 * self.layers), Direct()).x
                 row[f"{name}_constant"] = self.layers * float(distance(layers, exact).max())
                 row[f"{name}_state"] = float(exact.norm(dim=-1).max())
         return row

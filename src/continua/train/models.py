@@ -29,7 +29,7 @@ from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Rotar
 from continua.solve import AbstractMethod, Direct, Euler, Fixed, LieTrotter, Midpoint, Solver
 from continua.spaces import CausalTrapezoid, Counting, DampedBasis, Legendre, Trapezoid
 
-_METHODS: dict[Stepping, AbstractMethod] = {
+_METHODS: dict[Stepping, AbstractStepper] = {
     Stepping.EULER: Euler(),
     Stepping.MIDPOINT: Midpoint(),
     Stepping.SPLITTING: LieTrotter(Euler()),

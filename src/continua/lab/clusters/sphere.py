@@ -46,8 +46,8 @@ class Collapse(AbstractCell):
         path = on_sphere(
             random_tokens(self.seeds, self.tokens, self.width, 0), self.beta, self.depth, times, rtol=1e-10
         )
-        assert path.trajectory is not None
-        x = path.trajectory.points
+        assert path.xs is not None
+        x = path.xs
         gaps = (1.0 - (x @ x.mT).amin((-1, -2))).clamp_min(0.0)  # (times, seeds)
         return dataclasses.asdict(self) | {"times": times, "gaps": gaps.mT.tolist()}
 

@@ -21,7 +21,7 @@ def costate_section(
     With `asks` the targets stand at `batch.positions`, and the queries there have costates as all tokens do.
     """
     model = sitter.model
-    if isinstance(model.solver, Solver) and manifold_of(model.solver.method) is not None:
+    if isinstance(model.solver, Solver) and manifold_of(model.solver.stepper) is not None:
         return None
     report = pontryagin(*(_asked(model, batch) if asks else (model, batch)), objective, memory=sitter.memory)
     gap = report.terminal_mismatch

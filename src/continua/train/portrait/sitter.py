@@ -35,7 +35,7 @@ class Sitter:
     @torch.no_grad()
     def solved(self, at: tuple[float, ...] = ()) -> Solution:
         """Its solve, without a graph."""
-        return self.model.solve(self.cloud, at=at, memory=self.memory)
+        return self.model.solve(self.cloud, save_at=at, memory=self.memory)
 
     def answers(self) -> Cloud:
         """Its tokens at the end, read out: the memory of a decoder."""

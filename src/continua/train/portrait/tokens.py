@@ -18,7 +18,7 @@ _MOST = 64
 def trajectory_section(sitter: Sitter, measured: str, frames: int = 33) -> Section:
     """X(z) of one sequence, in the plane of its two principal directions over all depths."""
     cloud, depths = sitter.cloud, _depths(sitter.model, frames)
-    trajectory = sitter.solved(at=depths).trajectory
+    trajectory = sitter.solved(save_at=depths).trajectory
     assert trajectory is not None
     kept = _kept(cloud)
     tokens = trajectory.points[:, 0, kept].double().cpu().numpy()
@@ -46,7 +46,7 @@ def attention_section(sitter: Sitter, measured: str, frames: int = 13) -> Sectio
     """
     model, cloud, memory = sitter.model, sitter.cloud, sitter.memory
     depths = _depths(model, frames)
-    trajectory = sitter.solved(at=depths).trajectory
+    trajectory = sitter.solved(save_at=depths).trajectory
     assert trajectory is not None
     parts = [part for part in model.flow.parts if isinstance(part, Part)]
     stacks: list[list[np.ndarray]] = []
