@@ -6,8 +6,8 @@ import inspect
 import pytest
 import torch
 
-from continua.core.arguments import arguments_of
 from continua import fields
+from continua.core.arguments import arguments_of
 from continua.fields import AbstractField, Constant, ContinuousHeads, Expansion, PiecewiseConstant
 from continua.operators import Attention, Context, Damping, FeedForward, LayerNorm, PreNorm, Role, Sum, leaves
 from continua.spaces import Cloud

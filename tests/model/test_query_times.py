@@ -151,7 +151,9 @@ def test_whole_numbers_are_times():
     model = model_of(vectors())
     times = torch.arange(7).expand(2, -1)
     asked = torch.tensor([[3], [9]])
-    assert torch.equal(model(VALUES, times, query_times=asked), model(VALUES, times.double(), query_times=asked.double()))
+    assert torch.equal(
+        model(VALUES, times, query_times=asked), model(VALUES, times.double(), query_times=asked.double())
+    )
 
 
 def test_mistakes_are_named(unchecked):

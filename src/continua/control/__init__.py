@@ -19,10 +19,10 @@ from continua.control.objective import Objective, Terms, source_and_target
 from continua.control.pontryagin import PontryaginReport, pontryagin
 from continua.control.resolution import Resolutions, resolution_report
 from continua.control.resolution_table import LeftOut, ResolutionReport, ResolutionRow
-from continua.control.setting import Setting
 from continua.control.successive import Approximations, SuccessiveApproximations
 from continua.control.twins import with_token_integral
 from continua.core.batch import Batch
+from continua.model import Setting
 
 __all__ = [
     "AbstractLoss", "AbstractRunningCost", "AbstractStateNorm", "Approximations", "AtRandomDepth", "Batch",

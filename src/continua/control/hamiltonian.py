@@ -15,12 +15,11 @@ import torch
 
 from continua.control.norms import cells
 from continua.control.objective import Objective, Terms
-from continua.control.setting import Setting
 from continua.core.batch import Batch
 from continua.core.errors import expect, reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.fields import AbstractField
-from continua.model import ContinuousTransformer, Flow
+from continua.model import ContinuousTransformer, Flow, Setting
 from continua.operators import leaves, rebuild
 from continua.solve import Observer, Solution, State
 from continua.spaces import AbstractParameterSpace, Axis, Cloud, SimplexSpace

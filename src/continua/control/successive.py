@@ -9,12 +9,11 @@ import torch
 from continua.control.hamiltonian import Extremal, accepted_grid, check_problem, traced
 from continua.control.norms import cells
 from continua.control.objective import Objective
-from continua.control.setting import Setting
 from continua.core.batch import Batch
 from continua.core.errors import SolveError, reject
 from continua.core.shapes import Float, Points, Tensor
-from continua.model import ContinuousTransformer, FlowVectorField
-from continua.solve import AbstractMethod, Solver, State
+from continua.model import ContinuousTransformer, FlowVectorField, Setting
+from continua.solve import Solver, State
 from continua.spaces import AbstractFlatSpace, Cloud
 
 

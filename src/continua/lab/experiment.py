@@ -61,9 +61,7 @@ class AbstractExperiment(abc.ABC):
         """From the rows of the cells to the judgement."""
 
     @final
-    def run(
-        self, progress: Progress = silent, engine: AbstractEngine = Local(1), shelf: Shelf = Shelf()
-    ) -> Findings:
+    def run(self, progress: Progress = silent, engine: AbstractEngine = Local(1), shelf: Shelf = Shelf()) -> Findings:
         """Measures what is not on the shelf yet, and concludes."""
         return self.conclude(swept(self.name, self.cells(), engine, shelf, progress))
 
@@ -78,9 +76,7 @@ class Finished:
     seconds: float
 
     @classmethod
-    def of(
-        cls, experiment: AbstractExperiment, progress: Progress, engine: AbstractEngine, shelf: Shelf
-    ) -> "Finished":
+    def of(cls, experiment: AbstractExperiment, progress: Progress, engine: AbstractEngine, shelf: Shelf) -> "Finished":
         """Runs it by the clock."""
         began = time.perf_counter()
         return cls(experiment, experiment.run(progress, engine, shelf), time.perf_counter() - began)

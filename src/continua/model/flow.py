@@ -15,7 +15,7 @@ from continua.core.shapes import Depth, Float, Points, Tensor
 from continua.fields import AbstractField
 from continua.model.profile import AbstractProfile
 from continua.operators import AbstractOperator, Context, Theta, leaves
-from continua.solve import AbstractBound, State, within
+from continua.solve import AbstractVectorField, State, within
 from continua.spaces import Axis, Cloud
 
 Rate = Callable[[Depth, Points, Points], Float[Tensor, " batch"]]
@@ -173,7 +173,7 @@ def _check_reach(parts: Sequence[Part], depth: float, profile: AbstractProfile |
 
 
 @final
-class FlowVectorField(AbstractBound):
+class FlowVectorField(AbstractVectorField):
     """A flow with everything fixed but depth and state: deterministic, whatever the operators draw."""
 
     def __init__(self, flow: Flow, context: Context, rates: tuple[Rate, ...], only: int | None = None) -> None:

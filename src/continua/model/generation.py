@@ -21,7 +21,7 @@ from continua.model.flow import Part
 from continua.model.transformer import ContinuousTransformer
 from continua.operators import CachedIntegral, KVCache, with_integral
 from continua.operators import why_not_cacheable as why_not_operator
-from continua.solve import AbstractGridControl, Solver
+from continua.solve import AbstractGridController, Solver
 from continua.spaces import Counting
 
 
@@ -86,7 +86,7 @@ class CachedDecoder:
 def why_not_cacheable(model: ContinuousTransformer) -> str | None:
     """Why a model cannot decode token after token with a cache; `None` where it can."""
     solver = model.solver
-    if not (isinstance(solver, Solver) and isinstance(solver.controller, AbstractGridControl)):
+    if not (isinstance(solver, Solver) and isinstance(solver.controller, AbstractGridController)):
         return "its grid of depth is not fixed: later tokens change the steps of earlier ones"
     if not _is_token_by_token(model.embedding):
         return "its embedding does not take whole numbers one by one, each counted once"

@@ -26,7 +26,7 @@ from continua.model import (
     encoder,
 )
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Rotary
-from continua.solve import AbstractMethod, Direct, Euler, Fixed, LieTrotter, Midpoint, Solver
+from continua.solve import Direct, Euler, Fixed, LieTrotter, Midpoint, Solver
 from continua.spaces import CausalTrapezoid, Counting, DampedBasis, Legendre, Trapezoid
 
 _METHODS: dict[Stepping, AbstractStepper] = {

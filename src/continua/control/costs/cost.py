@@ -4,8 +4,7 @@ import abc
 import re
 from typing import ClassVar, final
 
-from continua.control.setting import Setting
-from continua.model import Rate
+from continua.model import Rate, Setting
 
 
 class AbstractRunningCost(abc.ABC):

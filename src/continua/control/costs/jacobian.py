@@ -15,10 +15,9 @@ import torch
 from continua.control.costs.cost import AbstractRunningCost
 from continua.control.costs.motion import root
 from continua.control.norms import cells, check_axis
-from continua.control.setting import Setting
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Points, Tensor
-from continua.model import FlowVectorField, Rate
+from continua.model import FlowVectorField, Rate, Setting
 from continua.solve import State
 from continua.spaces import Axis
 

@@ -8,10 +8,9 @@ import torch
 
 from continua.control.costs.cost import AbstractRunningCost
 from continua.control.norms import L2, AbstractStateNorm
-from continua.control.setting import Setting
 from continua.core.errors import expect
 from continua.core.shapes import Depth, Float, Points, Tensor
-from continua.model import Rate
+from continua.model import Rate, Setting
 
 
 @final

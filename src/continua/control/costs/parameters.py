@@ -7,11 +7,10 @@ from typing import ClassVar, final
 import torch
 
 from continua.control.costs.cost import AbstractRunningCost
-from continua.control.setting import Setting
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Points, Tensor
 from continua.fields import AbstractField, ContinuousHeads
-from continua.model import Flow, Part, Rate
+from continua.model import Flow, Part, Rate, Setting
 from continua.operators import Role, leaves
 from continua.spaces import SimplexSpace
 

@@ -6,11 +6,10 @@ from typing import ClassVar, final
 import torch
 
 from continua.control.costs.cost import AbstractRunningCost
-from continua.control.setting import Setting
 from continua.core.errors import expect, reject
 from continua.core.seeds import branched, generator_of
 from continua.core.shapes import Depth, Float, Points, Tensor
-from continua.model import Rate
+from continua.model import Rate, Setting
 
 
 @final
