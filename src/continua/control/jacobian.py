@@ -1,9 +1,7 @@
 """Costs of the Jacobian df/dX: its Frobenius norm by Hutchinson's estimate, its spectral norm by power iterations.
 
 On a measure the Jacobian is that of a map between weighted L2 spaces, J~ = W^1/2 (df/dX) W^-1/2 with W = diag(w_i v_a);
-tokens without mass are left out, and v_a are the weights of the model's axis unless another is given. Both costs
-differentiate the velocity once more, so the flow is bound a second time, with the same randomness, on the path that can
-be differentiated twice (attention forms its kernel there).
+tokens without mass are left out, and v_a are the weights of the model's axis unless another is given.
 """
 
 import dataclasses
@@ -27,7 +25,7 @@ from continua.spaces import Axis
 class JacobianFrobenius(AbstractRunningCost):
     """r = |eps^T df/dX|^2, eps random signs that are fixed for the whole solve: its mean is |df/dX|_F^2.
 
-    One more evaluation and one vector-Jacobian product a stage. M. F. Hutchinson, Commun. Stat. Simul. 18 (1989).
+    One more evaluation and one vector-Jacobian product per stage. M. F. Hutchinson, Commun. Stat. Simul. 18 (1989).
     """
 
     axis: Axis | None = None
@@ -35,12 +33,10 @@ class JacobianFrobenius(AbstractRunningCost):
     random: ClassVar[bool] = True
 
     def bind(self, setting: Setting, place: int) -> Rate:
-        jacobian, eps = _Jacobian.of(setting, self.axis), setting.signs(place)
-
-        def norm(pulled: "_Pulled") -> Float[Tensor, " batch"]:
-            return _size(pulled.back(eps))
-
-        return lambda z, points, velocity: jacobian.measured(z, points, norm)
+        # One eps for all stages: drawn anew at each, r would jump in z, adaptive steps would shrink to nothing, and the
+        # replay of a checkpointed backward would differentiate another function than the one that was solved.
+        eps = setting.signs(place)
+        return _bind(setting, self.axis, lambda jacobian: _size(jacobian.pull(eps)))
 
 
 @final
@@ -50,34 +46,33 @@ class JacobianSpectral(AbstractRunningCost):
 
     From below it approaches the spectral norm of df/dX, by which the flow may pull neighbours apart. The derivative is
     taken through all `iterations`: the discrete cost itself is what its gradient belongs to. Each iteration costs two
-    products with the Jacobian a stage. Where the leading direction turns away from the start, few iterations see the
+    products with the Jacobian per stage. Where the leading direction turns away from the start, few iterations see the
     next one instead, and the cost dips.
     """
 
     iterations: int = 3
     axis: Axis | None = None
 
-    def __post_init__(self) -> None:
-        if self.iterations < 1:
-            reject("iterations", self.iterations, "a power method iterates", "Pass iterations >= 1.")
-
     random: ClassVar[bool] = True
 
-    def bind(self, setting: Setting, place: int) -> Rate:
-        jacobian, start = _Jacobian.of(setting, self.axis), setting.signs(place)
+    def __post_init__(self) -> None:
+        at_least(1, iterations=self.iterations)
 
-        def norm(pulled: "_Pulled") -> Float[Tensor, " batch"]:
+    def bind(self, setting: Setting, place: int) -> Rate:
+        start = setting.signs(place)
+
+        def norm(jacobian: "_Jacobian") -> Float[Tensor, " batch"]:
             u = _unit(start)
             for _ in range(self.iterations):
-                u = _unit(pulled.back(pulled.forth(u)))
-            return root(_size(pulled.forth(u)))
+                u = _unit(jacobian.pull(jacobian.push(u)))
+            return safe_sqrt(_size(jacobian.push(u)))
 
-        return lambda z, points, velocity: jacobian.measured(z, points, norm)
+        return _bind(setting, self.axis, norm)
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Pulled:
+class _Jacobian:
     """Products with J~ at one depth and state, each differentiable again."""
 
     x: Points
@@ -87,21 +82,25 @@ class _Pulled:
     inverse: Tensor
     """1 / sqrt(w_i v_a), zero likewise"""
 
-    def back(self, u: Points) -> Points:
+    def pull(self, u: Points) -> Points:
         """J~^T u."""
         return self.inverse * _derivative(self.f, self.x, self.root * u)
 
-    def forth(self, u: Points) -> Points:
+    def push(self, u: Points) -> Points:
         """J~ u, as the derivative of the linear map y -> J^T y along W^-1/2 u."""
+        # Backwards twice: the graph of f is there already, and forward mode would evaluate f once more.
         y = torch.zeros_like(self.f).requires_grad_(True)
         pulled = _derivative(self.f, self.x, y)
         return self.root * _derivative(pulled, y, self.inverse * u)
 
 
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Jacobian:
-    """The Jacobian of a flow, bound for one solve."""
+def _bind(setting: Setting, axis: Axis | None, norm: Callable[[_Jacobian], Float[Tensor, " batch"]]) -> Rate:
+    """The rate `norm(J~)`."""
+    axis = setting.axis if axis is None else axis
+    check_axis(axis, setting.cloud.points)
+    # The solve's own flow runs fused attention, which has no second derivative. This is the same flow with the same
+    # randomness, bound on the path that forms its kernel.
+    flow = setting.bound(twice=True)
 
     bound: FlowVectorField
     axis: Axis | None
@@ -119,21 +118,22 @@ class _Jacobian:
         building = torch.is_grad_enabled()
         with torch.enable_grad():
             x = points if building and points.requires_grad else points.detach().requires_grad_(True)
-            w = cells(self.bound.context.cloud.measure, self.axis, x)
+            w = state_weights(flow.context.cloud.measure, axis, x)
             heavy = w > 0
-            safe = torch.where(heavy, w, 1.0).sqrt()
-            f = self.bound(z, State(x)).points
-            pulled = _Pulled(x, f, torch.where(heavy, safe, 0.0), torch.where(heavy, 1.0 / safe, 0.0))
-            found = norm(pulled)
-        return found if building else found.detach()
+            root = torch.where(heavy, w, 1.0).sqrt()
+            f = flow(z, State(x)).points
+            cost = norm(_Jacobian(x, f, torch.where(heavy, root, 0.0), torch.where(heavy, 1.0 / root, 0.0)))
+        return cost if building else cost.detach()
+
+    return rate
 
 
 def _derivative(y: Tensor, x: Tensor, u: Tensor) -> Tensor:
     """(dy/dx)^T u, differentiable again; zero where y does not depend on x."""
     if not y.requires_grad:
         return torch.zeros_like(x)
-    (found,) = torch.autograd.grad(y, x, u, create_graph=True, allow_unused=True)
-    return torch.zeros_like(x) if found is None else found
+    (g,) = torch.autograd.grad(y, x, u, create_graph=True, allow_unused=True)
+    return torch.zeros_like(x) if g is None else g
 
 
 def _size(x: Points) -> Float[Tensor, " batch"]:
@@ -141,5 +141,5 @@ def _size(x: Points) -> Float[Tensor, " batch"]:
 
 
 def _unit(x: Points) -> Points:
-    size = root(_size(x))
+    size = safe_sqrt(_size(x))
     return x / torch.where(size > 0, size, 1.0)[:, None, None]
