@@ -23,12 +23,12 @@ from continua.control import (
 )
 from continua.fields import Constant, Expansion
 from continua.model import (
-    CloudEmbedding,
     ContinuousTransformer,
+    Embedded,
     Flow,
     Layers,
     MeanReadout,
-    NormReadout,
+    Normalised,
     Part,
     VectorEmbedding,
     encoder_decoder,
@@ -103,7 +103,7 @@ def test_costates_are_those_of_autograd_divided_by_the_weights(gradient, uncheck
         state = State(x, tuple(torch.zeros(2, dtype=torch.float64) for _ in PRICED.costs))
         for start, end in zip(path.depths[index:-1], path.depths[index + 1 :], strict=True):
             state = Tsitouras().step(bound, start, end - start, state).state
-        loss = F.cross_entropy(model.readout(cloud.at(state.x)), batch.targets)
+        loss = F.cross_entropy(model.readout(cloud.at(state.points)), batch.targets)
         total = loss + sum(w * c.mean() for w, c in zip(PRICED.weights, state.costs, strict=True))
         (autograd,) = torch.autograd.grad(total, x)
         expected = torch.where(mass[..., None] > 0, 2 * autograd / mass[..., None].clamp_min(1e-30), 0.0)
@@ -241,7 +241,7 @@ def translator():
     """An encoder-decoder in float64, a source and a target."""
     torch.manual_seed(0)
     both = (Layers(1, 4, 2, 8), Layers(1, 4, 2, 8))
-    model = encoder_decoder(both, (CloudEmbedding(4), CloudEmbedding(4)), NormReadout(4)).double().eval()
+    model = encoder_decoder(both, (Embedded(4), Embedded(4)), Normalised(4)).double().eval()
     source, target = (Cloud(torch.randn(2, tokens, 4, dtype=torch.float64)) for tokens in (3, 2))
     return model, source, target
 
@@ -249,7 +249,7 @@ def translator():
 def test_a_decoder_is_reported_on_its_memory(unchecked):
     model, source, target = translator()
     targets, objective = torch.zeros(2, 2, 4, dtype=torch.float64), Objective(MeanSquaredError())
-    memory = model.encode(source)
+    memory = model.remember(source)
     whole = objective(model, Batch(((source,), (target,)), targets))
     whole.total.backward()
     path = extremal(model.decoder, Batch((target,), targets), objective, memory=memory)

@@ -24,7 +24,7 @@ from continua.control import (
     Sobolev,
 )
 from continua.fields import Constant
-from continua.model import CloudEmbedding, ContinuousTransformer, Flow, Layers, NormReadout, Part, encoder_decoder
+from continua.model import ContinuousTransformer, Embedded, Flow, Layers, Normalised, Part, encoder_decoder
 from continua.operators import Context, Damping, LayerNorm, Unnormalised
 from continua.solve import Adaptive, DormandPrince, Fixed, LieTrotter, PerSequence, Solver, State
 from continua.spaces import Axis, Cloud, Trapezoid
@@ -33,11 +33,11 @@ from objectives import all_losses, batch_of, model_of
 GAMMA = 0.7
 
 
-def damped(stepper=DormandPrince(), steps: int = 8) -> ContinuousTransformer:
+def damped(method=DormandPrince(), steps: int = 8) -> ContinuousTransformer:
     """dx/dz = -gamma x: x(z) = x e^(-gamma z), df/dx = -gamma I."""
     flow = Flow([Part(Damping(GAMMA), Constant(Damping(GAMMA).spec(3)))])
     return ContinuousTransformer(
-        CloudEmbedding(3), flow, NormReadout(3, Unnormalised()), Solver(method, Fixed(steps))
+        Embedded(3), flow, Normalised(3, Unnormalised()), Solver(method, Fixed(steps))
     ).double()
 
 
@@ -83,7 +83,7 @@ def test_hutchinson_is_unbiased_and_power_iterations_find_the_norm(unchecked):
     model, batch = model_of(loss).eval(), batch_of(loss)
     cloud = model.embedding(*batch.inputs)
     settings = [Setting(model.flow, cloud, None, seed, False) for seed in range(400)]
-    bound = settings[0].bound(second_order=True)
+    bound = settings[0].bound(twice=True)
     w = cloud.mass[0].repeat_interleave(4).sqrt()
     whole = torch.autograd.functional.jacobian(lambda x: _velocity(bound, 0.3, cloud, x), cloud.points[0].detach())
     whole = w[:, None] * whole.reshape(16, 16) / w[None, :]
@@ -103,7 +103,7 @@ def _velocity(bound, z, cloud, x):
 def test_layer_norm_has_a_right_third_derivative_where_it_is_asked_for():
     """torch's own takes mean and variance for constants there."""
     x = torch.randn(1, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    bound = LayerNorm(affine=False).bind(Context(Cloud(x), second_order=True))
+    bound = LayerNorm(affine=False).bind(Context(Cloud(x), twice=True))
     u, v = x.flip(-1), x.roll(1, -1).square()
 
     def twice(y):
@@ -156,7 +156,7 @@ def test_a_short_sequence_has_no_differences_of_its_length_and_above():
 
 def translator():
     both = (Layers(1, 4, 2, 8), Layers(1, 4, 2, 8))
-    return encoder_decoder(both, (CloudEmbedding(4), CloudEmbedding(4)), NormReadout(4)).double().eval()
+    return encoder_decoder(both, (Embedded(4), Embedded(4)), Normalised(4)).double().eval()
 
 
 def test_two_solves_pay_together():
@@ -167,7 +167,7 @@ def test_two_solves_pay_together():
     terms = objective(model, Batch(((source,), (target,)), torch.zeros(2, 2, 4, dtype=torch.float64)))
     torch.testing.assert_close(terms.output, model((source,), (target,)))
     bare = model.decoder.solve(
-        target, memory=model.encode(source), rates=[KineticEnergy().bind(_setting(model, target), 0)]
+        target, memory=model.remember(source), rates=[KineticEnergy().bind(_setting(model, target), 0)]
     )
     assert terms.running["kinetic_energy"] > bare.state.costs[0].mean() > 0
     terms.total.backward()

@@ -1,6 +1,7 @@
 """The one builder: all four axes continuous by default, each a number or an object, each read at another resolution."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -87,7 +88,7 @@ def test_finer_readings_converge(axis, float64):
     values, times = (x.double() for x in signals())
     with torch.no_grad():
         found = [model.at(**{axis: 4 * 2**k})(values, times) for k in range(5)]
-    gaps = [float((a - b).abs().max()) for a, b in zip(found, found[1:], strict=False)]
+    gaps = [float((a - b).abs().max()) for a, b in itertools.pairwise(found)]
     assert gaps[-1] < 0.1 * gaps[0]
 
 

@@ -12,10 +12,10 @@ from continua.cli.choices import choose
 from continua.cli.loading import models_of
 from continua.cli.options import Count, Flag
 from continua.core.errors import reject
+from continua.core.seeds import generator_of
 from continua.data import encoded
-from continua.model import why_not_cacheable
+from continua.model import Sampling, Window, stream_tokens, why_not_cacheable
 from continua.runs import Run
-from continua.train import Sampling, Window, generated
 
 
 @final
@@ -63,15 +63,14 @@ class Generate:
             reject("--stop", self.stop, "nothing is written before it", "Pass some text, or leave it out.")
         model, alphabet, written = models[self.model], facts["alphabet"], ""
         sampling, window = Sampling(self.temperature, self.top), Window(facts["context"], self.slide)
-        tokens = generated(
-            model, encoded(self.prompt, alphabet, "--prompt"), sampling, window, self.seed, not self.uncached
-        )
+        prompt = encoded(self.prompt, alphabet, "--prompt").unsqueeze(0)
+        tokens = stream_tokens(model, prompt, sampling, window, generator_of(self.seed), not self.uncached)
         why = why_not_cacheable(model)
         if why is not None and not self.uncached:
             note = "no keys and values are kept, and every character costs a solve of the whole window"
             sys.stderr.write(f"continua: {note}: {why}\n")
         sys.stdout.write(self.prompt)
-        for token in tokens:
+        for token in (int(drawn) for drawn in tokens):
             written += alphabet[token]
             sys.stdout.write(alphabet[token])
             sys.stdout.flush()

@@ -85,8 +85,8 @@ def differentiated(
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReconstructionWarning)  # the statistics tell as much
-        solution = model.at(gradient=gradient).solve(cloud, at, [observer])
-        loss = (model.readout(cloud.at(solution.x)) - data.later).square().mean()
+        found = model.at(gradient=gradient)(cloud, save_at=at, observers=[observer], full=True)
+        solution, loss = found.solution, (found.output - data.later).square().mean()
         slopes = torch.autograd.grad(loss, list(model.flow.parameters()))
     seconds = time.perf_counter() - start
     return Differentiated(gradient, solution, loss.item(), torch.cat([g.flatten() for g in slopes]), seen, seconds)

@@ -16,25 +16,22 @@ from continua.control.hamiltonian import (
     extremal,
     free_parameters,
     l2_costate,
-    terminal_adjoint,
 )
 from continua.control.jacobian import JacobianFrobenius, JacobianSpectral
 from continua.control.losses import AbstractLoss, CrossEntropy, MaskedToken, MeanSquaredError, NextToken, RelativeL2
 from continua.control.norms import L2, AbstractStateNorm, Sobolev
-from continua.control.objective import Objective, Terms, source_and_target
+from continua.control.objective import Objective, Terms, call_model, fill_batch
 from continua.control.pontryagin import PontryaginReport, pontryagin
-from continua.control.resolution import Resolutions, resolution_report
-from continua.control.resolution_table import LeftOut, ResolutionReport, ResolutionRow
+from continua.control.resolution import LeftOut, ResolutionReport, ResolutionRow, Resolutions, resolution_report
 from continua.control.successive import Approximations, SuccessiveApproximations
 from continua.core.batch import Batch
-from continua.model import Setting
 
 __all__ = [
     "AbstractLoss", "AbstractRunningCost", "AbstractStateNorm", "Approximations", "AtRandomDepth", "Batch",
     "Criterion", "CrossEntropy", "DebiasedObjective", "Extremal", "FieldSize", "HamiltonianValue", "HeadNegentropy",
     "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "L2", "LeftOut", "Length", "MaskedToken",
     "MeanSquaredError", "NextToken", "Objective", "PontryaginReport", "RelativeL2", "ResolutionReport",
-    "ResolutionRow", "Resolutions", "Setting", "Sobolev", "SuccessiveApproximations", "Terms", "extremal",
-    "free_parameters", "l2_costate", "pontryagin", "resolution_report", "source_and_target", "terminal_adjoint",
-    "trains_heads", "with_token_integral",
+    "ResolutionRow", "Resolutions", "Sobolev", "SuccessiveApproximations", "Terms", "call_model", "extremal",
+    "fill_batch", "free_parameters", "l2_costate", "pontryagin", "resolution_report", "trains_heads",
+    "with_token_integral",
 ]  # fmt: skip

@@ -9,13 +9,12 @@ from typing import ClassVar, final
 import torch
 
 from continua.control.norms import L2, AbstractStateNorm, safe_sqrt
-from continua.control.setting import Setting
 from continua.core.checks import is_a, share
 from continua.core.errors import reject
 from continua.core.seeds import branched, generator_of
 from continua.core.shapes import Depth, Float, Points, Tensor
 from continua.fields import AbstractField, ContinuousHeads
-from continua.model import Flow, Part, Rate
+from continua.model import Flow, Part, Rate, Setting
 from continua.operators import Role, leaves
 from continua.spaces import SimplexSpace
 

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple, final
 import torch
 
 from continua.control.norms import state_weights
-from continua.control.objective import Objective, Terms
+from continua.control.objective import Objective, Terms, call_model
 from continua.core.batch import Batch
 from continua.core.checks import is_a
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
-from continua.fields import AbstractField
-from continua.model import ContinuousTransformer, Flow, Setting
-from continua.operators import leaves, rebuild
-from continua.solve import Observer, Solution, State
+from continua.fields import AbstractField, parameter_spaces
+from continua.model import ContinuousTransformer, Flow, Result, Setting
+from continua.operators import leaves, rebuilt
+from continua.solve import Observer, State
 from continua.spaces import AbstractParameterSpace, Axis, Cloud, SimplexSpace
 
 
@@ -53,6 +53,8 @@ class Extremal:
     depths: tuple[float, ...]
     points: Float[Tensor, "depths batch tokens width"]
     cotangents: Float[Tensor, "depths batch tokens width"]
+    terminal_cotangent: Points
+    """dloss/dX(Z) of the terminal loss alone, with no solve in between."""
     gradients: dict[str, Tensor]
 
     @property
@@ -63,6 +65,11 @@ class Extremal:
         have no density in L2 and are left out: their entries are zero.
         """
         return torch.stack([l2_costate(a, self.setting.cloud, self.setting.axis) for a in self.cotangents])
+
+    @property
+    def terminal_adjoint(self) -> Points:
+        """dloss/dX(Z) of the terminal loss alone, as an L2 costate: what a(Z) must be."""
+        return l2_costate(self.terminal_cotangent, self.setting.cloud, self.setting.axis)
 
     @property
     def hamiltonian(self) -> Float[Tensor, "depths batch"]:
@@ -83,13 +90,13 @@ class Extremal:
     def evaluator_anywhere(self) -> Callable[[float, Points, Points, float], HamiltonianValue]:
         """(z, points, cotangent, inside) -> H and its derivatives, at any depth and state."""
         objective, flow = self.objective, self.setting.flow
-        bound = self.setting.bound(objective.rates(self.setting))
+        vector_field = self.setting.bind(objective.costs)
 
         def evaluate(z: float, points: Points, cotangent: Points, inside: float) -> HamiltonianValue:
             with torch.enable_grad(), free_parameters(flow) as thetas:
                 x = points.detach().requires_grad_(True)
                 zeros = tuple(x.new_zeros(x.shape[0]) for _ in objective.costs)
-                slope = bound(z, State(x, zeros), inside)
+                slope = vector_field(z, State(x, zeros), inside)
                 # The cotangent is that of the mean over the batch; each sequence's own is batch times as large.
                 H = x.shape[0] * (cotangent * slope.points).sum((-1, -2))
                 for weight, rate in zip(objective.weights, slope.costs, strict=True):
@@ -112,76 +119,92 @@ def extremal(
 ) -> Extremal:
     """Solves forwards and backwards on the accepted grid, which the depths `save_at` join.
 
-    The grid is the one that the model's own control accepts, frozen; asked depths join it, so that costates there are
-    those of the discrete solve and not interpolated. Differentiates as the model's gradient has it. `memory` is the
-    cloud that cross-attention reads: of an encoder-decoder, the decoder with `memory=both.encode(*source)`.
+    The grid is the one that the model's own controller accepts, frozen; depths of `save_at` join it, so that costates
+    there are those of the discrete solve and not interpolated. Differentiates as the model's gradient has it. `memory`
+    is the cloud that cross-attention reads: of an encoder-decoder, the decoder with `memory=both.encode(*source)`.
     """
-    check_problem(model, batch, objective)
-    depth, seed = model.flow.depth, objective.seed(model, generator)
+    depth = model.flow.depth
     if any(not 0.0 <= z <= depth for z in save_at):
         reject("save_at", tuple(save_at), f"depth goes from 0 to {depth}", "Pass depths within.")
-    setting = objective.setting(model, model.embedding(*batch.inputs), seed, memory)
-    grid = accepted_grid(model, objective, setting)
+    problem = ControlProblem.of(model, batch, objective, generator, memory)
+    grid = problem.grid
     for z in save_at:
         # Nearer than rounding it would make a step of length zero.
         if all(abs(z - known) > 1e-12 * depth for known in grid):
             grid = [*grid, float(z)]
-    return trace(model.at(grid=sorted(grid)), batch, objective, setting)
+    return dataclasses.replace(problem, grid=sorted(grid)).trace()
 
 
-def check_problem(model: object, batch: object, objective: object) -> None:
-    """Rejects what is no problem of control: a model, a batch of its inputs, an objective."""
-    cure = "Pass a ContinuousTransformer; of an encoder-decoder, its decoder with memory=both.encode(*source)."
-    expect("model", model, ContinuousTransformer, cure)
-    expect("batch", batch, Batch, "Pass Batch(inputs, targets).")
-    expect("objective", objective, Objective, "Pass Objective(loss), such as Objective(CrossEntropy()).")
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class ControlProblem:
+    """A model, a batch and an objective, with everything fixed but the parameters: tokens at depth 0, grid, seed."""
 
+    model: ContinuousTransformer
+    batch: Batch
+    objective: Objective
+    start: Result
+    """A first call, which found the cloud and the grid; without a graph."""
+    memory: Cloud | None
+    grid: list[float]
+    seed: int
 
-def accepted_grid(model: ContinuousTransformer, objective: Objective, setting: Setting) -> list[float]:
-    """The grid that the model's controller accepts."""
-    with torch.no_grad():
-        grid = objective.solved(model, setting).stats.grid
-    if not grid:
-        cure = "Use model.at(steps=...) or model.at(solver=Solver(method, Adaptive()))."
-        reject("model.solver", model.solver, "every sequence has a grid of its own, and costates need one", cure)
-    return grid
+    @classmethod
+    def of(
+        cls,
+        model: ContinuousTransformer,
+        batch: Batch,
+        objective: Objective,
+        generator: torch.Generator | None,
+        memory: Cloud | None,
+    ) -> "ControlProblem":
+        """The problem on the grid that the model's own controller accepts."""
+        cure = "Pass a ContinuousTransformer; of an encoder-decoder, its decoder with memory=both.encode(*source)."
+        is_a(ContinuousTransformer, cure, model=model)
+        is_a(Batch, "Pass Batch(inputs, targets).", batch=batch)
+        is_a(Objective, "Pass Objective(loss), such as Objective(CrossEntropy()).", objective=objective)
+        random = model.training or any(cost.random for cost in objective.costs)
+        seed = fresh_seed(generator) if random else 0
+        with torch.no_grad():
+            start = call_model(model, batch, objective.costs, generator_of(seed), memory=memory)
+        if not start.solution.stats.grid:
+            cure = "Use model.at(steps=...) or model.at(solver=Solver(stepper, Adaptive()))."
+            reject("model.solver", model.solver, "every sequence has a grid of its own, and costates need one", cure)
+        return cls(model, batch, objective, start, memory, start.solution.stats.grid, seed)
 
+    def trace(self) -> Extremal:
+        """The extremal at the current parameters."""
+        seen: list[tuple[float, Tensor, Tensor]] = []
+        watch = Observer(costate=lambda z, points, a: seen.append((float(z), points.clone(), a.clone())))
+        flow, cloud = self.model.flow, self.start.cloud
+        names = {name: p for name, p in flow.named_parameters() if p.requires_grad}
+        with torch.enable_grad():
+            start = cloud.points.detach().requires_grad_(True)
+            found, terms = self._call(cloud.at(start), watch)
+            # of the terminal loss alone: the running costs reach the end by the solve, not by the loss
+            (terminal,) = _derivatives(terms.terminal, [found.solution.x], keep=True)
+            _, *gradients = _derivatives(terms.total, [start, *names.values()])
+        seen.reverse()  # the backward pass met them from the end
+        spaces = parameter_spaces(flow)
+        return Extremal(
+            self.objective,
+            dataclasses.replace(found.setting, cloud=cloud.at(start.detach())),
+            _detach(terms),
+            tuple(z for z, _, _ in seen),
+            torch.stack([points for _, points, _ in seen]),
+            torch.stack([a for _, _, a in seen]),
+            terminal,
+            _tangent_parts(spaces, names, dict(zip(names, gradients, strict=True))),
+        )
 
-def trace(model: ContinuousTransformer, batch: Batch, objective: Objective, setting: Setting) -> Extremal:
-    """The extremal of a model on a given grid, from a given setting."""
-    seen: list[tuple[float, Tensor, Tensor]] = []
-    watch = Observer(costate=lambda z, points, a: seen.append((float(z), points.clone(), a.clone())))
-    start = setting.cloud.points.detach().requires_grad_(True)
-    setting = dataclasses.replace(setting, cloud=setting.cloud.at(start))
-    names = {name: p for name, p in model.flow.named_parameters() if p.requires_grad}
-    with torch.enable_grad():
-        terms = objective.read(model, batch, setting, objective.solved(model, setting, (watch,)))
-        _, *found = _derivatives(terms.total, [start, *names.values()])
-    seen.reverse()  # the backward pass met them from the end
-    gradients = _tangent_parts(model.flow.parameter_spaces(), names, dict(zip(names, found, strict=True)))
-    return Extremal(
-        objective,
-        dataclasses.replace(setting, cloud=setting.cloud.at(start.detach())),
-        _detach(terms),
-        tuple(z for z, _, _ in seen),
-        torch.stack([points for _, points, _ in seen]),
-        torch.stack([a for _, _, a in seen]),
-        gradients,
-    )
-
-
-def terminal_adjoint(model: ContinuousTransformer, batch: Batch, path: Extremal) -> Points:
-    """dloss/dX(Z) of the terminal loss alone, as an L2 costate: what a(Z) must be."""
-    return l2_costate(terminal_cotangent(model, batch, path), path.setting.cloud, path.setting.axis)
-
-
-def terminal_cotangent(model: ContinuousTransformer, batch: Batch, path: Extremal) -> Points:
-    """The derivative of the terminal loss by the states at the end, with no solve in between."""
-    with torch.enable_grad():
-        end = path.points[-1].detach().requires_grad_(True)
-        terms = Objective(path.objective.loss).read(model, batch, path.setting, Solution(State(end), path.terms.stats))
-        (found,) = _derivatives(terms.terminal, [end])
-    return found
+    def _call(self, cloud: Cloud, watch: Observer) -> tuple[Result, Terms]:
+        """One call from the cloud at depth 0; where there are queries, the output is theirs."""
+        named = {"memory": self.memory, "grid": self.grid, "observers": (watch,)}
+        found = self.model(cloud, costs=self.objective.costs, generator=generator_of(self.seed), full=True, **named)
+        where = self.start.where
+        if where is not None:
+            found = found._replace(output=found.output.take_along_dim(where.unsqueeze(-1), 1))
+        return found, self.objective.read(found, self.batch)
 
 
 def l2_costate(cotangent: Points, cloud: Cloud, axis: Axis | None = None) -> Points:
@@ -206,7 +229,7 @@ def free_parameters(flow: Flow) -> Iterator[dict[str, Tensor]]:
         def hook(module: AbstractField, inputs: Any, theta: Any) -> Any:
             for leaf, value in leaves(theta):
                 thetas.setdefault(f"{name}.{leaf}", value.detach().requires_grad_(True))
-            return rebuild(theta, {leaf: thetas[f"{name}.{leaf}"] for leaf, _ in leaves(theta)})
+            return rebuilt(theta, {leaf: thetas[f"{name}.{leaf}"] for leaf, _ in leaves(theta)})
 
         return hook
 
@@ -227,11 +250,11 @@ def _detach(terms: Terms) -> Terms:
     return Terms(terms.total.detach(), terms.terminal.detach(), running, terms.stats, terms.output.detach())
 
 
-def _derivatives(scalar: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+def _derivatives(scalar: Tensor, inputs: list[Tensor], keep: bool = False) -> list[Tensor]:
     """The gradient by each input, zero where nothing depends on it."""
     if not scalar.requires_grad:
         return [torch.zeros_like(x) for x in inputs]
-    found = torch.autograd.grad(scalar, inputs, allow_unused=True)
+    found = torch.autograd.grad(scalar, inputs, allow_unused=True, retain_graph=keep)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
 
 

@@ -10,12 +10,11 @@ from typing import ClassVar, final
 
 import torch
 
-from continua.control.costs.cost import AbstractRunningCost
-from continua.control.costs.motion import root
-from continua.control.norms import cells, check_axis
-from continua.core.errors import reject
+from continua.control.costs import AbstractRunningCost
+from continua.control.norms import check_axis, safe_sqrt, state_weights
+from continua.core.checks import at_least
 from continua.core.shapes import Depth, Float, Points, Tensor
-from continua.model import FlowVectorField, Rate, Setting
+from continua.model import Rate, Setting
 from continua.solve import State
 from continua.spaces import Axis
 
@@ -100,22 +99,10 @@ def _bind(setting: Setting, axis: Axis | None, norm: Callable[[_Jacobian], Float
     check_axis(axis, setting.cloud.points)
     # The solve's own flow runs fused attention, which has no second derivative. This is the same flow with the same
     # randomness, bound on the path that forms its kernel.
-    flow = setting.bound(twice=True)
+    flow = setting.bind(twice=True)
 
-    bound: FlowVectorField
-    axis: Axis | None
-
-    @classmethod
-    def of(cls, setting: Setting, axis: Axis | None) -> "_Jacobian":
-        axis = setting.axis if axis is None else axis
-        check_axis(axis, setting.cloud.points)
-        return cls(setting.bound(second_order=True), axis)
-
-    def measured(
-        self, z: Depth, points: Points, norm: Callable[[_Pulled], Float[Tensor, " batch"]]
-    ) -> Float[Tensor, " batch"]:
-        """`norm` of the Jacobian at one depth; with a graph where one is being built, and only there."""
-        building = torch.is_grad_enabled()
+    def rate(z: Depth, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
+        building = torch.is_grad_enabled()  # a Jacobian needs a graph of its own even where nobody differentiates it
         with torch.enable_grad():
             x = points if building and points.requires_grad else points.detach().requires_grad_(True)
             w = state_weights(flow.context.cloud.measure, axis, x)

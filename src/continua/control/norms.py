@@ -86,7 +86,7 @@ class Sobolev(AbstractStateNorm):
         if self.time == 0:
             return
         if not measure.suffix:
-            cure = "Put absent tokens at the end, and ask no queries, or use time=0."
+            cure = "Put absent tokens at the end, and pass no query times, or use time=0."
             reject("cloud", "tokens without mass between others", "differences would reach across them", cure)
         t = _times(measure, points)
         tied = t.diff(dim=-1) <= 0

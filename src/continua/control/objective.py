@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import nn
 
-from continua.control.costs.cost import AbstractRunningCost
-from continua.control.losses.loss import AbstractLoss
+from continua.control.costs import AbstractRunningCost
+from continua.control.losses import AbstractLoss
 from continua.core.batch import Batch
 from continua.core.checks import is_a
 from continua.core.errors import reject

@@ -6,7 +6,7 @@ from typing import final
 import numpy as np
 import torch
 
-from continua.control.hamiltonian import Extremal, check_problem, extremal, terminal_cotangent
+from continua.control.hamiltonian import Extremal, extremal
 from continua.control.norms import relative
 from continua.control.objective import Objective
 from continua.core.batch import Batch
@@ -98,7 +98,7 @@ def pontryagin(
         cure = "Report on the model without projection: model.at(solver=Solver(DormandPrince()))."
         reject("model.solver", model.solver.stepper, "a projected flow has its costates in tangent spaces", cure)
     path = extremal(model, batch, objective, generator=generator, memory=memory)
-    terminal = terminal_cotangent(model, batch, path)
+    terminal = path.terminal_cotangent
     hamiltonian, gradients, defects = _along(path)
     # mean_b sum_ia w_i v_a a_ia^2 = sum_bia (dJ/dx_bia) a_bia, since a costate is B dJ/dx / (w v)
     costates = (path.cotangents * path.costates).sum((-1, -2, -3)).clamp_min(0.0).sqrt()
@@ -111,7 +111,7 @@ def pontryagin(
         costates=_array(costates),
         gradients=gradients,
         defects=defects,
-        breaks=path.setting.bound().breaks,
+        breaks=path.setting.bind().breaks,
         autonomous=_autonomous(path),
     )
 

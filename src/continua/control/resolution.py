@@ -14,7 +14,7 @@ from continua.core.errors import SolveError, reject
 from continua.core.shapes import Tensor
 from continua.data import Resampling, Samples, refine, take_every
 from continua.fields import ContinuousHeads
-from continua.model import AbstractEmbeddingWrapper, ContinuousTransformer, Part, SynthesisEmbedding, VectorEmbedding
+from continua.model import AbstractEmbeddingWrapper, ContinuousTransformer, Part, VectorEmbedding
 from continua.solve import AbstractSolver, Adaptive, DormandPrince, PerSequence, Projected, Solver, manifold_of
 
 Loss = Callable[[Tensor, Any], Tensor]
@@ -65,10 +65,8 @@ def resolution_report(
     if isinstance(loss, AbstractLoss | Objective):
         cure = "Pass a function of output and targets, such as torch.nn.functional.cross_entropy."
         reject("loss", loss, "it reads a whole batch, and here tokens are compared in one row", cure)
-    if reference is not None:
-        expect(
-            "reference", reference, AbstractSolver, "Pass Solver(stepper, controller), such as Solver(DormandPrince())."
-        )
+    solver = _reference(model) if reference is None else reference
+    is_a(AbstractSolver, "Pass Solver(stepper, controller), such as Solver(DormandPrince()).", reference=solver)
     study = _Study(model, tuple(inputs), targets, loss)
     axes = (_over_time, _over_embedding, _over_heads, _over_steps, _over_tolerances)
     answers = [study.answer(request) for axis in axes for request in axis(study, resolutions)]
@@ -192,15 +190,14 @@ class _Study:
         self.model.training = False  # of this copy alone: `eval()` would reach the parts that both share
         self.inputs, self.loss = inputs, loss
         self.per_token = model.readout.per_token
-        cloud = self.model.embedding(*inputs)
-        self.present = cloud.present
-        self.own: dict[str, int | float] = {"tokens": cloud.points.shape[1]}
-        solution = self.model.solve(cloud)
-        self.whole = self.model.readout(cloud.at(solution.x))  # (batch, tokens, outputs) or (batch, outputs)
-        self.base, self.targets = self._row(self.whole), self._row(targets)
+        found = self.model(*inputs, full=True)
+        self.present, grid = found.cloud.present, found.solution.stats.grid
+        self.own: dict[str, int | float] = {"tokens": found.cloud.points.shape[1]}
+        self.whole = found.output  # (batch, tokens, outputs) or (batch, outputs)
+        self.base, self.targets = self._flat(self.whole), self._flat(targets)
         self.given = targets
-        if solution.stats.grid:
-            self.own["steps"] = len(solution.stats.grid) - 1
+        if grid:
+            self.own["steps"] = len(grid) - 1
 
     def answer(self, request: "_Request | LeftOut") -> ResolutionRow | LeftOut:
         """The row of a resolution, or why there is none."""
@@ -212,7 +209,7 @@ class _Study:
             if resample is not None:
                 y, base, targets = self._answer_samples(resample())
             else:
-                y, steps = self._answer(_read(self.model, unit, resolution))
+                y, steps = self._answer(self.model.at(**{unit: resolution}))
                 resolution = steps if unit == "steps" else resolution
         except (ValueError, SolveError) as error:  # as it is, the model answered: the resolution is to blame
             return LeftOut(unit, resolution, str(error))
@@ -228,20 +225,13 @@ class _Study:
             return LeftOut("rtol", None, f"the reference solve, {_describe(solver)}: {error}")
         return relative(self.base - exact, exact)
 
-    def _solved(self, model: ContinuousTransformer) -> tuple[Tensor, int]:
-        """The output, and how many steps led to it."""
-        cloud = model.embedding(*self.inputs)
-        solution = model.solve(cloud)
-        return self._row(model.readout(cloud.at(solution.x))), len(solution.stats.grid) - 1
-
     def loss_of(self, output: Tensor, targets: Any) -> float | None:
         return None if self.loss is None else float(self.loss(output, targets))
 
     def _answer(self, model: ContinuousTransformer) -> tuple[Tensor, int]:
         """The output, and how many steps led to it."""
-        cloud = model.embedding(*self.inputs)
-        solution = model.solve(cloud)
-        return self._flat(model.readout(cloud.at(solution.points))), len(solution.stats.grid) - 1
+        found = model(*self.inputs, full=True)
+        return self._flat(found.output), len(found.solution.stats.grid) - 1
 
     def _answer_samples(self, other: Resampling) -> tuple[Tensor, Tensor, Any]:
         """The output at other samples, with own output and targets: per token, at the samples that both have."""
@@ -260,12 +250,6 @@ class _Study:
         if not self.per_token or not isinstance(x, Tensor):
             return x
         return x.flatten(0, 1) if self.present is None else x[self.present]
-
-
-def _read(model: ContinuousTransformer, unit: str, resolution: Any) -> ContinuousTransformer:
-    if unit == "nodes":
-        return model.at_resolution(resolution)
-    return model.with_heads(resolution) if unit == "heads" else model.at(**{unit: resolution})
 
 
 def _select(x: Tensor, index: Tensor, mask: Tensor) -> Tensor:
@@ -287,7 +271,7 @@ def _over_time(study: _Study, wanted: Resolutions) -> _Requests:
         yield LeftOut("tokens", None, f"what a {type(embedding).__name__} reads are no samples of a signal")
         return
     try:
-        samples = Samples.of(*study.inputs)
+        samples = Samples.of(*_with_times(study.inputs, embedding))
     except ValueError as error:
         yield LeftOut("tokens", None, str(error))
         return
@@ -298,15 +282,23 @@ def _over_time(study: _Study, wanted: Resolutions) -> _Requests:
         yield _Request("tokens", factor * longest + 1, lambda k=factor: refine(samples, k))
 
 
-def _over_embedding(study: _Study, asked: Resolutions) -> _Answers:
-    model = study.model
-    if not isinstance(model.embedding, SynthesisEmbedding):
+def _with_times(inputs: tuple[Any, ...], embedding: VectorEmbedding) -> tuple[Any, ...]:
+    """The inputs with the times that the embedding's clock gives to samples without."""
+    clock, values = embedding.clock, inputs[0]
+    if clock is None or (len(inputs) > 1 and inputs[1] is not None):
+        return inputs
+    present = inputs[2] if len(inputs) > 2 else None
+    times = clock.start + (clock.end - clock.start) * clock.even(present, tuple(values.shape[:2]), values)
+    return (values, times, *inputs[2:])
+
+
+def _over_embedding(study: _Study, wanted: Resolutions) -> _Requests:
+    axis = study.model.axis
+    if axis is None:
         yield LeftOut("nodes", None, "states are vectors, not functions along the embedding axis")
         return
-    own = model.embedding.axis.nodes
-    study.own["nodes"] = own
-    for nodes in _around(own) if asked.nodes is None else asked.nodes:
-        yield _Asked("nodes", nodes, lambda n=nodes: model.at(nodes=n))
+    study.own["nodes"] = own = axis.nodes
+    yield from (_Request("nodes", n) for n in (_around(own) if wanted.nodes is None else wanted.nodes))
 
 
 def _over_heads(study: _Study, wanted: Resolutions) -> _Requests:
@@ -316,8 +308,7 @@ def _over_heads(study: _Study, wanted: Resolutions) -> _Requests:
         yield LeftOut("heads", None, "heads are counted, not a measure with continuous parameters")
         return
     study.own["heads"] = counts[0]
-    for heads in _around(counts[0]) if asked.heads is None else asked.heads:
-        yield _Asked("heads", heads, lambda n=heads: model.at(heads=n))
+    yield from (_Request("heads", n) for n in (_around(counts[0]) if wanted.heads is None else wanted.heads))
 
 
 def _over_steps(study: _Study, wanted: Resolutions) -> _Requests:
@@ -328,15 +319,14 @@ def _over_steps(study: _Study, wanted: Resolutions) -> _Requests:
     yield from (_Request("steps", n) for n in wanted.steps)
 
 
-def _over_tolerances(study: _Study, asked: Resolutions) -> _Answers:
-    model = study.model
-    if not isinstance(model.solver, Solver) or model.solver.stepper.error_order is None:
+def _over_tolerances(study: _Study, wanted: Resolutions) -> _Requests:
+    solver = study.model.solver
+    if not isinstance(solver, Solver) or solver.stepper.error_order is None:
         yield LeftOut("rtol", None, "the stepper does not estimate its error")
         return
-    if isinstance(model.solver.controller, Adaptive | PerSequence):
-        study.own["rtol"] = model.solver.controller.rtol
-    for rtol in asked.rtols:
-        yield _Asked("rtol", rtol, lambda r=rtol: model.at(rtol=r))
+    if isinstance(solver.controller, Adaptive | PerSequence):
+        study.own["rtol"] = solver.controller.rtol
+    yield from (_Request("rtol", rtol) for rtol in wanted.rtols)
 
 
 def _around(own: int) -> list[int]:
@@ -366,7 +356,7 @@ def _reference(model: ContinuousTransformer) -> Solver:
     return Solver(method, Adaptive(tolerance, tolerance))
 
 
-def _named(solver: AbstractSolver) -> str:
+def _describe(solver: AbstractSolver) -> str:
     if isinstance(solver, Solver) and isinstance(solver.controller, Adaptive):
         return f"{solver.stepper} at rtol {solver.controller.rtol:g}"
     return str(solver)

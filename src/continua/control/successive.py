@@ -7,15 +7,16 @@ from typing import final
 
 import torch
 
-from continua.control.hamiltonian import Extremal, accepted_grid, check_problem, trace
+from continua.control.hamiltonian import ControlProblem, Extremal
 from continua.control.norms import state_weights
 from continua.control.objective import Objective
 from continua.core.batch import Batch
 from continua.core.checks import at_least, not_negative, positive
 from continua.core.errors import SolveError, reject
 from continua.core.shapes import Float, Points, Tensor
-from continua.model import ContinuousTransformer, FlowVectorField, Setting
-from continua.solve import Solver, State
+from continua.fields import parameter_spaces
+from continua.model import ContinuousTransformer, FlowVectorField
+from continua.solve import AbstractStepper, Solver, State
 from continua.spaces import AbstractFlatSpace, Cloud
 
 
@@ -81,39 +82,26 @@ class SuccessiveApproximations:
 
         `memory` is the cloud that cross-attention reads, as for `extremal`; it stays as it is.
         """
-        check_problem(model, batch, objective)
+        problem = ControlProblem.of(model, batch, objective, generator, memory)
         solver = model.solver
         if not isinstance(solver, Solver):
-            reject("model.solver", solver, "its steps are not ours to repeat", "Use Solver(stepper, controller).")
+            reject("model.solver", solver, "its steps are not ours to repeat", "Use Solver(method, control).")
         values = dict(model.flow.named_parameters())
-        for name, space in model.flow.parameter_spaces().items():
+        for name, space in parameter_spaces(model.flow).items():
             if values[name].requires_grad and not isinstance(space, AbstractFlatSpace):
                 cure = "Train with a Recipe, whose optimisers keep the space, or freeze it with requires_grad_(False)."
                 reject(f"model.flow.{name}", space, f"it lives where {space.law}, which L-BFGS would leave", cure)
-        cloud = model.embedding(*batch.inputs)
-        cloud = cloud.at(cloud.points.detach())
-        memory = None if memory is None else memory.at(memory.points.detach())
-        setting = objective.setting(model, cloud, objective.seed(model, generator), memory)
-        frozen = model.at(grid=accepted_grid(model, objective, setting))
-        return _Run(self, frozen, batch, objective, setting, solver.stepper).outcome()
+        return _Run(self, problem, solver.stepper).outcome()
 
 
 @final
 class _Run:
     """One run: the best parameters so far, and the history."""
 
-    def __init__(
-        self,
-        rule: SuccessiveApproximations,
-        model: ContinuousTransformer,
-        batch: Batch,
-        objective: Objective,
-        setting: Setting,
-        method: AbstractStepper,
-    ) -> None:
-        self.rule, self.model, self.batch, self.objective = rule, model, batch, objective
-        self.setting, self.method, self.rho = setting, method, rule.rho
-        self.parameters = [p for p in model.flow.parameters() if p.requires_grad]
+    def __init__(self, rule: SuccessiveApproximations, problem: ControlProblem, stepper: AbstractStepper) -> None:
+        self.rule, self.problem, self.stepper, self.rho = rule, problem, stepper, rule.rho
+        self.objective = problem.objective
+        self.parameters = [p for p in problem.model.flow.parameters() if p.requires_grad]
         self.values: list[float] = []
         self.gradients: list[float] = []
 
@@ -156,7 +144,7 @@ class _Run:
     def _path(self) -> Extremal | None:
         """The extremal at the current parameters, or nothing where it is not finite."""
         try:
-            path = trace(self.model, self.batch, self.objective, self.setting)
+            path = self.problem.trace()
         except SolveError:
             return None
         finite = math.isfinite(float(path.terms.total)) and bool(torch.isfinite(path.cotangents).all())
@@ -176,13 +164,13 @@ class _Run:
             tolerance_change=0.0,
             line_search_fn="strong_wolfe",
         )
-        bound = self.setting.bound(self.objective.rates(self.setting), second_order=self.rho > 0.0)
+        field = path.setting.bind(self.objective.costs, second_order=self.rho > 0.0)
         weights = _Weights.of(path)
 
         def closure() -> Tensor:
             value = torch.zeros((), dtype=path.points.dtype, device=path.points.device)
             for k in range(len(path.depths) - 1):
-                value = value + self._step(path, bound, k, weights)
+                value = value + self._step(path, field, k, weights)
             self._set_gradients(torch.autograd.grad(value, self.parameters, allow_unused=True))
             return value.detach()
 
@@ -191,12 +179,12 @@ class _Run:
         optimiser.step(closure)  # pyright: ignore[reportArgumentType]
         self._set_gradients(before)
 
-    def _step(self, path: Extremal, bound: FlowVectorField, k: int, weights: "_Weights") -> Float[Tensor, ""]:
+    def _step(self, path: Extremal, field: FlowVectorField, k: int, weights: "_Weights") -> Float[Tensor, ""]:
         """<a_{k+1}, x_{k+1}(phi) - x_{k+1}> + costs, and how far the step leaves the path."""
         z, dz = path.depths[k], path.depths[k + 1] - path.depths[k]
         x = path.points[k].clone().requires_grad_(self.rho > 0.0)
         costs = tuple(x.new_zeros(x.shape[0]) for _ in self.objective.costs)
-        after = self.method.step(bound, z, dz, State(x, costs)).state
+        after = self.stepper.step(field, z, dz, State(x, costs)).state
         moved = after.points - path.points[k + 1]
         H = (path.cotangents[k + 1] * moved).sum()
         for weight, cost in zip(self.objective.weights, after.costs, strict=True):

@@ -24,16 +24,16 @@ def rescaled(batch: Batch, level: float, spread: float, generator: torch.Generat
     drawn = torch.randn(2, len(values), 1, values.shape[-1], generator=generator)
     a, b = (spread * drawn[0]).exp(), level * drawn[1]
     moved = torch.cat([(a * values + b) * there, there], -1)
-    return Batch((moved, *batch.inputs[1:]), a * batch.targets + b, positions=batch.positions)
+    return Batch((moved, *batch.inputs[1:]), a * batch.targets + b, query_times=batch.query_times)
 
 
 def redrawn(batch: Batch, generator: torch.Generator) -> Batch:
     """Other rows held out between the seen ones, as many, drawn from all that are complete; the ends stay seen."""
     values, times, present = batch.inputs
-    assert batch.targets is not None and batch.positions is not None
+    assert batch.targets is not None and batch.query_times is not None
     held, columns = batch.targets.shape[1] // 2, batch.targets.shape[2]
     pool = torch.cat([values, token(batch.targets[:, :held])], 1)
-    clock = torch.cat([times, batch.positions[:, :held]], 1)
+    clock = torch.cat([times, batch.query_times[:, :held]], 1)
     there = torch.cat([present, present.new_ones(len(present), held)], 1)
     order = clock.masked_fill(~there, math.inf).argsort(1)
     pool, clock, there = pool.take_along_dim(order.unsqueeze(-1), 1), clock.gather(1, order), there.gather(1, order)
@@ -51,5 +51,5 @@ def redrawn(batch: Batch, generator: torch.Generator) -> Batch:
     return Batch(
         (tokens, clock.gather(1, kept).masked_fill(~present, 0.0), present),
         torch.cat([targets, batch.targets[:, held:]], 1),
-        positions=torch.cat([clock.gather(1, drawn), batch.positions[:, held:]], 1),
+        query_times=torch.cat([clock.gather(1, drawn), batch.query_times[:, held:]], 1),
     )

@@ -79,7 +79,7 @@ class Csv(AbstractTask):
         lengths = torch.tensor([len(each) for each in times])
         present = torch.arange(int(lengths.max())) < lengths[:, None]
         inputs = (pad_sequence(list(values), batch_first=True), pad_sequence(list(times), batch_first=True), present)
-        return Batch(inputs, torch.stack(targets), positions=torch.stack(asked))
+        return Batch(inputs, torch.stack(targets), query_times=torch.stack(asked))
 
     def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Else a file of a few thousand rows is learnt by heart."""

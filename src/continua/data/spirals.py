@@ -67,7 +67,7 @@ class Spirals(AbstractTask):
         drawn = _drawn(self, split)
         values, times, present, asked, target = (tensor[index] for tensor in drawn)
         longest = int(present.sum(1).max())
-        return Batch((values[:, :longest], times[:, :longest], present[:, :longest]), target, positions=asked)
+        return Batch((values[:, :longest], times[:, :longest], present[:, :longest]), target, query_times=asked)
 
     def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
         return batch

@@ -40,7 +40,7 @@ class Form:
     - `features` for signals or `vocabulary` for whole numbers, one of the two;
     - `outputs`: numbers in one answer; `question`: what they mean;
     - `causal`: answers may depend on earlier tokens only;
-    - `asks`: answers are wanted at times of their own, the batch's `positions`, observed or not;
+    - `asks`: answers are wanted at times of their own, the batch's `query_times`, observed or not;
     - `span`: token time reaches from 0 to here; `spacing`: the usual distance of neighbours in it.
 
     Where a task asks, the first `outputs` features of a token are the values that it observes of what is asked; as many

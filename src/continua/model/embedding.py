@@ -21,7 +21,7 @@ WithQueries: TypeAlias = tuple[Cloud, Tensor]
 class AbstractEmbedding(nn.Module, abc.ABC):
     """Inputs -> the cloud at depth 0. Inputs come from outside, so their shapes are checked here, with a cure.
 
-    With `query_times` (batch, queries) the cloud also holds a query for each of these times: a token without mass, which
+    With `query_times` (batch, queries) the cloud also holds a query per time: a token without mass, which
     reads the samples and changes neither them nor the other queries.
     """
 

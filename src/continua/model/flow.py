@@ -276,8 +276,9 @@ class Setting:
     axis: Axis | None = None
     """The axis along which states are functions: its v_a weigh in every norm."""
 
-    def bind(self, rates: Sequence[Rate] = (), second_order: bool = False) -> FlowVectorField:
-        """The vector field, always with the same randomness."""
+    def bind(self, costs: Sequence["Cost"] = (), second_order: bool = False) -> FlowVectorField:
+        """The vector field with running costs beside the tokens, always with the same randomness."""
+        rates = [cost.bind(self, place) for place, cost in enumerate(costs)]
         generator = generator_of(branched(self.seed, 0))
         return self.flow.bind(self.cloud, generator, self.memory, rates, second_order, self.random)
 

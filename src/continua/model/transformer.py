@@ -41,6 +41,8 @@ class Result(NamedTuple):
     """The solve: states at the end (`x`) and at `save_at` (`xs`, `depths`), costs, statistics."""
     setting: Setting
     """What the solve started from: the cloud at depth 0 and the seed of its randomness."""
+    where: Tensor | None = None
+    """Of a call with query times, where each query (batch, queries) stands among the tokens of the cloud."""
     encoder: "Result | None" = None
     """Of an encoder-decoder, what the call of the encoder found; the rest is the decoder's."""
 
@@ -124,14 +126,13 @@ class ContinuousTransformer(nn.Module):
         cloud, where = self._embed(inputs, query_times, named)
         noisy = self.training or any(cost.random for cost in costs)
         setting = Setting(self.flow, cloud, memory, fresh_seed(generator) if noisy else 0, self.training, self.axis)
-        rates = [cost.bind(setting, place) for place, cost in enumerate(costs)]
-        field = setting.bind(rates, self.gradient.second_order)
+        field = setting.bind(costs, self.gradient.second_order)
         solver = self.solver if grid is None else dataclasses.replace(self._own_solver(), controller=Given(tuple(grid)))
         solution = solver.solve(field, field.initial(), (0.0, self.flow.depth), self.gradient, save_at, observers)
         output = self.readout(cloud.at(solution.x))
         if where is not None:
             output = output.take_along_dim(where.unsqueeze(-1), 1)
-        return Result(output, solution, setting) if full or costs or save_at else output
+        return Result(output, solution, setting, where) if full or costs or save_at else output
 
     def _embed(self, inputs: Any, query_times: Tensor | None, named: Any) -> tuple[Cloud, Tensor | None]:
         if len(inputs) == 1 and isinstance(inputs[0], Cloud) and not named and query_times is None:

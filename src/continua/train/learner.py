@@ -12,7 +12,7 @@ from continua.core.errors import ArgumentError, reject
 from continua.core.seeds import branched, generator_of
 from continua.model import ContinuousTransformer
 from continua.solve import Fixed, Solver
-from continua.train.objectives import AnyObjective
+from continua.train.objectives import Objective
 from continua.train.plan import Plan
 
 
@@ -43,7 +43,7 @@ class Learner:
     """A named model with the optimiser that moves it; learning rates are shares of those it was built with."""
 
     def __init__(
-        self, name: str, model: ContinuousTransformer, objective: AnyObjective, optimiser: torch.optim.Optimizer
+        self, name: str, model: ContinuousTransformer, objective: Objective, optimiser: torch.optim.Optimizer
     ) -> None:
         self.name, self.model, self.objective, self.optimiser = name, model, objective, optimiser
         self.highest = [float(group["lr"]) for group in optimiser.param_groups]
@@ -85,23 +85,23 @@ class Learner:
     def _terms(self, batch: Batch, number: int, plan: Plan, seed: int) -> Terms:
         """The objective; tokens that the weights made infinite are a training that is lost, and no bad input."""
         try:
-            return self.objective(self._stepped(plan, seed), batch, generator_of(seed))
+            return self.objective(self.model, batch, generator_of(seed), self._grid(plan, seed))
         except ArgumentError as error:
             if error.argument != "state":
                 raise
             raise TrainingError(self._lost(number, "a token's state", math.nan)) from error
 
-    def _stepped(self, plan: Plan, seed: int) -> ContinuousTransformer:
-        """The model on the grid of this update; networks of layers have one grid only."""
+    def _grid(self, plan: Plan, seed: int) -> list[float] | None:
+        """The grid of this update, its inner depths moved at random; networks of layers have one grid only."""
         solver = self.model.solver
         if plan.jitter == 0.0 or self.model.flow.parts[0].field.breaks or not isinstance(solver, Solver):  # pyright: ignore[reportAttributeAccessIssue]
-            return self.model
+            return None
         if not isinstance(solver.controller, Fixed):
-            return self.model
+            return None
         steps, depth = solver.controller.steps, self.model.flow.depth
         moves = plan.jitter * (torch.rand(steps - 1, generator=generator_of(branched(seed, 1))) - 0.5)
         inner = (torch.arange(1, steps) + moves) * (depth / steps)
-        return self.model.at(grid=(0.0, *inner.tolist(), depth))
+        return [0.0, *inner.tolist(), depth]
 
     def _lost(self, number: int, what: str, value: float) -> str:
         advice = "Lower the learning rate, clip more, or look at the data of this batch"
@@ -110,4 +110,4 @@ class Learner:
 
 def _tokens(batch: Batch) -> int:
     heard = batch.inputs[0].shape[0] * batch.inputs[0].shape[1]
-    return heard if batch.positions is None else heard + batch.positions.numel()
+    return heard if batch.query_times is None else heard + batch.query_times.numel()

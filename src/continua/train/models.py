@@ -6,60 +6,44 @@ from torch import nn
 
 from continua.core.errors import reject
 from continua.data import Form, Preset, Stepping
-from continua.fields import Expansion
 from continua.model import (
-    AbstractEmbedding,
-    AbstractReadout,
+    AbstractPositionCode,
     ContinuousTransformer,
-    Flow,
-    InterpolatedStem,
-    Layers,
+    Depth,
     LearnedPositions,
-    MeanReadout,
-    NormedEmbedding,
-    Part,
     SinusoidalPositions,
-    StemEmbedding,
-    TokenEmbedding,
-    TokenReadout,
-    VectorEmbedding,
-    encoder,
+    Stem,
+    TokenTime,
+    transformer,
 )
-from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Rotary
-from continua.solve import Direct, Euler, Fixed, LieTrotter, Midpoint, Solver
-from continua.spaces import CausalTrapezoid, Counting, DampedBasis, Legendre, Trapezoid
+from continua.operators import Rotary
+from continua.solve import AbstractStepper, Euler, LieTrotter, Midpoint
+from continua.spaces import Counting, DampedBasis, Legendre
 
-_METHODS: dict[Stepping, AbstractStepper] = {
+_STEPPERS: dict[Stepping, AbstractStepper] = {
     Stepping.EULER: Euler(),
     Stepping.MIDPOINT: Midpoint(),
-    Stepping.SPLITTING: LieTrotter(Euler()),
+    Stepping.SPLITTING: LieTrotter(),
 }
 _FASTEST = 2.5
-"""Angle by which the fastest rotary pair turns from one token to the next."""
-_TINY = 1e-8
-"""What the first norm adds to a variance; vectors of tokens are drawn with one of 4e-4."""
-_CHANNELS = 4
-"""Channels of a signal's feature before a stem."""
+"""Angle by which the fastest pair of a position code turns from one token to the next."""
 
 
 def continuous(form: Form, preset: Preset) -> ContinuousTransformer:
-    """Pre-normed attention and feed-forward, weights smooth in depth, rotary in real token time.
+    """The builder's model in the sizes of a preset: weights smooth in depth, rotary in real token time.
 
-    Signals pass a continuous local stem, if the preset has one, and are weighed by their times. Tokens start at unit
-    variance: the slope of a norm is one over the token's own deviation, so that small ones would make the flow stiff.
     Depth is solved in a few equal steps and differentiated by autograd (`Direct`), as evaluations are what training
     costs.
     """
     check_sizes(preset)
-    width, heads = preset.width, preset.heads
-    rotary = Rotary(_FASTEST / form.spacing, min(3.0 / form.span, _FASTEST / form.spacing))
-    attention = PreNorm(LayerNorm(), Attention(heads, width // heads, causal=form.causal, rotary=rotary))
-    feedforward = PreNorm(LayerNorm(), FeedForward(preset.hidden))
-    basis = DampedBasis(Legendre(preset.modes), preset.mode_ratio)
-    parts = [Part(f, Expansion(f.spec(width), basis, preset.depth)) for f in (attention, feedforward)]
-    solver = Solver(_METHODS[preset.stepping], Fixed(preset.steps))
-    embedding = NormedEmbedding(_embedding(form, preset), LayerNorm(_TINY, affine=False))
-    return ContinuousTransformer(embedding, Flow(parts, preset.depth), _readout(form, width), solver, Direct())
+    weights = DampedBasis(Legendre(preset.modes), preset.mode_ratio)
+    depth = Depth(preset.depth, weights, preset.steps, stepper=_STEPPERS[preset.stepping])
+    stem = Stem(preset.stem_radius, preset.stem_modes, preset.stem_gaps) if preset.stem_radius > 0.0 else None
+    rotary = None  # the builder's own for signals
+    if form.vocabulary is not None:
+        rotary = Rotary(_FASTEST / form.spacing, min(3.0 / form.span, _FASTEST / form.spacing))
+    time = TokenTime(0.0, form.span, form.spacing, positions=rotary, stem=stem, queries=form.asks)
+    return _build(form, preset, preset.hidden, time, depth)
 
 
 def standard(form: Form, preset: Preset, parameters: int) -> ContinuousTransformer:
@@ -71,18 +55,28 @@ def standard(form: Form, preset: Preset, parameters: int) -> ContinuousTransform
     check_sizes(preset)
     stages = 2 if preset.stepping is Stepping.MIDPOINT else 1
 
-    def built(layers: int, hidden: int) -> ContinuousTransformer:
-        sizes = Layers(layers, preset.width, preset.heads, hidden)
-        body = encoder(sizes, _plain_embedding(form, preset), _readout(form, preset.width), norm_first=True,
-                       causal=form.causal)  # fmt: skip
-        return body
+    def build(layers: int, hidden: int) -> ContinuousTransformer:
+        time = TokenTime(0.0, form.span, form.spacing, Counting(), _position_code(form, preset), None, form.asks)
+        return _build(form, preset, hidden, time, Depth(float(layers), layers))
 
     for layers in range(stages * preset.steps, 0, -1):
-        hidden = _fitted(lambda hidden, layers=layers: built(layers, hidden), parameters)
+        hidden = _fit_hidden(lambda hidden, layers=layers: build(layers, hidden), parameters)
         if hidden >= preset.width // 2 or (layers == 1 and hidden >= 1):
-            return built(layers, hidden)
+            return build(layers, hidden)
     cure = "Compare a model with more parameters, or train without --compare."
     reject("parameters", parameters, "a single standard layer of this width has more", cure)
+
+
+def _build(form: Form, preset: Preset, hidden: int, time: TokenTime, depth: Depth) -> ContinuousTransformer:
+    sizes = {"vocabulary": form.vocabulary, "features": form.features, "causal": form.causal, "hidden": hidden}
+    plain = {"axis": 1, "heads": preset.heads, "per_token": form.per_token}
+    return transformer(preset.width, form.outputs, **sizes, **plain, time=time, depth=depth)
+
+
+def _position_code(form: Form, preset: Preset) -> AbstractPositionCode:
+    if form.vocabulary is not None:
+        return LearnedPositions(round(form.span / form.spacing) + 1, preset.width)
+    return SinusoidalPositions(preset.width, fastest=_FASTEST * form.span / form.spacing, slowest=0.5)
 
 
 def parameters_of(model: nn.Module) -> int:
@@ -90,38 +84,10 @@ def parameters_of(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
-def _fitted(built: Callable[[int], nn.Module], parameters: int) -> int:
+def _fit_hidden(build: Callable[[int], nn.Module], parameters: int) -> int:
     """The hidden size at which the number of parameters, which is affine in it, comes nearest."""
-    one, two = parameters_of(built(1)), parameters_of(built(2))
+    one, two = parameters_of(build(1)), parameters_of(build(2))
     return round(1 + (parameters - one) / (two - one))
-
-
-def _embedding(form: Form, preset: Preset) -> AbstractEmbedding:
-    if form.vocabulary is not None:
-        return TokenEmbedding(form.vocabulary, preset.width, asks=form.asks)
-    assert form.features is not None
-    rule = CausalTrapezoid() if form.causal else Trapezoid()
-    if preset.stem_radius == 0.0:
-        return VectorEmbedding(form.features, preset.width, rule=rule, asks=form.asks)
-    channels = min(_CHANNELS * form.features, preset.width)
-    radius = preset.stem_radius * form.spacing
-    stem = InterpolatedStem(
-        channels, radius, preset.stem_modes, form.causal, outputs=preset.width, gaps=preset.stem_gaps
-    )
-    return StemEmbedding(VectorEmbedding(form.features, channels, rule=rule, asks=form.asks), stem)
-
-
-def _plain_embedding(form: Form, preset: Preset) -> AbstractEmbedding:
-    if form.vocabulary is not None:
-        length = round(form.span / form.spacing) + 1
-        return TokenEmbedding(form.vocabulary, preset.width, LearnedPositions(length, preset.width), asks=form.asks)
-    assert form.features is not None
-    code = SinusoidalPositions(preset.width, fastest=_FASTEST / form.spacing, slowest=0.5 / form.span)
-    return VectorEmbedding(form.features, preset.width, code, Counting(), asks=form.asks)
-
-
-def _readout(form: Form, width: int) -> AbstractReadout:
-    return TokenReadout(width, form.outputs) if form.per_token else MeanReadout(width, form.outputs)
 
 
 def check_sizes(preset: Preset) -> None:

@@ -1,10 +1,4 @@
-"""The objective of a task: its question as a loss, read at the tokens or at asked times."""
-
-import dataclasses
-from typing import Any, Protocol, final, runtime_checkable
-
-import torch
-from torch import nn
+"""The objective of a task: its question as a loss, and the running costs that training needs."""
 
 from continua.control import (
     L2,
@@ -19,11 +13,8 @@ from continua.control import (
     NextToken,
     Objective,
     RelativeL2,
-    Terms,
     trains_heads,
 )
-from continua.core.batch import Batch
-from continua.core.errors import expect
 from continua.data import Form, Question
 from continua.model import ContinuousTransformer
 
@@ -35,31 +26,6 @@ _LOSSES: dict[Question, AbstractLoss] = {
 }
 
 
-@runtime_checkable
-class AnyObjective(Protocol):
-    """Whatever gives the terms of J for a model and a batch."""
-
-    def __call__(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> Terms: ...
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class AskingObjective:
-    """As `Objective`, where the targets stand at times of their own: `batch.positions` are asked, as by `model.ask`."""
-
-    objective: Objective
-
-    def __call__(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> Terms:
-        expect("model", model, ContinuousTransformer, "Pass a ContinuousTransformer.")
-        assert isinstance(model, ContinuousTransformer) and batch.positions is not None
-        cloud, where = model.embedding.ask(batch.positions, *batch.inputs)
-        objective = self.objective
-        setting = objective.setting(model, cloud, objective.seed(model, generator))
-        solution = objective.solved(model, setting)
-        output = model.readout(cloud.at(solution.x)).take_along_dim(where.unsqueeze(-1), 1)
-        return objective.terms(output, batch, solution)
-
-
 HEADS = 1e-3
 """The weight of `HeadNegentropy` wherever a density of heads is trained."""
 STIFF = 1e-2
@@ -68,7 +34,7 @@ STIFF = 1e-2
 
 def objective_of(
     form: Form, model: ContinuousTransformer | None = None, energy: float = 0.0, stiff: bool = False
-) -> AnyObjective:
+) -> Objective:
     """The objective that a task's question asks for: its loss, and the running costs that training `model` needs.
 
     `energy` is the price of the tokens' mean kinetic energy. A trained density of heads pays its negentropy with the
@@ -82,10 +48,4 @@ def objective_of(
         priced.append((HeadNegentropy(), HEADS))
     if stiff:
         priced.append((AtRandomDepth(JacobianSpectral()), STIFF))
-    objective = Objective(_LOSSES[form.question], tuple(c for c, _ in priced), tuple(w for _, w in priced))
-    return AskingObjective(objective) if form.asks else objective
-
-
-def answers(model: Any, form: Form, batch: Batch) -> torch.Tensor:
-    """The model's output on a batch: at its tokens, or at the asked times."""
-    return model.ask(batch.positions, *batch.inputs) if form.asks else model(*batch.inputs)
+    return Objective(_LOSSES[form.question], tuple(c for c, _ in priced), tuple(w for _, w in priced))

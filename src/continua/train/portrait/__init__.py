@@ -5,12 +5,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from continua.control import Objective, source_and_target
+from continua.control import Objective
 from continua.core.batch import Batch
 from continua.core.errors import expect
 from continua.model import ContinuousTransformer, EncoderDecoder
 from continua.runs import Run, Section, keep_section
-from continua.train.objectives import AnyObjective, AskingObjective
 from continua.train.portrait.costates import costate_section
 from continua.train.portrait.depth import depth_section
 from continua.train.portrait.heads import heads_section
@@ -23,15 +22,14 @@ from continua.train.portrait.tokens import attention_section, trajectory_section
 def portrait(
     model: ContinuousTransformer | EncoderDecoder,
     batch: Batch,
-    objective: AnyObjective | None = None,
+    objective: Objective | None = None,
     resolution: Mapping[str, Any] | None = None,
     source: str = "",
 ) -> list[Section]:
     """Depth, tokens, attention, heads, costates and resolution of a model on a batch, as far as it has them.
 
-    The model is looked at in evaluation mode and left in its own. Costates need the objective, an `Objective` or an
-    `AskingObjective`; `resolution` is the plain data of a resolution report. `source` names the model where several are
-    shown in one report.
+    The model is looked at in evaluation mode and left in its own. Costates need the objective; `resolution` is the
+    plain data of a resolution report. `source` names the model where several are shown in one report.
 
     Of an encoder-decoder both are portrayed, each under its own name. Costates are those of the decoder, whose end the
     loss reads; the encoder is reached by the loss through every depth of the decoder, and has none here.
@@ -39,7 +37,7 @@ def portrait(
     cure = "Pass a ContinuousTransformer or an EncoderDecoder."
     expect("model", model, (ContinuousTransformer, EncoderDecoder), cure)
     if isinstance(model, EncoderDecoder):
-        inputs, asked = source_and_target(batch)
+        inputs, asked = batch.inputs
         reader = Sitter.of(model.encoder, inputs)
         writer = Sitter.of(model.decoder, asked, reader.answers())
         names = [f"{source}, {word}" if source else word for word in ("encoder", "decoder")]
@@ -52,12 +50,10 @@ def portrait(
 def _seen(
     sitter: Sitter,
     batch: Batch | None,
-    objective: AnyObjective | None,
+    objective: Objective | None,
     resolution: Mapping[str, Any] | None,
     source: str,
 ) -> list[Section]:
-    asks = isinstance(objective, AskingObjective)
-    plain = objective.objective if isinstance(objective, AskingObjective) else objective
     count = len(sitter.cloud.points)
     one, all_of = "first sequence of the batch, evaluation mode", f"{count} sequences, evaluation mode"
     found = [
@@ -65,9 +61,7 @@ def _seen(
         trajectory_section(sitter.first(), one),
         attention_section(sitter.first(), one),
         heads_section(sitter.model),
-        costate_section(sitter, batch, plain, all_of, asks)
-        if batch is not None and isinstance(plain, Objective)
-        else None,
+        None if batch is None or objective is None else costate_section(sitter, batch, objective, all_of),
         None if resolution is None else resolution_section(resolution, all_of),
     ]
     return [dataclasses.replace(section, source=source) for section in found if section is not None]
@@ -81,7 +75,7 @@ def keep_portrait(run: Run, name: str, sections: list[Section]) -> None:
 
 
 __all__ = [
-    "AnyObjective", "AskingObjective", "Batch", "ContinuousTransformer", "EncoderDecoder", "Objective", "Run",
-    "Section", "Sitter", "attention_section", "costate_section", "depth_section", "expect", "heads_section",
-    "keep_section", "prediction_section", "resolution_section", "source_and_target", "trajectory_section",
+    "Batch", "ContinuousTransformer", "EncoderDecoder", "Objective", "Run", "Section", "Sitter",
+    "attention_section", "costate_section", "depth_section", "expect", "heads_section", "keep_section",
+    "prediction_section", "resolution_section", "trajectory_section",
 ]  # fmt: skip

@@ -1,29 +1,20 @@
 """Training as optimal control, seen along depth: the Hamiltonian, the costates, and what the parameters would gain."""
 
-import dataclasses
-
 import numpy as np
-import torch
 
 from continua.control import Objective, PontryaginReport, pontryagin
 from continua.core.batch import Batch
-from continua.model import CloudEmbedding, ContinuousTransformer
 from continua.runs import Lines, Note, Scale, Section, Series, Table, Verdict
 from continua.solve import Solver, manifold_of
 from continua.train.portrait.sitter import Sitter
 
 
-def costate_section(
-    sitter: Sitter, batch: Batch, objective: Objective, measured: str, asks: bool = False
-) -> Section | None:
-    """H(z), |a(z)| and |dH/dtheta(z)|, and the conditions of optimality as numbers; nothing for projected flows.
-
-    With `asks` the targets stand at `batch.positions`, and the queries there have costates as all tokens do.
-    """
+def costate_section(sitter: Sitter, batch: Batch, objective: Objective, measured: str) -> Section | None:
+    """H(z), |a(z)| and |dH/dtheta(z)|, and the conditions of optimality as numbers; nothing for projected flows."""
     model = sitter.model
     if isinstance(model.solver, Solver) and manifold_of(model.solver.stepper) is not None:
         return None
-    report = pontryagin(*(_asked(model, batch) if asks else (model, batch)), objective, memory=sitter.memory)
+    report = pontryagin(model, batch, objective, memory=sitter.memory)
     gap = report.terminal_mismatch
     mismatch = f"The costate at the end is the derivative of the loss{f', up to {gap:.1e}' if gap else ' exactly'}."
     prose = (
@@ -36,21 +27,6 @@ def costate_section(
     notes = tuple(Note(z, "jump") for z in report.breaks) if len(report.breaks) <= 3 else ()
     figures = (_hamiltonian(report, notes, measured), _sizes(report, notes, measured), _table(report, measured))
     return Section("Optimal control", prose, formula, figures, Verdict(mismatch, gap < 1e-3))
-
-
-def _asked(model: ContinuousTransformer, batch: Batch) -> tuple[ContinuousTransformer, Batch]:
-    """The same problem without questions: the cloud with its queries, and targets that count at these alone."""
-    assert batch.positions is not None and batch.targets is not None
-    with torch.no_grad():
-        cloud, where = model.embedding.ask(batch.positions, *batch.inputs)
-    counts = torch.zeros(cloud.points.shape[:2], dtype=torch.bool).scatter(1, where, True)
-    place = where.unsqueeze(-1).expand_as(batch.targets)
-    targets = batch.targets.new_zeros(*counts.shape, batch.targets.shape[-1]).scatter(1, place, batch.targets)
-    rest = (model.flow, model.readout, model.solver, model.gradient)
-    reader = ContinuousTransformer(CloudEmbedding(model.embedding.width), *rest)
-    reader.training = model.training
-    told = {"mask": counts, "weights": counts.to(batch.targets.dtype), "positions": None}
-    return reader, dataclasses.replace(batch, inputs=(cloud,), targets=targets, **told)
 
 
 def _hamiltonian(report: PontryaginReport, notes: tuple[Note, ...], measured: str) -> Lines:

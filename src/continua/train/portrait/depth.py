@@ -11,13 +11,13 @@ from continua.train.portrait.sitter import Sitter
 def depth_section(sitter: Sitter, measured: str) -> Section:
     """Steps of the model's own solver beside those that an adaptive one would take, and the numbers of both."""
     tight = sitter.model.at(solver=Solver(DormandPrince(), Adaptive(1e-5, 1e-5)))
-    own = sitter.solved()
+    own = sitter.solve()
     breaks = sitter.model.flow.bind(sitter.cloud, memory=sitter.memory, random=False).breaks
     solves = {"as trained": own.stats}
     try:
-        adaptive = dataclasses.replace(sitter, model=tight).solved()
+        adaptive = dataclasses.replace(sitter, model=tight).solve()
         solves["adaptive, 1e-5"] = adaptive.stats
-        gap = float((own.points - adaptive.points).norm() / adaptive.points.norm().clamp_min(1e-30))
+        gap = float((own.x - adaptive.x).norm() / adaptive.x.norm().clamp_min(1e-30))
         told = f"The two ends X(Z) differ by {gap:.2g} of their norm: how much the model leans on its own grid. "
     except SolveError as wild:  # no reason to lose all other figures
         told = f"An adaptive solve at 1e-5 was not possible: {wild.reason}. "

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from continua.control import call_model
 from continua.core.batch import Batch
 from continua.core.shapes import Float, Tensor
 from continua.data import AbstractTask, Question, Split, Wording
 from continua.model import ContinuousTransformer
 from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series, Table
-from continua.train.objectives import answers
 
 _CURVES = 6
 """Figures of curves in all: so many sequences of one number each, or as many numbers of fewer sequences."""
@@ -56,7 +56,7 @@ def _counted(task: AbstractTask, model: ContinuousTransformer, size: int) -> np.
     counts = torch.zeros(outputs * outputs, dtype=torch.long)
     for batch in task.batches(Split.TEST, size):
         assert batch.targets is not None
-        answer = answers(model, task.form, batch).argmax(-1)
+        answer = call_model(model, batch).output.argmax(-1)
         counts += torch.bincount(batch.targets * outputs + answer, minlength=outputs * outputs)
     return counts.view(outputs, outputs).numpy()
 
@@ -87,7 +87,7 @@ def _curves(task: AbstractTask, models: Models) -> list[AbstractFigure]:
     sequences = min(max(1, _CURVES // outputs), task.count(Split.TEST))
     batch = task.batch(Split.TEST, torch.arange(sequences))
     asked = _dense(batch) if task.form.asks else batch
-    told = {name: answers(model, task.form, asked) for name, model in models.items()}
+    told = {name: call_model(model, asked).output for name, model in models.items()}
     return [
         _curve(task, batch, asked, told, sequence, output) for sequence in range(sequences) for output in range(outputs)
     ]
@@ -95,10 +95,10 @@ def _curves(task: AbstractTask, models: Models) -> list[AbstractFigure]:
 
 def _dense(batch: Batch) -> Batch:
     """The same observations, asked at even times from the first to the last that the batch asks for or observes."""
-    assert batch.positions is not None
-    first = min(float(batch.positions.min()), float(batch.inputs[1].min()))
-    times = torch.linspace(first, float(batch.positions.max()), _TIMES).expand(len(batch.positions), -1)
-    return Batch(batch.inputs, None, positions=times)
+    assert batch.query_times is not None
+    first = min(float(batch.query_times.min()), float(batch.inputs[1].min()))
+    times = torch.linspace(first, float(batch.query_times.max()), _TIMES).expand(len(batch.query_times), -1)
+    return Batch(batch.inputs, None, query_times=times)
 
 
 def _curve(
@@ -130,7 +130,7 @@ def _curve(
 
 def _places(task: AbstractTask, batch: Batch) -> np.ndarray:
     """Where the answers of a batch stand, in the reader's units: the asked times, or those of the tokens."""
-    times = batch.positions if task.form.asks else batch.inputs[1]
+    times = batch.query_times if task.form.asks else batch.inputs[1]
     assert times is not None
     return task.wording.duration * times.double().numpy()
 
@@ -172,7 +172,7 @@ def _fields(task: AbstractTask, models: Models) -> Heat:
     truth, gap = gridded(batch.targets), np.full((count, len(ys), 1), np.nan)
     panels = [
         np.concatenate([truth, gap, answer, gap, np.abs(answer - truth)], axis=2)
-        for answer in (gridded(answers(model, task.form, batch)) for model in models.values())
+        for answer in (gridded(call_model(model, batch).output) for model in models.values())
     ]
     name = task.wording.names[0] if task.wording.names else "value"
     return Heat(

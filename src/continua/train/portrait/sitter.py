@@ -25,7 +25,7 @@ class Sitter:
         seen = model.at()
         seen.training = False
         with torch.no_grad():
-            return cls(seen, seen.embedding(*inputs), memory)
+            return cls(seen, seen(*inputs, memory=memory, full=True).cloud, memory)
 
     def first(self) -> "Sitter":
         """With the first sequence of the batch alone."""
@@ -33,11 +33,11 @@ class Sitter:
         return dataclasses.replace(self, cloud=self.cloud.first(1), memory=memory)
 
     @torch.no_grad()
-    def solved(self, at: tuple[float, ...] = ()) -> Solution:
+    def solve(self, save_at: tuple[float, ...] = ()) -> Solution:
         """Its solve, without a graph."""
-        return self.model.solve(self.cloud, save_at=at, memory=self.memory)
+        return self.model(self.cloud, save_at=save_at, memory=self.memory, full=True).solution
 
     def answers(self) -> Cloud:
         """Its tokens at the end, read out: the memory of a decoder."""
         with torch.no_grad():
-            return self.cloud.at(self.model.readout(self.cloud.at(self.solved().points)))
+            return self.cloud.at(self.model(self.cloud, memory=self.memory))

@@ -18,10 +18,10 @@ _MOST = 64
 def trajectory_section(sitter: Sitter, measured: str, frames: int = 33) -> Section:
     """X(z) of one sequence, in the plane of its two principal directions over all depths."""
     cloud, depths = sitter.cloud, _depths(sitter.model, frames)
-    trajectory = sitter.solved(save_at=depths).trajectory
-    assert trajectory is not None
+    states = sitter.solve(save_at=depths).xs
+    assert states is not None
     kept = _kept(cloud)
-    tokens = trajectory.points[:, 0, kept].double().cpu().numpy()
+    tokens = states[:, 0, kept].double().cpu().numpy()
     plane, shares = _principal(tokens)
     figure = Paths(
         title="Tokens along depth",
@@ -46,12 +46,12 @@ def attention_section(sitter: Sitter, measured: str, frames: int = 13) -> Sectio
     """
     model, cloud, memory = sitter.model, sitter.cloud, sitter.memory
     depths = _depths(model, frames)
-    trajectory = sitter.solved(save_at=depths).trajectory
-    assert trajectory is not None
+    states = sitter.solve(save_at=depths).xs
+    assert states is not None
     parts = [part for part in model.flow.parts if isinstance(part, Part)]
     stacks: list[list[np.ndarray]] = []
     answering: list[Cloud] = []
-    for z, points in zip(depths, trajectory.points, strict=True):
+    for z, points in zip(depths, states, strict=True):
         now = cloud.at(points)
         inside = min(z, model.flow.depth * (1.0 - 1e-9))  # a jump at the very end belongs to nobody
         found = [a for part in parts for a in attention_kernels(part.operator, part.field(inside), now, memory)]
