@@ -14,7 +14,7 @@ from continua.core.errors import reject
 from continua.core.seeds import branched, fresh_seed, generator_of
 from continua.core.shapes import Float, Tensor
 from continua.model import Part
-from continua.operators import AbstractTokenIntegral, Exact, Subset, drawn_level, with_integral
+from continua.operators import AbstractTokenIntegral, Exact, Subset, draw_level, with_integral
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -55,7 +55,7 @@ class DebiasedObjective:
             cure = "Call model.train(); to evaluate, call the objective itself with an exact token integral."
             reject("model", "in evaluation mode", "nothing is drawn at random there, so no mean is unbiased", cure)
         seed = fresh_seed(generator)
-        level, probability = drawn_level(self.levels, branched(seed, 0))
+        level, probability = draw_level(self.levels, branched(seed, 0))
         size = self.m * 2**level
 
         def value(integral: AbstractTokenIntegral) -> Tensor:

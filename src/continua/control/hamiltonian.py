@@ -18,10 +18,11 @@ from continua.control.objective import Objective, Terms, call_model
 from continua.core.batch import Batch
 from continua.core.checks import is_a
 from continua.core.errors import reject
+from continua.core.seeds import fresh_seed, generator_of
 from continua.core.shapes import Float, Points, Tensor
 from continua.fields import AbstractField, parameter_spaces
 from continua.model import ContinuousTransformer, Flow, Result, Setting
-from continua.operators import leaves, rebuilt
+from continua.operators import leaves, rebuild
 from continua.solve import Observer, State
 from continua.spaces import AbstractParameterSpace, Axis, Cloud, SimplexSpace
 
@@ -98,13 +99,13 @@ class Extremal:
                 zeros = tuple(x.new_zeros(x.shape[0]) for _ in objective.costs)
                 slope = vector_field(z, State(x, zeros), inside)
                 # The cotangent is that of the mean over the batch; each sequence's own is batch times as large.
-                H = x.shape[0] * (cotangent * slope.points).sum((-1, -2))
+                H = x.shape[0] * (cotangent * slope.x).sum((-1, -2))
                 for weight, rate in zip(objective.weights, slope.costs, strict=True):
                     H = H + weight * rate
                 by_x, *found = _derivatives(H.mean(), [x, *thetas.values()])
             gradients = dict(zip(thetas, found, strict=True))
             by_theta = _tangent_parts(_homes(flow), thetas, gradients)
-            return HamiltonianValue(H.detach(), slope.points.detach(), by_x, by_theta)
+            return HamiltonianValue(H.detach(), slope.x.detach(), by_x, by_theta)
 
         return evaluate
 
@@ -229,7 +230,7 @@ def free_parameters(flow: Flow) -> Iterator[dict[str, Tensor]]:
         def hook(module: AbstractField, inputs: Any, theta: Any) -> Any:
             for leaf, value in leaves(theta):
                 thetas.setdefault(f"{name}.{leaf}", value.detach().requires_grad_(True))
-            return rebuilt(theta, {leaf: thetas[f"{name}.{leaf}"] for leaf, _ in leaves(theta)})
+            return rebuild(theta, {leaf: thetas[f"{name}.{leaf}"] for leaf, _ in leaves(theta)})
 
         return hook
 

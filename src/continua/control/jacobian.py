@@ -99,7 +99,7 @@ def _bind(setting: Setting, axis: Axis | None, norm: Callable[[_Jacobian], Float
     check_axis(axis, setting.cloud.points)
     # The solve's own flow runs fused attention, which has no second derivative. This is the same flow with the same
     # randomness, bound on the path that forms its kernel.
-    flow = setting.bind(twice=True)
+    flow = setting.bind(second_order=True)
 
     def rate(z: Depth, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
         building = torch.is_grad_enabled()  # a Jacobian needs a graph of its own even where nobody differentiates it
@@ -108,7 +108,7 @@ def _bind(setting: Setting, axis: Axis | None, norm: Callable[[_Jacobian], Float
             w = state_weights(flow.context.cloud.measure, axis, x)
             heavy = w > 0
             root = torch.where(heavy, w, 1.0).sqrt()
-            f = flow(z, State(x)).points
+            f = flow(z, State(x)).x
             cost = norm(_Jacobian(x, f, torch.where(heavy, root, 0.0), torch.where(heavy, 1.0 / root, 0.0)))
         return cost if building else cost.detach()
 

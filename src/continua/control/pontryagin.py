@@ -93,7 +93,6 @@ def pontryagin(
 
     `memory` is the cloud that cross-attention reads, as for `extremal`.
     """
-    check_problem(model, batch, objective)
     if isinstance(model.solver, Solver) and manifold_of(model.solver.stepper) is not None:
         cure = "Report on the model without projection: model.at(solver=Solver(DormandPrince()))."
         reject("model.solver", model.solver.stepper, "a projected flow has its costates in tangent spaces", cure)

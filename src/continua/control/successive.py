@@ -91,7 +91,9 @@ class SuccessiveApproximations:
             if values[name].requires_grad and not isinstance(space, AbstractFlatSpace):
                 cure = "Train with a Recipe, whose optimisers keep the space, or freeze it with requires_grad_(False)."
                 reject(f"model.flow.{name}", space, f"it lives where {space.law}, which L-BFGS would leave", cure)
-        return _Run(self, problem, solver.stepper).outcome()
+        run = _Run(self, problem, solver.stepper)
+        converged, reason = run.train()
+        return Approximations(tuple(run.values), tuple(run.gradients), run.rho, converged, reason)
 
 
 @final
@@ -185,7 +187,7 @@ class _Run:
         x = path.points[k].clone().requires_grad_(self.rho > 0.0)
         costs = tuple(x.new_zeros(x.shape[0]) for _ in self.objective.costs)
         after = self.stepper.step(field, z, dz, State(x, costs)).state
-        moved = after.points - path.points[k + 1]
+        moved = after.x - path.points[k + 1]
         H = (path.cotangents[k + 1] * moved).sum()
         for weight, cost in zip(self.objective.weights, after.costs, strict=True):
             H = H + weight * cost.mean()

@@ -40,6 +40,7 @@ from continua.spaces import (
     AbstractSampleRule,
     Axis,
     BackwardRectangle,
+    BSpline,
     CausalTrapezoid,
     Cosine,
     Counting,
@@ -144,7 +145,8 @@ class EmbeddingAxis:
 class HeadMeasure:
     """Heads as a measure: parameters theta(h, z) in `modes` Legendre modes of h, read at `nodes` nodes of a rule.
 
-    Their density is trained, a polynomial of `degree` in h. `key` is the size of a query (default: width / nodes).
+    Their density is trained, a polynomial of `degree` in h. `key` is the size of a query per node of
+    the embedding axis (default: half of the channels).
     """
 
     nodes: int = 4
@@ -217,7 +219,8 @@ class Depth:
         is_a(AbstractBasis, "Pass a basis such as Cosine(4), a Generator(), or a number of layers.", weights=weights)
         if heads is None:
             return Expansion(spec, weights, depth)
-        return ContinuousHeads(spec, depth, Legendre(heads.modes), weights, heads.degree, heads.rule)
+        over_z = weights if isinstance(weights, BSpline) else BSpline(4)
+        return ContinuousHeads(spec, depth, Legendre(heads.modes), over_z, heads.degree, heads.rule)
 
 
 def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; the continua are objects
@@ -314,7 +317,7 @@ def _operators(
         divides(channels, "the width per node of the axis", heads=heads)
         count, key = heads, channels // heads
     else:
-        count, key = measure.nodes, measure.key or max(2, channels // measure.nodes)
+        count, key = measure.nodes, measure.key or max(2, 2 * (channels // 4))
     if rotary is not None and key % 2:
         cure = f"Pass heads that divide {channels // 2}, or HeadMeasure(key=...) with an even key."
         reject("heads", count, f"each has a query of {key}, and rotary positions turn pairs", cure)
@@ -350,7 +353,7 @@ def _embedding(
     else:
         assert features is not None
         # own masses of the causal trapezoid would tell a query of the next sample's time
-        causal_rule = BackwardRectangle() if time.queries else CausalTrapezoid()
+        causal_rule = BackwardRectangle(-time.step) if time.queries else CausalTrapezoid()
         rule = rule or (causal_rule if causal else Trapezoid())
         # evenly spread samples would tell a causal model how many are still to come
         spacing = time.step * (time.end - time.start) if causal else time.spacing

@@ -3,7 +3,7 @@
 import bisect
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, final
+from typing import Any, ClassVar, Protocol, final, runtime_checkable
 
 import torch
 from torch import nn
@@ -225,15 +225,15 @@ class FlowVectorField(AbstractVectorField):
         self._calls += 1
         if self._piece is None or self._piece != ():  # () means: one binding serves all depths
             self._bind(z if inside is None else inside)
-        cloud = Cloud.on(state.points, self.context.cloud.measure)
+        cloud = Cloud.on(state.x, self.context.cloud.measure)
         # compiled code has no second derivatives
         velocity = self.flow(z, inside, self._terms, cloud, self.context.second_order)
         if not self._rates:
             return State(velocity)
-        return State(velocity, self.rates(within(z, inside), state.points, velocity))
+        return State(velocity, self.rates(within(z, inside), state.x, velocity))
 
-    def rates(self, z: Depth, points: Points, velocity: Points) -> tuple[Tensor, ...]:
-        return tuple(rate(z, points, velocity) for rate in self._rates)
+    def rates(self, z: Depth, x: Points, velocity: Points) -> tuple[Tensor, ...]:
+        return tuple(rate(z, x, velocity) for rate in self._rates)
 
     def _part(self, index: int) -> Part:
         part = self.flow.parts[index]
@@ -289,13 +289,12 @@ class Setting:
         return torch.randint(0, 2, x.shape, generator=generator, device=x.device).to(x.dtype) * 2.0 - 1.0
 
 
+@runtime_checkable
 class Cost(Protocol):
     """What a model integrates along depth: `continua.control` has the running costs of the control problem."""
 
-    @property
-    def random(self) -> bool:
-        """Whether it draws random numbers, once per solve."""
-        ...
+    random: ClassVar[bool]
+    """Whether it draws random numbers, once per solve."""
 
     def bind(self, setting: Setting, place: int) -> Rate:
         """Its rate in one solve; `place` tells costs of one solve apart."""

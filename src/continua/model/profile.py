@@ -6,6 +6,7 @@ from typing import final
 import torch
 from torch import nn
 
+from continua.core.checks import finite
 from continua.core.shapes import Depth
 from continua.fields import Expansion, check_depth
 from continua.operators import Filled, Spec

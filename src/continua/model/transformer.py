@@ -29,7 +29,7 @@ from continua.solve import (
     Solution,
     Solver,
 )
-from continua.spaces import AbstractParameterSpace, Cloud
+from continua.spaces import AbstractParameterSpace, Axis, Cloud
 
 
 class Result(NamedTuple):
@@ -145,8 +145,8 @@ class ContinuousTransformer(nn.Module):
         return self.embedding(*inputs, query_times=query_times, **named)
 
     @property
-    def axis(self) -> Any:
-        """The axis along which states are functions (`Axis`); `None` where they are plain vectors."""
+    def axis(self) -> Axis | None:
+        """The axis along which states are functions; `None` where they are plain vectors."""
         return axis_of(self.embedding)
 
     def at(
@@ -211,13 +211,22 @@ class ContinuousTransformer(nn.Module):
         state = "vectors" if axis is None else f"functions at {axis.nodes} nodes x {axis.channels} channels"
         lines = [
             f"embedding: {type(self.embedding).__name__}, width {self.embedding.width} ({state})",
-            *(f"part: {part.operator} by {type(part.field).__name__}" for part in self.flow.parts),  # pyright: ignore[reportAttributeAccessIssue]
-            f"depth: {self.flow.depth:g}, {self.solver}, gradient {self.gradient}",
+            *(f"part: {_describe(part.operator)} by {type(part.field).__name__}" for part in self.flow.parts),  # pyright: ignore[reportAttributeAccessIssue]
+            f"depth: {self.flow.depth:g}, {_describe(self.solver)}, gradient {_describe(self.gradient)}",
             f"readout: {type(self.readout).__name__}, {self.readout.outputs} outputs per "
             + ("token" if self.readout.per_token else "sequence"),
             f"parameters: {count:,}",
         ]
         return "ContinuousTransformer(\n" + "".join(f"  {line}\n" for line in lines) + ")"
+
+
+def _describe(thing: Any) -> str:
+    """A dataclass with what differs from its defaults; the axis is told once, with the embedding."""
+    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
+        return str(thing)
+    values = [(f, getattr(thing, f.name)) for f in dataclasses.fields(thing) if f.repr]
+    told = [f"{f.name}={_describe(v)}" for f, v in values if v != f.default and not isinstance(v, Axis)]
+    return f"{type(thing).__name__}({', '.join(told)})"
 
 
 def _with_tolerance(controller: AbstractController, rtol: float) -> AbstractController:
