@@ -12,7 +12,7 @@ from continua.core.errors import SolveError
 from continua.core.shapes import Tensor
 from continua.data import AbstractTask, Question, Split
 from continua.model import ContinuousTransformer, citation
-from continua.runs import Run, keep_section
+from continua.runs import Run
 from continua.train import Learner, anytime, keep_portrait, portrait, prediction_section, resolutions, solver_gap
 
 Results = dict[str, dict[str, Any]]
@@ -46,7 +46,7 @@ def portrayed(run: Run, task: AbstractTask, learners: Sequence[Learner], sequenc
     """What the models answer, what a reader wants to see of each on a few sequences of the test, and their papers."""
     told = prediction_section(task, {learner.name: learner.model for learner in learners})
     if told is not None:
-        keep_section(run, "answers", told)
+        run.keep_section("answers", told)
     batch = task.batch(Split.TEST, torch.arange(min(sequences, task.count(Split.TEST))))
     for learner in learners:
         resolution = None
