@@ -1,18 +1,22 @@
 """An unbiased objective from solves over subsets of the tokens."""
 
+import copy
 import dataclasses
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import nn
 
 from continua.control.objective import Terms
-from continua.control.twins import with_token_integral
+from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.seeds import branched, fresh_seed, generator_of
 from continua.core.shapes import Float, Tensor
-from continua.operators import AbstractTokenIntegral, Exact, Subset, draw_level
+from continua.model import Part
+from continua.operators import AbstractTokenIntegral, Exact, Subset, draw_level, with_integral
+
+Model = TypeVar("Model", bound=nn.Module)
 
 Criterion = Callable[[Any, Any, torch.Generator], Tensor | Terms]
 """(model, batch, generator) -> J: an `Objective`, or a function that gives a scalar.
@@ -43,9 +47,7 @@ class DebiasedObjective:
     levels: int = 3
 
     def __post_init__(self) -> None:
-        for name, size in (("m", self.m), ("levels", self.levels)):
-            if not isinstance(size, int) or size < 1:
-                reject(name, size, "the telescope needs at least one, in whole numbers", f"Pass {name} >= 1.")
+        at_least(1, m=self.m, levels=self.levels)
 
     def __call__(self, model: nn.Module, batch: Any, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
         """One unbiased sample of J; its gradient is one of the gradient."""
@@ -57,10 +59,28 @@ class DebiasedObjective:
         size = self.m * 2**level
 
         def value(integral: AbstractTokenIntegral) -> Tensor:
-            found = self.objective(with_token_integral(model, integral), batch, generator_of(branched(seed, 1)))
-            return found.total if isinstance(found, Terms) else found
+            # The same generator for all: nodes and dropout masks agree, else the difference would have the variance of
+            # J itself, divided by a small probability.
+            J = self.objective(with_token_integral(model, integral), batch, generator_of(branched(seed, 1)))
+            return J.total if isinstance(J, Terms) else J
 
+        # The last level ends the telescope: with the exact integral on its finer side nothing is left to add.
         fine = value(Exact() if level == self.levels else Subset(size))
+        # Both halves, antithetic, not the first alone: E Delta_l is the same, and terms linear in the subset cancel.
         first, second = (value(Subset(size, kept=kept)) for kept in ((0, size // 2), (size // 2, size)))
         coarse = first if level == 1 else value(Subset(size, kept=(0, self.m)))
         return coarse + (fine - 0.5 * (first + second)) / probability
+
+
+def with_token_integral(model: Model, integral: AbstractTokenIntegral) -> Model:
+    """The same model, parameters shared, with `integral` in every attention of its flows.
+
+    Gradients through the copy arrive at the parameters of `model`. The copy starts in the mode of `model`; `train` and
+    `eval` then act on one of the two alone.
+    """
+    other = copy.copy(model)
+    children = {name: with_token_integral(child, integral) for name, child in model.named_children()}
+    other._modules = {**model._modules, **children}
+    if isinstance(other, Part):
+        other.operator = with_integral(other.operator, integral)
+    return other

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, final
 
 import torch
 
-from continua.control.norms import cells
+from continua.control.norms import state_weights
 from continua.control.objective import Objective, Terms
 from continua.control.setting import Setting
 from continua.core.batch import Batch
-from continua.core.errors import expect, reject
+from continua.core.checks import is_a
+from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.fields import AbstractField
 from continua.model import ContinuousTransformer, Flow
@@ -26,7 +27,7 @@ from continua.solve import Observer, Solution, State
 from continua.spaces import AbstractParameterSpace, Axis, Cloud, SimplexSpace
 
 
-class Local(NamedTuple):
+class HamiltonianValue(NamedTuple):
     """H at one depth and state, and what it depends on."""
 
     value: Float[Tensor, " batch"]
@@ -68,36 +69,36 @@ class Extremal:
     def hamiltonian(self) -> Float[Tensor, "depths batch"]:
         """H_b(z); at a jump of the parameters, beyond it."""
         evaluate = self.evaluator()
-        found = [evaluate(i, self.side(i)).value for i in range(len(self.depths))]
-        return torch.stack(found)
+        return torch.stack([evaluate(i, self.side(i)).value for i in range(len(self.depths))])
 
     def side(self, index: int) -> float:
         """The middle of the step that begins at a depth of the grid; at the end, of the last one."""
         first = min(index, len(self.depths) - 2)
         return 0.5 * (self.depths[first] + self.depths[first + 1])
 
-    def evaluator(self) -> Callable[[int, float], Local]:
+    def evaluator(self) -> Callable[[int, float], HamiltonianValue]:
         """(index of a depth, depth inside the step to be read) -> H and its derivatives there."""
-        local = self.local()
-        return lambda i, inside: local(self.depths[i], self.points[i], self.cotangents[i], inside)
+        evaluate = self.evaluator_anywhere()
+        return lambda i, inside: evaluate(self.depths[i], self.points[i], self.cotangents[i], inside)
 
-    def local(self) -> Callable[[float, Points, Points, float], Local]:
+    def evaluator_anywhere(self) -> Callable[[float, Points, Points, float], HamiltonianValue]:
         """(z, points, cotangent, inside) -> H and its derivatives, at any depth and state."""
         objective, flow = self.objective, self.setting.flow
         bound = self.setting.bound(objective.rates(self.setting))
 
-        def evaluate(z: float, points: Points, cotangent: Points, inside: float) -> Local:
-            with torch.enable_grad(), held(flow) as thetas:
+        def evaluate(z: float, points: Points, cotangent: Points, inside: float) -> HamiltonianValue:
+            with torch.enable_grad(), free_parameters(flow) as thetas:
                 x = points.detach().requires_grad_(True)
                 zeros = tuple(x.new_zeros(x.shape[0]) for _ in objective.costs)
                 slope = bound(z, State(x, zeros), inside)
+                # The cotangent is that of the mean over the batch; each sequence's own is batch times as large.
                 H = x.shape[0] * (cotangent * slope.points).sum((-1, -2))
                 for weight, rate in zip(objective.weights, slope.costs, strict=True):
                     H = H + weight * rate
-                names, values = list(thetas), list(thetas.values())
-                by_x, *by_theta = _derivatives(H.mean(), [x, *values])
-            gradients = dict(zip(names, by_theta, strict=True))
-            return Local(H.detach(), slope.points.detach(), by_x, _tangent(_homes(flow), thetas, gradients))
+                by_x, *found = _derivatives(H.mean(), [x, *thetas.values()])
+            gradients = dict(zip(thetas, found, strict=True))
+            by_theta = _tangent_parts(_homes(flow), thetas, gradients)
+            return HamiltonianValue(H.detach(), slope.points.detach(), by_x, by_theta)
 
         return evaluate
 
@@ -106,38 +107,39 @@ def extremal(
     model: ContinuousTransformer,
     batch: Batch,
     objective: Objective,
-    at: Sequence[float] = (),
+    save_at: Sequence[float] = (),
     generator: torch.Generator | None = None,
     memory: Cloud | None = None,
 ) -> Extremal:
-    """Solves forwards and backwards on the accepted grid, together with the asked depths `at`.
+    """Solves forwards and backwards on the accepted grid, which the depths `save_at` join.
 
-    The grid is the one that the model's own control accepts, frozen; asked depths join it, so that costates there are
-    those of the discrete solve and not interpolated. Differentiates as the model's gradient has it. `memory` is the
+    The grid is the one that the model's own controller accepts, frozen; with depths of `save_at` in it, costates there
+    are those of the discrete solve and not interpolated. Differentiates as the model's gradient has it. `memory` is the
     cloud that cross-attention reads: of an encoder-decoder, the decoder with `memory=both.remember(*source)`.
     """
     check_problem(model, batch, objective)
     depth, seed = model.flow.depth, objective.seed(model, generator)
-    if any(not 0.0 <= z <= depth for z in at):
-        reject("at", tuple(at), f"depth goes from 0 to {depth}", "Ask for depths within.")
+    if any(not 0.0 <= z <= depth for z in save_at):
+        reject("save_at", tuple(save_at), f"depth goes from 0 to {depth}", "Pass depths within.")
     setting = objective.setting(model, model.embedding(*batch.inputs), seed, memory)
     grid = accepted_grid(model, objective, setting)
-    for z in at:
+    for z in save_at:
+        # Nearer than rounding it would make a step of length zero.
         if all(abs(z - known) > 1e-12 * depth for known in grid):
             grid = [*grid, float(z)]
-    return traced(model.at(grid=sorted(grid)), batch, objective, setting)
+    return trace(model.at(grid=sorted(grid)), batch, objective, setting)
 
 
 def check_problem(model: object, batch: object, objective: object) -> None:
     """Rejects what is no problem of control: a model, a batch of its inputs, an objective."""
     cure = "Pass a ContinuousTransformer; of an encoder-decoder, its decoder with memory=both.remember(*source)."
-    expect("model", model, ContinuousTransformer, cure)
-    expect("batch", batch, Batch, "Pass Batch(inputs, targets).")
-    expect("objective", objective, Objective, "Pass Objective(loss), such as Objective(CrossEntropy()).")
+    is_a(ContinuousTransformer, cure, model=model)
+    is_a(Batch, "Pass Batch(inputs, targets).", batch=batch)
+    is_a(Objective, "Pass Objective(loss), such as Objective(CrossEntropy()).", objective=objective)
 
 
 def accepted_grid(model: ContinuousTransformer, objective: Objective, setting: Setting) -> list[float]:
-    """The grid that the model's control accepts."""
+    """The grid that the model's controller accepts."""
     with torch.no_grad():
         grid = objective.solved(model, setting).stats.grid
     if not grid:
@@ -146,7 +148,7 @@ def accepted_grid(model: ContinuousTransformer, objective: Objective, setting: S
     return grid
 
 
-def traced(model: ContinuousTransformer, batch: Batch, objective: Objective, setting: Setting) -> Extremal:
+def trace(model: ContinuousTransformer, batch: Batch, objective: Objective, setting: Setting) -> Extremal:
     """The extremal of a model on a given grid, from a given setting."""
     seen: list[tuple[float, Tensor, Tensor]] = []
     watch = Observer(costate=lambda z, points, a: seen.append((float(z), points.clone(), a.clone())))
@@ -156,12 +158,12 @@ def traced(model: ContinuousTransformer, batch: Batch, objective: Objective, set
     with torch.enable_grad():
         terms = objective.read(model, batch, setting, objective.solved(model, setting, (watch,)))
         _, *found = _derivatives(terms.total, [start, *names.values()])
-    seen.reverse()
-    gradients = _tangent(model.flow.parameter_spaces(), names, dict(zip(names, found, strict=True)))
+    seen.reverse()  # the backward pass met them from the end
+    gradients = _tangent_parts(model.flow.parameter_spaces(), names, dict(zip(names, found, strict=True)))
     return Extremal(
         objective,
         dataclasses.replace(setting, cloud=setting.cloud.at(start.detach())),
-        _detached(terms),
+        _detach(terms),
         tuple(z for z, _, _ in seen),
         torch.stack([points for _, points, _ in seen]),
         torch.stack([a for _, _, a in seen]),
@@ -178,23 +180,29 @@ def terminal_cotangent(model: ContinuousTransformer, batch: Batch, path: Extrema
     """The derivative of the terminal loss by the states at the end, with no solve in between."""
     with torch.enable_grad():
         end = path.points[-1].detach().requires_grad_(True)
-        terms = Objective(path.objective.loss).read(model, batch, path.setting, _ended(end, path.terms))
+        terms = Objective(path.objective.loss).read(
+            model, batch, path.setting, Solution(State(end), path.terms.stats)
+        )
         (found,) = _derivatives(terms.terminal, [end])
     return found
 
 
 def l2_costate(cotangent: Points, cloud: Cloud, axis: Axis | None = None) -> Points:
     """The cotangent of mean_b J_b as the costate of each sequence in L2: B dJ/dx_ia / (w_i v_a), zero where w_i = 0."""
-    w = cells(cloud.measure, axis, cotangent).detach()
+    # Autograd gives dJ/dx_ia, which shrinks as tokens and nodes are added; the density of it in L2 does not, and is what
+    # the costate of the continuous problem converges to.
+    w = state_weights(cloud.measure, axis, cotangent).detach()
     return torch.where(w > 0, cotangent.shape[0] * cotangent / torch.where(w > 0, w, 1.0), 0.0)
 
 
 @contextlib.contextmanager
-def held(flow: Flow) -> Iterator[dict[str, Tensor]]:
+def free_parameters(flow: Flow) -> Iterator[dict[str, Tensor]]:
     """Within, every field of the flow gives parameters of its own, cut off from its coefficients: free variables theta.
 
     They are made when a field is first read and stay the same, so that one block belongs to one depth.
     """
+    # Hooks, since operators read their field deep inside the flow, and running costs (FieldSize) read it once more: all
+    # must meet the same leaf tensors for dH/dtheta to be whole.
     thetas: dict[str, Tensor] = {}
 
     def hold(name: str) -> Callable[..., Any]:
@@ -217,11 +225,7 @@ def _fields(flow: Flow) -> list[tuple[str, AbstractField]]:
     return [(name, module) for name, module in flow.named_modules() if isinstance(module, AbstractField)]
 
 
-def _ended(end: Points, terms: Terms) -> Solution:
-    return Solution(State(end), terms.stats)
-
-
-def _detached(terms: Terms) -> Terms:
+def _detach(terms: Terms) -> Terms:
     running = {name: cost.detach() for name, cost in terms.running.items()}
     return Terms(terms.total.detach(), terms.terminal.detach(), running, terms.stats, terms.output.detach())
 
@@ -235,11 +239,11 @@ def _derivatives(scalar: Tensor, inputs: list[Tensor]) -> list[Tensor]:
 
 
 def _homes(flow: Flow) -> dict[str, AbstractParameterSpace]:
-    """Where the parameters theta(z) of every field live at one depth, by the names of `held`."""
+    """Where the parameters theta(z) of every field live at one depth, by the names of `free_parameters`."""
     return {f"{name}.{leaf}": spec.home for name, field in _fields(flow) for leaf, spec in leaves(field.spec)}
 
 
-def _tangent(
+def _tangent_parts(
     spaces: Mapping[str, AbstractParameterSpace], values: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """The part of each gradient that its space lets act: g - <p, g> for masses p that sum to one, else the tangent."""

@@ -7,13 +7,14 @@ from typing import final
 
 import torch
 
+from continua.core.checks import at_least, not_negative
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.spaces import Axis, Cosine, Measure
 
 
 class AbstractStateNorm(abc.ABC):
-    """|x|^2 of one sequence's tokens on their measure, as velocities and states have it."""
+    """|x|^2 of one sequence's tokens on their measure, for velocities and states alike."""
 
     @abc.abstractmethod
     def along(self, axis: Axis | None) -> "AbstractStateNorm":
@@ -24,8 +25,8 @@ class AbstractStateNorm(abc.ABC):
         """Rejects a measure on which the norm is not defined; asked once for each solve."""
 
     @abc.abstractmethod
-    def squared(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
-        """|x|^2, one number a sequence, differentiable in x and in the masses."""
+    def squared_norm(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
+        """|x|^2, one number per sequence, differentiable in x and in the masses."""
 
 
 @final
@@ -46,9 +47,8 @@ class L2(AbstractStateNorm):
     def check(self, measure: Measure, points: Points) -> None:
         check_axis(self.axis, points)
 
-    def squared(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
-        v = node_weights(self.axis, x)
-        return over_tokens(x.square().sum(-1) if v is None else x.square() @ v, measure, self.mean)
+    def squared_norm(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
+        return _over_tokens(_over_nodes(x.square(), self.axis), measure, self.mean)
 
 
 @final
@@ -70,9 +70,8 @@ class Sobolev(AbstractStateNorm):
     mean: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.time, int) or self.time < 0 or not 0.0 <= self.embedding < math.inf:
-            cure = "Pass a whole number time >= 0 and a finite embedding >= 0."
-            reject("time", (self.time, self.embedding), "these are no orders of a Sobolev norm along t and d", cure)
+        at_least(0, time=self.time)
+        not_negative(embedding=self.embedding)
         if self.embedding > 0.0 and self.axis is not None:
             self.axis.synthesis(Cosine(self.axis.nodes))  # refuses nodes that do not resolve it
 
@@ -87,9 +86,9 @@ class Sobolev(AbstractStateNorm):
         if self.time == 0:
             return
         if not measure.suffix:
-            cure = "Put absent tokens at the end, and ask no queries, or use time=0."
+            cure = "Put absent tokens at the end, and pass no query times, or use time=0."
             reject("cloud", "tokens without mass between others", "differences would reach across them", cure)
-        t = times(measure, points)
+        t = _times(measure, points)
         tied = t.diff(dim=-1) <= 0
         if measure.heavy is not None:
             tied = tied & measure.heavy[:, 1:]
@@ -99,13 +98,12 @@ class Sobolev(AbstractStateNorm):
             why = f"token {token + 1} has the same time, and no derivative exists across a jump"
             reject(f"positions[{sequence}, {token}]", t[sequence, token].item(), why, cure)
 
-    def squared(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
-        v = node_weights(self.axis, x)
-        each = x.square().sum(-1) if v is None else x.square() @ v
+    def squared_norm(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
+        each = _over_nodes(x.square(), self.axis)
         if self.embedding > 0.0 and self.axis is not None:
             each = self._along_embedding(x, self.axis)
-        total = over_tokens(each, measure, self.mean)
-        return total + self._along_time(x, v, measure) if self.time > 0 else total
+        total = _over_tokens(each, measure, self.mean)
+        return total + self._along_time(x, measure) if self.time > 0 else total
 
     def _along_embedding(self, x: Points, axis: Axis) -> Float[Tensor, "batch tokens"]:
         functions = x.unflatten(-1, (axis.nodes, -1))
@@ -114,58 +112,21 @@ class Sobolev(AbstractStateNorm):
         k = torch.arange(axis.nodes, dtype=x.dtype, device=x.device)
         return c.square().sum(-1) @ (1.0 + (math.pi * k).square()) ** self.embedding
 
-    def _along_time(self, x: Points, v: Tensor | None, measure: Measure) -> Float[Tensor, " batch"]:
-        t, D, total = times(measure, x), x, x.new_zeros(x.shape[0])
+    def _along_time(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
+        t, D, total = _times(measure, x), x, x.new_zeros(x.shape[0])
         heavy = torch.ones_like(t, dtype=torch.bool) if measure.heavy is None else measure.heavy
         for k in range(1, min(self.time, x.shape[1] - 1) + 1):
             there = heavy[:, k:]  # the last of the tokens t_i, ..., t_{i+k}; absent ones come after all others
-            gap = torch.where(there, (t[:, k:] - t[:, :-k]) / k, 1.0)
+            gap = torch.where(there, (t[:, k:] - t[:, :-k]) / k, 1.0)  # absent tokens may share a time: 0/0
             D = torch.where(there.unsqueeze(-1), D.diff(dim=1) / gap.unsqueeze(-1), 0.0)
-            each = D.square().sum(-1) if v is None else D.square() @ v
-            total = total + torch.where(there, gap * each, 0.0).sum(-1)
-        if self.mean:
-            w = masses(measure, x)
-            return total / w.sum(-1)
-        return total
+            total = total + torch.where(there, gap * _over_nodes(D.square(), self.axis), 0.0).sum(-1)
+        return total / _masses(measure, x).sum(-1) if self.mean else total
 
 
-def masses(measure: Measure, like: Points) -> Float[Tensor, "batch tokens"]:
-    """w_i, by way of their logarithms: these are what a checkpointed solve differentiates."""
-    if measure.log_mass is not None:
-        return measure.log_mass.exp()
-    return torch.ones_like(like[..., 0]) if measure.mass is None else measure.mass.detach()
-
-
-def cells(measure: Measure, axis: Axis | None, like: Points) -> Float[Tensor, "batch tokens #width"]:
+def state_weights(measure: Measure, axis: Axis | None, like: Points) -> Float[Tensor, "batch tokens #width"]:
     """w_i v_a, the weight of each number of a state in L2; one column where states are plain vectors."""
-    w, v = masses(measure, like).unsqueeze(-1), node_weights(axis, like)
+    w, v = _masses(measure, like).unsqueeze(-1), _node_weights(axis, like)
     return w if v is None else w * v
-
-
-def relative(gap: Tensor, whole: Tensor) -> float:
-    """|gap| / |whole|, and |gap| itself where the whole is zero."""
-    return float(gap.norm()) / (float(whole.norm()) or 1.0)
-
-
-def times(measure: Measure, like: Points) -> Float[Tensor, "batch tokens"]:
-    """t_i; the index where there are no positions."""
-    if measure.positions is not None:
-        return measure.positions
-    return torch.arange(like.shape[1], dtype=like.dtype, device=like.device).expand(like.shape[:2])
-
-
-def over_tokens(each: Float[Tensor, "batch tokens"], measure: Measure, mean: bool) -> Float[Tensor, " batch"]:
-    """sum_i w_i e_i, or the mean under w."""
-    if measure.mass is None:
-        return each.mean(-1) if mean else each.sum(-1)
-    w = masses(measure, each.unsqueeze(-1))
-    total = (w * each).sum(-1)
-    return total / w.sum(-1) if mean else total
-
-
-def node_weights(axis: Axis | None, like: Tensor) -> Float[Tensor, " width"] | None:
-    """v_a for each number of a state: the weight of its node; `None` where states are plain vectors."""
-    return None if axis is None else axis.weights(like).repeat_interleave(axis.channels)
 
 
 def check_axis(axis: Axis | None, points: Points) -> None:
@@ -173,3 +134,49 @@ def check_axis(axis: Axis | None, points: Points) -> None:
     if axis is not None and axis.width != points.shape[-1]:
         cure = "Pass the axis that the model's kernels are built on."
         reject("axis", axis, f"its width is {axis.width}, and tokens have {points.shape[-1]}", cure)
+
+
+def safe_sqrt(squares: Tensor) -> Tensor:
+    """The square root with the subgradient zero at zero."""
+    # Both `where`s are needed: the inner one keeps sqrt'(0) = infinity out of the backward pass, where inf * 0 is nan.
+    moving = squares > 0
+    return torch.where(moving, torch.where(moving, squares, 1.0).sqrt(), 0.0)
+
+
+def relative(gap: Tensor, whole: Tensor) -> float:
+    """|gap| / |whole|, and |gap| itself where the whole is zero."""
+    return float(gap.norm()) / (float(whole.norm()) or 1.0)
+
+
+def _masses(measure: Measure, like: Points) -> Float[Tensor, "batch tokens"]:
+    """w_i, by way of their logarithms: these are what a checkpointed solve differentiates."""
+    if measure.log_mass is not None:
+        return measure.log_mass.exp()
+    return torch.ones_like(like[..., 0]) if measure.mass is None else measure.mass.detach()
+
+
+def _times(measure: Measure, like: Points) -> Float[Tensor, "batch tokens"]:
+    """t_i; the index where there are no positions."""
+    if measure.positions is not None:
+        return measure.positions
+    return torch.arange(like.shape[1], dtype=like.dtype, device=like.device).expand(like.shape[:2])
+
+
+def _over_tokens(each: Float[Tensor, "batch tokens"], measure: Measure, mean: bool) -> Float[Tensor, " batch"]:
+    """sum_i w_i e_i, or the mean under w."""
+    if measure.mass is None:
+        return each.mean(-1) if mean else each.sum(-1)
+    w = _masses(measure, each.unsqueeze(-1))
+    total = (w * each).sum(-1)
+    return total / w.sum(-1) if mean else total
+
+
+def _over_nodes(x: Points, axis: Axis | None) -> Float[Tensor, "batch tokens"]:
+    """sum_a v_a x_ia."""
+    v = _node_weights(axis, x)
+    return x.sum(-1) if v is None else x @ v
+
+
+def _node_weights(axis: Axis | None, like: Tensor) -> Float[Tensor, " width"] | None:
+    """v_a for each number of a state: the weight of its node; `None` where states are plain vectors."""
+    return None if axis is None else axis.weights(like).repeat_interleave(axis.channels)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import nn
 
-from continua.control.costs.cost import AbstractRunningCost
-from continua.control.losses.loss import AbstractLoss
+from continua.control.costs import AbstractRunningCost
+from continua.control.losses import AbstractLoss
 from continua.control.setting import Setting
 from continua.core.batch import Batch
 from continua.core.errors import expect, reject

@@ -26,9 +26,9 @@ class PontryaginReport:
     - `terminal_mismatch`: |a(Z) - dloss/dX(Z)| / |dloss/dX(Z)|, zero for every exact gradient;
     - `defects`: for each step, |a' + dH/dX| / max_z |a|, the residual of the costate equation on the cubic through both
       ends of the step (Simpson's rule; what `scipy.integrate.solve_bvp` measures). It falls with the steps;
-    - `projected`: |dJ/dphi| over the parameters of the flow, which training drives to zero;
-    - `gradients`: |dH/dtheta(z)| at each depth. Its maximum `unprojected` does not vanish for a field of few modes: it
-      is what a richer field would gain;
+    - `projected_gradient`: |dJ/dphi| over the parameters of the flow, which training drives to zero;
+    - `gradients`: |dH/dtheta(z)| at each depth. Its maximum `unprojected_gradient` does not vanish for a field of few
+      modes: it is what a richer field would gain;
     - `hamiltonian`: H_b(z) for each sequence. `drift` is max |H_b(z) - H_b(0)|, zero to solver accuracy where the
       parameters do not depend on depth; elsewhere H may change, dH/dz being its partial derivative.
 
@@ -38,7 +38,7 @@ class PontryaginReport:
 
     objective: float
     terminal_mismatch: float
-    projected: float
+    projected_gradient: float
     depths: Float[np.ndarray, " depths"]
     hamiltonian: Float[np.ndarray, "depths batch"]
     costates: Float[np.ndarray, " depths"]
@@ -54,7 +54,7 @@ class PontryaginReport:
         return float(self.defects.max())
 
     @property
-    def unprojected(self) -> float:
+    def unprojected_gradient(self) -> float:
         """max_z |dH/dtheta(z)|."""
         return float(self.gradients.max())
 
@@ -70,16 +70,14 @@ class PontryaginReport:
 
     def __str__(self) -> str:
         size = float(np.abs(self.hamiltonian).max())
-        kept = (
-            "the parameters do not depend on depth: conserved" if self.autonomous else "the parameters move with depth"
-        )
+        why = "do not depend on depth: conserved" if self.autonomous else "move with depth"
         rows = [
             ("objective J", self.objective, f"{len(self.defects)} steps, {self.hamiltonian.shape[1]} sequences"),
             ("terminal mismatch", self.terminal_mismatch, "|a(Z) - dloss/dX(Z)|, relative"),
             ("costate defect", self.defect, "max |a' + dH/dX| / max |a| over steps"),
-            ("projected |dJ/dphi|", self.projected, "what training drives to zero"),
-            ("unprojected |dH/dtheta|", self.unprojected, "max over depth: what a richer field would gain"),
-            ("drift of H", self.drift, f"of {size:.1e}; {kept}"),
+            ("projected |dJ/dphi|", self.projected_gradient, "what training drives to zero"),
+            ("unprojected |dH/dtheta|", self.unprojected_gradient, "max over depth: what a richer field would gain"),
+            ("drift of H", self.drift, f"of {size:.1e}; the parameters {why}"),
         ]
         return "\n".join(f"{name:<24} {value:>11.3e}   {note}" for name, value, note in rows)
 
@@ -91,7 +89,7 @@ def pontryagin(
     generator: torch.Generator | None = None,
     memory: Cloud | None = None,
 ) -> PontryaginReport:
-    """The report for a model, on the grid that its own control accepts and by its own gradient.
+    """The report for a model, on the grid that its own controller accepts and by its own gradient.
 
     `memory` is the cloud that cross-attention reads, as for `extremal`.
     """
@@ -102,39 +100,42 @@ def pontryagin(
     path = extremal(model, batch, objective, generator=generator, memory=memory)
     terminal = terminal_cotangent(model, batch, path)
     hamiltonian, gradients, defects = _along(path)
-    costates = (path.cotangents * path.costates).sum((-1, -2)).clamp_min(0.0).mean(-1).sqrt()
-    breaks = path.setting.bound().breaks
+    # mean_b sum_ia w_i v_a a_ia^2 = sum_bia (dJ/dx_bia) a_bia, since a costate is B dJ/dx / (w v)
+    costates = (path.cotangents * path.costates).sum((-1, -2, -3)).clamp_min(0.0).sqrt()
     return PontryaginReport(
         objective=float(path.terms.total),
         terminal_mismatch=relative(path.cotangents[-1] - terminal, terminal),
-        projected=_size(path.gradients),
+        projected_gradient=_size(path.gradients),
         depths=np.array(path.depths),
         hamiltonian=hamiltonian,
         costates=_array(costates),
         gradients=gradients,
         defects=defects,
-        breaks=breaks,
+        breaks=path.setting.bound().breaks,
         autonomous=_autonomous(path),
     )
 
 
 def _along(path: Extremal) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """H and |dH/dtheta| at every depth, and the costate defect of every step."""
-    evaluate, anywhere = path.evaluator(), path.local()
+    evaluate, anywhere = path.evaluator(), path.evaluator_anywhere()
     values, sizes, defects = [], [], []
     largest = max(float(path.cotangents.flatten(1).norm(dim=-1).max()), torch.finfo(path.cotangents.dtype).tiny)
     for k in range(len(path.depths) - 1):
+        # Both ends are read from inside the step: at a jump of the parameters the two sides have different slopes.
         inside, dz = path.side(k), path.depths[k + 1] - path.depths[k]
         start, end = evaluate(k, inside), evaluate(k + 1, inside)
+        # The middle of the cubic through both ends and their slopes, for x and for a. Simpson's rule then gives the mean
+        # of da/dz over the step to fourth order, so what remains is the defect of the solve and not of its measurement.
         x = 0.5 * (path.points[k] + path.points[k + 1]) + dz / 8.0 * (start.velocity - end.velocity)
         a0, a1 = path.cotangents[k], path.cotangents[k + 1]
         a = 0.5 * (a0 + a1) - dz / 8.0 * (start.by_state - end.by_state)
         middle = anywhere(inside, x, a, inside)
-        turned = (start.by_state + 4.0 * middle.by_state + end.by_state) / 6.0
-        defects.append(float(((a1 - a0) / dz + turned).norm()) / largest)
+        mean_slope = (start.by_state + 4.0 * middle.by_state + end.by_state) / 6.0
+        defects.append(float(((a1 - a0) / dz + mean_slope).norm()) / largest)
         ends = [start] if k < len(path.depths) - 2 else [start, end]
-        values += [_array(local.value) for local in ends]
-        sizes += [_size(local.by_parameters) for local in ends]
+        values += [_array(at.value) for at in ends]
+        sizes += [_size(at.by_parameters) for at in ends]
     return np.stack(values), np.array(sizes), np.array(defects)
 
 
@@ -144,13 +145,9 @@ def _autonomous(path: Extremal) -> bool:
     if flow.profile is not None:
         return False
     with torch.no_grad():
-        first, *others = ([leaf for part in flow.parts for leaf in _theta(part, z)] for z in path.depths)
+        fields = [part.field for part in flow.parts if isinstance(part, Part)]
+        first, *others = ([leaf for field in fields for _, leaf in leaves(field(z))] for z in path.depths)
     return all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
-
-
-def _theta(part: torch.nn.Module, z: float) -> list[Tensor]:
-    assert isinstance(part, Part)
-    return [leaf for _, leaf in leaves(part.field(z))]
 
 
 def _size(gradients: dict[str, Tensor]) -> float:

@@ -2,15 +2,17 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import final
 
 import torch
 
-from continua.control.hamiltonian import Extremal, accepted_grid, check_problem, traced
-from continua.control.norms import cells
+from continua.control.hamiltonian import Extremal, accepted_grid, check_problem, trace
+from continua.control.norms import state_weights
 from continua.control.objective import Objective
 from continua.control.setting import Setting
 from continua.core.batch import Batch
+from continua.core.checks import at_least, not_negative, positive
 from continua.core.errors import SolveError, reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.model import BoundFlow, ContinuousTransformer
@@ -64,13 +66,9 @@ class SuccessiveApproximations:
     """Updates without a new minimum after which the plain method is given up."""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.rho < math.inf:
-            reject("rho", self.rho, "a penalty is finite and not negative", "Pass rho >= 0; 0 is the plain method.")
-        for name in ("iterations", "inner", "patience"):
-            if getattr(self, name) < 1:
-                reject(name, getattr(self, name), "at least one is needed", f"Pass {name} >= 1.")
-        if not self.tolerance > 0.0:
-            reject("tolerance", self.tolerance, "rounding alone keeps gradients above zero", "Pass tolerance > 0.")
+        not_negative(rho=self.rho)
+        at_least(1, iterations=self.iterations, inner=self.inner, patience=self.patience)
+        positive(tolerance=self.tolerance)
 
     def __call__(
         self,
@@ -98,7 +96,9 @@ class SuccessiveApproximations:
         memory = None if memory is None else memory.at(memory.points.detach())
         setting = objective.setting(model, cloud, objective.seed(model, generator), memory)
         frozen = model.at(grid=accepted_grid(model, objective, setting))
-        return _Run(self, frozen, batch, objective, setting, solver.method).outcome()
+        run = _Run(self, frozen, batch, objective, setting, solver.method)
+        converged, reason = run.train()
+        return Approximations(tuple(run.values), tuple(run.gradients), run.rho, converged, reason)
 
 
 @final
@@ -120,21 +120,16 @@ class _Run:
         self.values: list[float] = []
         self.gradients: list[float] = []
 
-    def outcome(self) -> Approximations:
-        converged, reason = self._run()
-        return Approximations(tuple(self.values), tuple(self.gradients), self.rho, converged, reason)
-
-    def _run(self) -> tuple[bool, str]:
+    def train(self) -> tuple[bool, str]:
+        """Whether it converged, and why it ended."""
         path = self._path()
         if path is None:
-            raise SolveError(
-                "J is not finite before the first update", 0.0, "Begin from parameters that can be solved."
-            )
-        best, kept, since = self._noted(path), self._copied(), 0
+            raise SolveError("J is not finite before the first update", 0.0, "Begin with parameters that can be solved.")
+        best, best_parameters, since = self._record(path), self._copy_parameters(), 0
         for _ in range(self.rule.iterations):
             if self.gradients[-1] <= self.rule.tolerance:
                 return True, f"|dJ/dphi| = {self.gradients[-1]:.1e} is within the tolerance {self.rule.tolerance:.1e}"
-            before = self._copied()
+            before = self._copy_parameters()
             self._minimise(path)
             found = self._path()
             value = math.inf if found is None else float(found.terms.total)
@@ -145,30 +140,30 @@ class _Run:
                     return False, f"J no longer falls, with |dJ/dphi| = {self.gradients[-1]:.1e}: rounding is reached"
                 continue
             if found is None or value > 10.0 * (abs(best) + abs(self.values[0])):
-                self._restore(kept)
+                self._restore(best_parameters)
                 return False, f"diverged, J went from {best:.3e} to {value:.3e}. {_CURE}"
             path = found
             self.rho = max(self.rule.rho, 0.5 * self.rho)
-            value, since = self._noted(path), since + 1
+            value, since = self._record(path), since + 1
             if value < best:
-                best, kept, since = value, self._copied(), 0
+                best, best_parameters, since = value, self._copy_parameters(), 0
             if since >= self.rule.patience:
-                self._restore(kept)
+                self._restore(best_parameters)
                 return False, f"no new minimum in {since} updates after J = {best:.6e}. {_CURE}"
-        self._restore(kept)
+        self._restore(best_parameters)
         within = self.gradients[-1] <= self.rule.tolerance
         return within, f"iterations = {self.rule.iterations} were used, |dJ/dphi| = {self.gradients[-1]:.1e}"
 
     def _path(self) -> Extremal | None:
         """The extremal at the current parameters, or nothing where it is not finite."""
         try:
-            path = traced(self.model, self.batch, self.objective, self.setting)
+            path = trace(self.model, self.batch, self.objective, self.setting)
         except SolveError:
             return None
         finite = math.isfinite(float(path.terms.total)) and bool(torch.isfinite(path.cotangents).all())
         return path if finite else None
 
-    def _noted(self, path: Extremal) -> float:
+    def _record(self, path: Extremal) -> float:
         self.values.append(float(path.terms.total))
         self.gradients.append(sum(float(g.square().sum()) for g in path.gradients.values()) ** 0.5)
         return self.values[-1]
@@ -189,24 +184,20 @@ class _Run:
             value = torch.zeros((), dtype=path.points.dtype, device=path.points.device)
             for k in range(len(path.depths) - 1):
                 value = value + self._step(path, bound, k, weights)
-            for p, g in zip(
-                self.parameters, torch.autograd.grad(value, self.parameters, allow_unused=True), strict=True
-            ):
-                p.grad = g
+            self._set_gradients(torch.autograd.grad(value, self.parameters, allow_unused=True))
             return value.detach()
 
-        held = [p.grad for p in self.parameters]
+        # L-BFGS speaks through p.grad; whoever accumulates gradients there finds them as they were.
+        before = [p.grad for p in self.parameters]
         optimiser.step(closure)  # pyright: ignore[reportArgumentType]
-        for p, g in zip(self.parameters, held, strict=True):
-            p.grad = g
+        self._set_gradients(before)
 
     def _step(self, path: Extremal, bound: BoundFlow, k: int, weights: "_Weights") -> Float[Tensor, ""]:
         """<a_{k+1}, x_{k+1}(phi) - x_{k+1}> + costs, and how far the step leaves the path."""
         z, dz = path.depths[k], path.depths[k + 1] - path.depths[k]
         x = path.points[k].clone().requires_grad_(self.rho > 0.0)
-        after = self.method.step(
-            bound, z, dz, State(x, tuple(x.new_zeros(x.shape[0]) for _ in self.objective.costs))
-        ).state
+        costs = tuple(x.new_zeros(x.shape[0]) for _ in self.objective.costs)
+        after = self.method.step(bound, z, dz, State(x, costs)).state
         moved = after.points - path.points[k + 1]
         H = (path.cotangents[k + 1] * moved).sum()
         for weight, cost in zip(self.objective.weights, after.costs, strict=True):
@@ -214,11 +205,16 @@ class _Run:
         if self.rho == 0.0:
             return H
         (a,) = torch.autograd.grad(H, x, create_graph=True)
-        turned = a - path.cotangents[k]
-        return H + 0.5 * self.rho / dz * (weights.state(moved) + weights.costate(turned))
+        # Divided by dz: a step's error is dz times that of the velocity, so that the sum is rho/2 int |error|^2 dz on
+        # any grid, and one rho serves coarse and fine ones.
+        return H + 0.5 * self.rho / dz * (weights.state(moved) + weights.costate(a - path.cotangents[k]))
 
-    def _copied(self) -> list[Tensor]:
+    def _copy_parameters(self) -> list[Tensor]:
         return [p.detach().clone() for p in self.parameters]
+
+    def _set_gradients(self, gradients: Iterable[Tensor | None]) -> None:
+        for p, g in zip(self.parameters, gradients, strict=True):
+            p.grad = g
 
     @torch.no_grad()
     def _restore(self, values: list[Tensor]) -> None:
@@ -235,12 +231,13 @@ class _Weights:
 
     @classmethod
     def of(cls, path: Extremal) -> "_Weights":
-        return cls(cells(path.setting.cloud.measure, path.setting.axis, path.points[0]).detach())
+        return cls(state_weights(path.setting.cloud.measure, path.setting.axis, path.points[0]).detach())
 
     def state(self, x: Points) -> Float[Tensor, ""]:
         return (self.w * x.square()).sum() / x.shape[0]
 
     def costate(self, cotangent: Points) -> Float[Tensor, ""]:
+        # mean_b sum w a^2 with a = B c / w: the weight ends below, and the batch size above
         heavy = self.w > 0
         squares = torch.where(heavy, cotangent.square() / torch.where(heavy, self.w, 1.0), 0.0)
         return cotangent.shape[0] * squares.sum()

@@ -1,0 +1,204 @@
+"""Running costs: what a solve pays on its way (docs/mathematics.md, section 4); of Jacobians, in `jacobian.py`."""
+
+import abc
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import ClassVar, final
+
+import torch
+
+from continua.control.norms import L2, AbstractStateNorm, safe_sqrt
+from continua.control.setting import Setting
+from continua.core.checks import is_a, share
+from continua.core.errors import reject
+from continua.core.seeds import branched, generator_of
+from continua.core.shapes import Depth, Float, Points, Tensor
+from continua.fields import AbstractField, ContinuousHeads
+from continua.model import Flow, Part, Rate
+from continua.operators import Role, leaves
+from continua.spaces import SimplexSpace
+
+
+class AbstractRunningCost(abc.ABC):
+    """int_0^Z r(z, X_b, theta) dz for each sequence b, one more component of the state of the solve.
+
+    Costs never act back on the tokens and stay outside the error norm, unless the control says `costs=True`. At every
+    stage the rate sees the velocity of the flow; split and projected steps have only the mean velocity dx/dz of the
+    whole step to show, and their costs are sums over steps.
+    """
+
+    random: ClassVar[bool] = False
+    """Whether it draws something, once for each solve."""
+    decays: ClassVar[bool] = False
+    """Whether it is an L2 term of the parameters, which weight decay would repeat."""
+
+    @abc.abstractmethod
+    def bind(self, setting: Setting, place: int) -> Rate:
+        """The rate for one solve, with all its randomness drawn; `place` tells several costs apart."""
+
+    @final
+    @property
+    def name(self) -> str:
+        """The words of the class, joined: `kinetic_energy`."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+
+
+# --- motion
+
+_NORM = "Pass an object such as L2() or Sobolev(time=1)."
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class KineticEnergy(AbstractRunningCost):
+    """r = |f|^2. Under splitting and projection a step from x to x + dx costs |dx|^2 / dz.
+
+    Of all flows that bring the tokens to the same end it prefers those with straight paths at even speed, which take
+    few steps to solve. C. Finlay, J.-H. Jacobsen, L. Nurbekyan, A. Oberman, How to train your neural ODE, ICML 2020.
+    """
+
+    norm: AbstractStateNorm = L2()
+
+    def __post_init__(self) -> None:
+        is_a(AbstractStateNorm, _NORM, norm=self.norm)
+
+    def bind(self, setting: Setting, place: int) -> Rate:
+        return _squared_speed(self.norm, setting)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Length(AbstractRunningCost):
+    """r = |f|: the length of the path, whatever the speed along it. Zero velocity has the subgradient zero."""
+
+    norm: AbstractStateNorm = L2()
+
+    def __post_init__(self) -> None:
+        is_a(AbstractStateNorm, _NORM, norm=self.norm)
+
+    def bind(self, setting: Setting, place: int) -> Rate:
+        squared_speed = _squared_speed(self.norm, setting)
+        return lambda z, points, velocity: safe_sqrt(squared_speed(z, points, velocity))
+
+
+def _squared_speed(norm: AbstractStateNorm, setting: Setting) -> Rate:
+    """|f|^2 on the measure of a solve and along the axis of its model."""
+    measure, norm = setting.cloud.measure, norm.along(setting.axis)
+    norm.check(measure, setting.cloud.points)
+    return lambda z, points, velocity: norm.squared_norm(velocity, measure)
+
+
+# --- parameters
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class HeadNegentropy(AbstractRunningCost):
+    """r = sum_k p_k log(p_k / om_k), summed over all parts whose heads are a measure.
+
+    Zero for the even density and growing as heads die out, so that paying for it keeps heads alive; with the opposite
+    sign it would reward collapse. The weights om_k are those of the rule of `ContinuousHeads`, and 1/H for other
+    fields; of a flow with one such part and om_k = 1/H, exp(-r) H is the number of effective heads. A head of mass
+    zero adds nothing, and its slope is taken as zero: a mirror step cannot bring it back.
+    """
+
+    def bind(self, setting: Setting, place: int) -> Rate:
+        fields = _fields(setting.flow)
+        measures = [f for f in fields if any(leaf.role is Role.HEAD_MASS for _, leaf in leaves(f.spec))]
+        if not measures:
+            cure = "Build the flow with Attention(..., measured=True) and a field such as ContinuousHeads."
+            reject("flow", [type(f).__name__ for f in fields], "no head of this flow has a mass", cure)
+
+        def rate(z: Depth, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
+            total = points.new_zeros(points.shape[0])
+            for p, om in (pair for field in measures for pair in _head_masses(field, z)):
+                alive = torch.where(p > 0, p, om)  # 0 log 0 = 0 = om log(om/om), and the slope is not -infinity
+                total = total + (alive * torch.log(alive / om)).sum(-1)
+            return total
+
+        return rate
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class FieldSize(AbstractRunningCost):
+    """r = |theta(z)|^2 over all parameters of all parts, the masses of heads apart.
+
+    The L2 term of the control problem, in theta itself and so independent of the field's modes. Weight decay is the
+    same wish in the optimiser; `Objective.check` refuses the two together.
+    """
+
+    decays: ClassVar[bool] = True
+
+    def bind(self, setting: Setting, place: int) -> Rate:
+        def rate(z: Depth, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
+            total = points.new_zeros(points.shape[0])
+            for field in _fields(setting.flow):
+                for (_, spec), (_, leaf) in zip(leaves(field.spec), leaves(field(z)), strict=True):
+                    if spec.role is not Role.HEAD_MASS:
+                        # A depth per sequence gives parameters with a leading batch.
+                        squares = leaf.square()
+                        total = total + (squares.sum() if isinstance(z, float | int) else squares.flatten(1).sum(-1))
+            return total
+
+        return rate
+
+
+def trains_heads(flow: Flow) -> bool:
+    """Whether a measure of heads of the flow has parameters that are trained."""
+    spaces, values = flow.parameter_spaces(), dict(flow.named_parameters())
+    return any(isinstance(space, SimplexSpace) and values[name].requires_grad for name, space in spaces.items())
+
+
+def _fields(flow: Flow) -> list[AbstractField]:
+    return [part.field for part in flow.parts if isinstance(part, Part)]
+
+
+def _head_masses(field: AbstractField, z: Depth) -> Iterator[tuple[Tensor, Tensor]]:
+    """(p, om) of every measure of heads in theta(z)."""
+    for (_, spec), (_, p) in zip(leaves(field.spec), leaves(field(z)), strict=True):
+        if spec.role is Role.HEAD_MASS:
+            even = torch.full_like(p.detach(), 1.0 / p.shape[-1])
+            yield p, field.weights(p) if isinstance(field, ContinuousHeads) else even
+
+
+# --- any of them, at a random stretch of depth
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AtRandomDepth(AbstractRunningCost):
+    """r~ = r 1{(z - u) mod Z < share Z} / share, the depth u drawn evenly from [0, Z) once for each solve.
+
+    Every depth is met with probability `share`, so the integral of r~ is unbiased for that of r, and so is the solver's
+    own quadrature of it on a grid that does not depend on u; at all other depths r is not evaluated. With `share` of
+    the length of one step about one step pays: what `JacobianSpectral` asks of stiff flows, at the price of one depth.
+    """
+
+    cost: AbstractRunningCost
+    share: float = 0.125
+
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        is_a(AbstractRunningCost, "Pass an object such as JacobianSpectral().", cost=self.cost)
+        if self.cost.decays:
+            cure = "Pass it to the objective as it is."
+            reject("cost", self.cost, "an L2 term of the parameters is cheap at every depth", cure)
+        share(none=False, share=self.share)
+
+    def bind(self, setting: Setting, place: int) -> Rate:
+        inner, depth = self.cost.bind(setting, place), setting.flow.depth
+        # A branch below the place: the inner cost draws its own signs from the place itself.
+        generator = generator_of(branched(branched(setting.seed, 1 + place), 0))
+        u = depth * float(torch.rand((), generator=generator, dtype=torch.float64))
+
+        def rate(z: Depth, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
+            met = (z - u) % depth < self.share * depth
+            if not bool(torch.as_tensor(met).any()):
+                return points.new_zeros(points.shape[0])
+            cost = inner(z, points, velocity) / self.share
+            return torch.where(met, cost, 0.0) if isinstance(met, Tensor) else cost
+
+        return rate

@@ -1,0 +1,257 @@
+"""Terminal losses: what the output of a model is compared with, averaged over what counts."""
+
+import abc
+import dataclasses
+from typing import final
+
+import torch
+import torch.nn.functional as F
+
+from continua.core.batch import Batch
+from continua.core.checks import share
+from continua.core.errors import reject
+from continua.core.shapes import Bool, Float, Int, Tensor
+from continua.spaces import AbstractSampleRule
+
+
+class AbstractLoss(abc.ABC):
+    """The terminal loss: (output of the readout, batch) -> one number, the mean over what counts.
+
+    Absent tokens (`batch.present`) and targets outside `batch.mask` never count, whatever stands there.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:
+        """The loss, differentiable in the output."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class CrossEntropy(AbstractLoss):
+    """-log softmax(output)_y, one label y per sequence: classification.
+
+    Its derivative by the logits is softmax - onehot, so that behind a linear readout W the terminal costate is
+    W^T (softmax - onehot), of norm at most sqrt(2) |W|. `smoothing` spreads that share of each label evenly over all
+    classes. Reference implementation: `torch.nn.functional.cross_entropy`.
+    """
+
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        share(all=False, smoothing=self.smoothing)
+
+    def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:
+        if output.ndim != 2:
+            cure = "Read out one output per sequence (MeanReadout), or use NextToken or MaskedToken."
+            reject("output", tuple(output.shape), "classification needs logits of shape (batch, classes)", cure)
+        labels = _require_targets(batch)
+        _check_labels(labels, output)
+        _check_range(labels, torch.ones_like(labels, dtype=torch.bool), output.shape[-1])
+        return F.cross_entropy(output, labels.long(), label_smoothing=self.smoothing)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class NextToken(AbstractLoss):
+    """-log softmax(output_i)_{y_{i+1}}, averaged over all tokens whose successor is present.
+
+    The targets are the tokens themselves (`None`: the first input), and the shift is made here; with `shifted=True`
+    target i is already the successor of token i. Padding is not predicted and predicts nothing.
+    """
+
+    shifted: bool = False
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        share(all=False, smoothing=self.smoothing)
+
+    def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:
+        _check_per_token(output)
+        labels = batch.inputs[0] if batch.targets is None and not self.shifted else _require_targets(batch)
+        if not isinstance(labels, Tensor):
+            cure = "Pass the tokens as targets."
+            reject("batch.targets", None, f"the first input is no tensor but {type(labels).__name__}", cure)
+        _check_labels(labels, output)
+        counts = _counting_tokens(batch, output)
+        if not self.shifted:
+            # A pair counts where both of its tokens are there; the mask speaks of targets, so of the second alone.
+            there = torch.ones_like(counts) if batch.present is None else batch.present
+            counts = torch.cat([torch.zeros_like(counts[:, :1]), counts[:, 1:] & there[:, :-1]], 1)
+            _check_range(labels, counts, output.shape[-1])  # before the shift, so that it names the label as passed
+            output, labels, counts = output[:, :-1], labels[:, 1:], counts[:, 1:]
+        return _token_mean(output, labels, counts, self.smoothing)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MaskedToken(AbstractLoss):
+    """-log softmax(output_i)_{y_i}, averaged over the tokens of `batch.mask`: what stood where the input was masked."""
+
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        share(all=False, smoothing=self.smoothing)
+
+    def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:
+        _check_per_token(output)
+        if batch.mask is None:
+            cure = "Pass Batch(inputs, targets, mask=...), true where a token was masked."
+            reject("batch.mask", None, "without it all tokens would count, those that the model can see too", cure)
+        labels = _require_targets(batch)
+        _check_labels(labels, output)
+        return _token_mean(output, labels, _counting_tokens(batch, output), self.smoothing)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MeanSquaredError(AbstractLoss):
+    """sum_bi w_bi mean_c |output - y|^2 / sum_bi w_bi over all tokens that count; without weights each counts alike.
+
+    One output per sequence: the plain mean. Reference implementation: `torch.nn.functional.mse_loss` on the present.
+    """
+
+    def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:
+        gap, _, weights = _compare(output, batch, None)
+        each = gap.square().flatten(weights.ndim).mean(-1)
+        return (weights * each).sum() / weights.sum()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RelativeL2(AbstractLoss):
+    """mean_b |output_b - y_b| / |y_b| with |u|^2 = sum_i w_i |u_i|^2, the usual loss of neural operators.
+
+    The weights w_i are those that `rule` gives to `batch.positions`; without a rule, `batch.weights`; without either
+    each token counts alike. A target of norm zero is refused.
+    """
+
+    rule: AbstractSampleRule | None = None
+
+    def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:
+        gap, targets, weights = _compare(output, batch, self.rule)
+        root = weights.sqrt().view(*weights.shape, *(1 for _ in gap.shape[weights.ndim :]))
+        # vector_norm, not sqrt of a sum: its gradient at a perfect answer is 0, not nan
+        distance, size = (torch.linalg.vector_norm((root * x).flatten(1), dim=-1) for x in (gap, targets))
+        if not bool((size > 0).all()):
+            sequence = int((~(size > 0)).nonzero()[0])
+            why = "its norm is zero, and nothing is small relative to that"
+            cure = "Leave the sequence out, or use MeanSquaredError()."
+            reject(f"batch.targets[{sequence}]", f"norm {float(size[sequence])}", why, cure)
+        return (distance / size).mean()
+
+
+# --- what counts
+
+
+def _counting_tokens(batch: Batch, like: Tensor) -> Bool[Tensor, "batch tokens"]:
+    """The tokens whose targets count: present, and in the mask where there is one. `like` is (batch, tokens, ...)."""
+    size = tuple(like.shape[:2])
+    counts = torch.ones(size, dtype=torch.bool, device=like.device)
+    for name, given in (("mask", batch.mask), ("present", batch.present)):
+        if given is None:
+            continue
+        if tuple(given.shape) != size or given.dtype != torch.bool:
+            cure = f"Pass a boolean tensor of shape {size}; true means that the token counts."
+            reject(f"batch.{name}", f"{tuple(given.shape)}, {given.dtype}", "this is no mask of the tokens", cure)
+        counts = counts & given
+    return counts
+
+
+def _check_any(counts: Bool[Tensor, "batch tokens"]) -> None:
+    if not bool(counts.any()):
+        cure = "Mark at least one present token, or skip the batch."
+        reject("batch", f"<{counts.numel()} tokens>", "no target counts, so the loss has nothing to average", cure)
+
+
+def _require_targets(batch: Batch) -> Tensor:
+    if batch.targets is None:
+        reject("batch.targets", None, "this loss compares with targets", "Pass Batch(inputs, targets).")
+    return batch.targets
+
+
+# --- labels
+
+
+def _token_mean(
+    logits: Float[Tensor, "batch tokens classes"],
+    labels: Int[Tensor, "batch tokens"],
+    counts: Bool[Tensor, "batch tokens"],
+    smoothing: float,
+) -> Float[Tensor, ""]:
+    """The mean over all tokens that count, each alike; labels and logits of the others are not read."""
+    _check_any(counts)
+    _check_range(labels, counts, logits.shape[-1])
+    return F.cross_entropy(logits[counts], labels[counts].long(), label_smoothing=smoothing)
+
+
+def _check_per_token(output: Tensor) -> None:
+    if output.ndim != 3:
+        cure = "Read out one output per token (TokenReadout), or use CrossEntropy for one label per sequence."
+        reject("output", tuple(output.shape), "tokens need logits of shape (batch, tokens, classes)", cure)
+
+
+def _check_labels(labels: Tensor, output: Tensor) -> None:
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        cure = "Convert whole numbers with targets.long(); mark missing labels in batch.mask instead of nan."
+        reject("batch.targets", labels.dtype, "labels are whole numbers", cure)
+    if labels.shape != output.shape[:-1]:
+        cure = f"Pass labels of shape {tuple(output.shape[:-1])}."
+        reject("batch.targets", tuple(labels.shape), f"the logits have shape {tuple(output.shape)}", cure)
+
+
+def _check_range(labels: Tensor, counts: Tensor, classes: int) -> None:
+    wrong = counts & ((labels < 0) | (labels >= classes))
+    if bool(wrong.any()):
+        at = wrong.nonzero()[0].tolist()
+        cure = f"Pass labels from 0 to {classes - 1}; leave targets out with batch.mask or batch.present."
+        reject(f"batch.targets{at}", int(labels[tuple(at)]), f"there are {classes} classes", cure)
+
+
+# --- values
+
+
+def _compare(output: Tensor, batch: Batch, rule: AbstractSampleRule | None) -> tuple[Tensor, Tensor, Tensor]:
+    """output - targets, the targets and the weights, with zeros wherever nothing counts."""
+    targets = _require_targets(batch)
+    if targets.shape != output.shape:
+        cure = f"Pass targets of shape {tuple(output.shape)}; broadcasting would hide a mistake."
+        reject("batch.targets", tuple(targets.shape), f"the output has shape {tuple(output.shape)}", cure)
+    if targets.dtype != output.dtype:
+        cure = f"Convert with targets.to({output.dtype})."
+        reject("batch.targets", targets.dtype, f"the output is {output.dtype}", cure)
+    if output.ndim < 3:  # one output per sequence
+        _check_finite(targets)
+        return output - targets, targets, output.new_ones(output.shape[0])
+    counts = _counting_tokens(batch, output)
+    _check_any(counts)
+    # Filled before anything is computed: a weight of zero would leave the nan of an absent target a nan.
+    absent = ~counts.view(*counts.shape, *(1 for _ in output.shape[2:]))
+    targets = targets.masked_fill(absent, 0.0)
+    _check_finite(targets)
+    weights = torch.where(counts, _weights(output, batch, rule), 0.0)
+    if not bool(weights.sum() > 0):
+        reject("batch.weights", weights.detach(), "nothing that counts has weight", "Give a target positive weight.")
+    return output.masked_fill(absent, 0.0) - targets, targets, weights
+
+
+def _weights(output: Tensor, batch: Batch, rule: AbstractSampleRule | None) -> Float[Tensor, "batch tokens"]:
+    weights = batch.weights
+    if rule is not None:
+        if batch.positions is None:
+            cure = "Pass Batch(inputs, targets, positions=...), or RelativeL2() without a rule."
+            reject("batch.positions", None, f"{type(rule).__name__} weighs times", cure)
+        weights = rule.mass(batch.positions, batch.present)
+    if weights is None:
+        return output.new_ones(output.shape[:2])
+    if weights.shape != output.shape[:2] or not bool((weights >= 0).all()):
+        cure = f"Pass weights >= 0 of shape {tuple(output.shape[:2])}."
+        reject("batch.weights", weights.detach(), "these do not weigh the tokens of the output", cure)
+    return weights.to(output)
+
+
+def _check_finite(targets: Tensor) -> None:
+    broken = ~torch.isfinite(targets)
+    if bool(broken.any()):
+        at = broken.nonzero()[0].tolist()
+        cure = "Remove or impute the sample, or leave it out with batch.mask."
+        reject(f"batch.targets{at}", float(targets[tuple(at)]), "a target is not finite", cure)
