@@ -17,7 +17,7 @@ from continua.control import (
     Objective,
     SuccessiveApproximations,
     extremal,
-    held,
+    free_parameters,
     pontryagin,
     terminal_adjoint,
 )
@@ -84,18 +84,18 @@ def test_an_autonomous_field_conserves_it(gradient, unchecked):
 def test_a_field_that_moves_does_not(unchecked):
     report = pontryagin(plain_model(smooth), batch_of(LOSS), PRICED)
     assert not report.autonomous and report.drift > 1e-3
-    assert "what a richer field would gain" in str(report) and f"{report.projected:.3e}" in str(report)
+    assert "what a richer field would gain" in str(report) and f"{report.projected_gradient:.3e}" in str(report)
     assert report.arrays()["hamiltonian"].shape == (len(report.depths), 2)
 
 
 @pytest.mark.parametrize("gradient", [Direct(), Checkpointed()], ids=repr)
 def test_costates_are_those_of_autograd_divided_by_the_weights(gradient, unchecked):
-    """At asked depths, by solving the rest of the way anew from there."""
-    model, batch, at = plain_model(smooth, gradient, 1e-3), batch_of(LOSS), (0.23, 0.61)
-    path = extremal(model, batch, PRICED, at)
+    """At the depths of `save_at`, by solving the rest of the way anew from there."""
+    model, batch, save_at = plain_model(smooth, gradient, 1e-3), batch_of(LOSS), (0.23, 0.61)
+    path = extremal(model, batch, PRICED, save_at)
     mass = model.embedding(*batch.inputs).mass
-    assert set(at) <= set(path.depths) and mass[1, -1] == 0.0
-    for z in at:
+    assert set(save_at) <= set(path.depths) and mass[1, -1] == 0.0
+    for z in save_at:
         index = path.depths.index(z)
         x = path.points[index].clone().requires_grad_(True)
         cloud = path.setting.cloud
@@ -109,6 +109,14 @@ def test_costates_are_those_of_autograd_divided_by_the_weights(gradient, uncheck
         expected = torch.where(mass[..., None] > 0, 2 * autograd / mass[..., None].clamp_min(1e-30), 0.0)
         torch.testing.assert_close(path.costates[index], expected, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(path.cotangents[index], autograd, rtol=0.0, atol=1e-13)
+
+
+def test_the_size_of_costates_is_their_mean_square_over_the_batch_in_l2(unchecked):
+    model, batch = plain_model(smooth, rtol=1e-2), batch_of(LOSS)
+    path, report = extremal(model, batch, PRICED), pontryagin(model, batch, PRICED)
+    mass = model.embedding(*batch.inputs).mass
+    squares = (mass[..., None] * path.costates.square()).sum((-1, -2))
+    np.testing.assert_allclose(report.costates, squares.mean(-1).sqrt().numpy(), rtol=1e-12)
 
 
 def test_the_terminal_adjoint_is_the_softmax_residual(unchecked):
@@ -146,8 +154,8 @@ def quadrature_of_gradient(model, batch, objective, sign: float = 1.0, seen: boo
         by_theta = evaluate(i, path.side(i)).by_parameters
         for index, part in enumerate(model.flow.parts):
             theta = part.field(z)
-            held_here = {f"parts.{index}.field.{n}": x for n, x in leaves(theta)}
-            outputs = sum((by_theta[n] * x).sum() for n, x in held_here.items())
+            theta_here = {f"parts.{index}.field.{n}": x for n, x in leaves(theta)}
+            outputs = sum((by_theta[n] * x).sum() for n, x in theta_here.items())
             mine = [n for n in names if n.startswith(f"parts.{index}.")]
             for n, g in zip(mine, torch.autograd.grad(outputs, [names[n] for n in mine]), strict=True):
                 total[n] += weight * g
@@ -179,9 +187,9 @@ def test_the_gradient_is_the_integral_of_its_derivative_and_the_opposite_sign_is
     assert error(20, seen=False) > 0.05  # without d(lambda |f|^2)/dtheta
 
 
-def test_held_fields_give_free_parameters_and_let_go(unchecked):
+def test_fields_give_free_parameters_within_and_their_own_again_after(unchecked):
     flow = plain_model(smooth).flow
-    with held(flow) as thetas:
+    with free_parameters(flow) as thetas:
         first, second = flow.parts[1].field(0.3), flow.parts[1].field(0.3)
         assert first.w1 is second.w1 and first.w1.is_leaf and first.w1.requires_grad
         assert "parts.1.field.w1" in thetas
@@ -192,7 +200,7 @@ def test_costs_with_second_derivatives_are_reported(unchecked):
     model, batch = model_of(LOSS, rtol=0.1).eval(), batch_of(LOSS)
     objective = Objective(LOSS, (JacobianFrobenius(),), (0.1,))
     reports = [pontryagin(model, batch, objective, torch.Generator().manual_seed(0)) for _ in range(2)]
-    assert reports[0].objective == reports[1].objective and reports[0].unprojected > 0
+    assert reports[0].objective == reports[1].objective and reports[0].unprojected_gradient > 0
 
 
 def test_refusals(unchecked):
@@ -204,9 +212,9 @@ def test_refusals(unchecked):
     splitting = Solver(Strang(Projected(Tsitouras(), Sphere())), Fixed(2))
     with pytest.raises(ValueError, match="tangent spaces"):
         pontryagin(model.at(solver=splitting), batch, PRICED)
-    for at in (2.0, math.nan):
-        with pytest.raises(ValueError, match=rf"at = \({at},\)"):
-            extremal(model, batch, PRICED, at=(at,))
+    for z in (2.0, math.nan):
+        with pytest.raises(ValueError, match=rf"save_at = \({z},\)"):
+            extremal(model, batch, PRICED, save_at=(z,))
     with pytest.raises(ValueError, match="no ContinuousTransformer"):
         extremal(torch.nn.Linear(1, 1), Batch((1,), None), PRICED)
 
@@ -224,8 +232,8 @@ def test_what_is_no_problem_of_control_is_named(ask, unchecked):
             ask(*arguments)
 
 
-def test_a_depth_that_is_asked_twice_is_there_once(unchecked):
-    path = extremal(plain_model(Constant, rtol=1e-2), batch_of(LOSS), PRICED, at=(0.3, 0.3, 0.3 + 1e-15, 0.0))
+def test_a_depth_that_is_named_twice_is_there_once(unchecked):
+    path = extremal(plain_model(Constant, rtol=1e-2), batch_of(LOSS), PRICED, save_at=(0.3, 0.3, 0.3 + 1e-15, 0.0))
     assert sum(abs(z - 0.3) < 1e-9 for z in path.depths) == 1 and path.depths[0] == 0.0
 
 

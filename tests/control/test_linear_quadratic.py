@@ -119,15 +119,15 @@ def test_the_trained_field_is_the_solution_of_riccati(unchecked):
     for z in np.linspace(0.0, DEPTH, 13):
         u = model.flow.parts[0].field(float(z)).u.item()
         assert u == pytest.approx(control(z).item(), abs=1e-5)
-    assert report.projected < 1e-6
+    assert report.projected_gradient < 1e-6
     assert report.terminal_mismatch < 1e-12 and report.defect < 1e-5
 
 
 def test_the_unprojected_residual_falls_as_modes_are_added(unchecked):
     best, _ = riccati()
     found = [trained(modes) for modes in (1, 2, 4, 8)]
-    residuals = [report.unprojected for _, _, report in found]
-    assert all(report.projected < 1e-6 for _, _, report in found)
+    residuals = [report.unprojected_gradient for _, _, report in found]
+    assert all(report.projected_gradient < 1e-6 for _, _, report in found)
     assert all(b < 0.3 * a for a, b in itertools.pairwise(residuals)), residuals
     assert residuals[0] > 0.1 and residuals[-1] < 1e-4
     values = [value for _, value, _ in found]

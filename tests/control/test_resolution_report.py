@@ -170,11 +170,11 @@ def test_a_trained_model_converges_spectrally_in_nodes_and_heads():
         assert middle < coarse / 10 and fine < middle / 30
 
 
-def test_one_output_a_token_is_compared_at_the_tokens_that_both_have():
+def test_one_output_per_token_is_compared_at_the_tokens_that_both_have():
     values, times, _ = signals(3)
     present = torch.arange(TOKENS) < torch.tensor([[17], [10], [1]])
     model, targets = trained(per_token=True), values.sum(-1, keepdim=True)
-    only = Resolutions(thinned=(4,), interpolated=(2,), steps=(1,), rtols=(), nodes=(12,), heads=())
+    only = Resolutions(strides=(4,), factors=(2,), steps=(1,), rtols=(), nodes=(12,), heads=())
     found = resolution_report(model, (values, times, present), targets, F.mse_loss, only)
     model = model.at()
     model.training = False
@@ -234,7 +234,7 @@ def test_axes_that_a_model_does_not_have_are_left_out_with_a_reason():
 
 def test_resolutions_that_a_model_refuses_are_left_out_with_its_words():
     values, times, _ = signals(2)
-    asked = Resolutions(thinned=(), interpolated=(), nodes=(2, 12), heads=(1, 12), steps=(), rtols=(1e-20,))
+    asked = Resolutions(strides=(), factors=(), nodes=(2, 12), heads=(1, 12), steps=(), rtols=(1e-20,))
     found = resolution_report(build(), (values, times), resolutions=asked)
     assert [(r.unit, r.resolution) for r in found.rows] == [("nodes", 12), ("heads", 12)]
     reasons = {x.unit: x.reason for x in found.left_out}

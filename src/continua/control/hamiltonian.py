@@ -180,17 +180,15 @@ def terminal_cotangent(model: ContinuousTransformer, batch: Batch, path: Extrema
     """The derivative of the terminal loss by the states at the end, with no solve in between."""
     with torch.enable_grad():
         end = path.points[-1].detach().requires_grad_(True)
-        terms = Objective(path.objective.loss).read(
-            model, batch, path.setting, Solution(State(end), path.terms.stats)
-        )
+        terms = Objective(path.objective.loss).read(model, batch, path.setting, Solution(State(end), path.terms.stats))
         (found,) = _derivatives(terms.terminal, [end])
     return found
 
 
 def l2_costate(cotangent: Points, cloud: Cloud, axis: Axis | None = None) -> Points:
     """The cotangent of mean_b J_b as the costate of each sequence in L2: B dJ/dx_ia / (w_i v_a), zero where w_i = 0."""
-    # Autograd gives dJ/dx_ia, which shrinks as tokens and nodes are added; the density of it in L2 does not, and is what
-    # the costate of the continuous problem converges to.
+    # Autograd's dJ/dx_ia shrinks as tokens and nodes are added. Its density in L2 does not: it converges to the costate
+    # of the continuous problem.
     w = state_weights(cloud.measure, axis, cotangent).detach()
     return torch.where(w > 0, cotangent.shape[0] * cotangent / torch.where(w > 0, w, 1.0), 0.0)
 

@@ -125,8 +125,8 @@ def _along(path: Extremal) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         # Both ends are read from inside the step: at a jump of the parameters the two sides have different slopes.
         inside, dz = path.side(k), path.depths[k + 1] - path.depths[k]
         start, end = evaluate(k, inside), evaluate(k + 1, inside)
-        # The middle of the cubic through both ends and their slopes, for x and for a. Simpson's rule then gives the mean
-        # of da/dz over the step to fourth order, so what remains is the defect of the solve and not of its measurement.
+        # The middle of the cubic through both ends and their slopes, for x and for a. Simpson's rule then gives the
+        # mean of da/dz over the step to fourth order: what remains is the defect of the solve, not of the measurement.
         x = 0.5 * (path.points[k] + path.points[k + 1]) + dz / 8.0 * (start.velocity - end.velocity)
         a0, a1 = path.cotangents[k], path.cotangents[k + 1]
         a = 0.5 * (a0 + a1) - dz / 8.0 * (start.by_state - end.by_state)

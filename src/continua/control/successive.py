@@ -124,7 +124,9 @@ class _Run:
         """Whether it converged, and why it ended."""
         path = self._path()
         if path is None:
-            raise SolveError("J is not finite before the first update", 0.0, "Begin with parameters that can be solved.")
+            raise SolveError(
+                "J is not finite before the first update", 0.0, "Begin with parameters that can be solved."
+            )
         best, best_parameters, since = self._record(path), self._copy_parameters(), 0
         for _ in range(self.rule.iterations):
             if self.gradients[-1] <= self.rule.tolerance:

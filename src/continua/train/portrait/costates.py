@@ -92,8 +92,8 @@ def _table(report: PontryaginReport, measured: str) -> Table:
         ("objective J", report.objective, "mean over the batch"),
         ("terminal mismatch", report.terminal_mismatch, "|a(Z) − ∂ℓ/∂X(Z)|, relative"),
         ("costate defect", report.defect, "largest |a′ + ∂H/∂X| of a step, in units of the largest |a|"),
-        ("projected |dJ/dφ|", report.projected, "what training drives to zero"),
-        ("unprojected |∂H/∂θ|", report.unprojected, "what a richer path of parameters would gain"),
+        ("projected |dJ/dφ|", report.projected_gradient, "what training drives to zero"),
+        ("unprojected |∂H/∂θ|", report.unprojected_gradient, "what a richer path of parameters would gain"),
         ("drift of H", report.drift, "largest |H(z) − H(0)|"),
     )
     caption = "How far the model on this batch is from an extremal."
