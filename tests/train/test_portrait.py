@@ -207,7 +207,10 @@ def test_costates_of_a_decoder_are_those_of_autograd_through_its_steps(translato
     weights = list(flow.parameters())
     found = torch.autograd.grad(J, [*states, *weights])
     a, by_weights = found[:5], found[5:]
-    np.testing.assert_allclose(sizes.series[0].y, [float(g.norm()) for g in a], rtol=1e-9)
+    own = [3 * g for g in a]  # J is a mean over three sequences: a costate belongs to the objective of its own
+    np.testing.assert_allclose(
+        sizes.series[0].y, [float(g.square().sum((-1, -2)).mean().sqrt()) for g in own], rtol=1e-9
+    )
     H = [3 * (g * f).sum((-1, -2)).median().item() for g, f in zip(a, velocities, strict=False)]
     np.testing.assert_allclose(hamiltonian.series[0].y[:4], H, rtol=1e-9)
     numbers = {row[0]: row[1] for row in table.rows}
