@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 
-from continua.data import Form, Preset, Question, Stepping
+from continua.data import Form, Question
 from continua.model import ContinuousTransformer, Reading
 from continua.solve import Adaptive, DormandPrince, Solver
-from continua.train import Sampling, Window, continuous, generated, parameters_of, standard
+from continua.train import Preset, Sampling, Stepping, Window, continuous, generated, parameters_of, standard
 
 FORM = Form(9, Question.TOKEN, vocabulary=9, causal=True, span=12.0, spacing=1.0)
 PROMPT = torch.tensor([3, 1, 4])

@@ -5,10 +5,10 @@ import pytest
 import torch
 from sklearn.metrics import confusion_matrix
 
-from continua.data import Burgers, Csv, Darcy, Digits, Preset, Spirals, Split, Text
+from continua.data import Burgers, Csv, Darcy, Digits, Spirals, Split, Text
 from continua.report import report_page
 from continua.runs import Run, Table
-from continua.train import continuous, prediction_section, standard
+from continua.train import Preset, continuous, prediction_section, standard
 
 SMALL = Preset(8, 2, 8, modes=2, steps=1)
 

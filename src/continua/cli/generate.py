@@ -12,7 +12,7 @@ from continua.cli.choices import choose
 from continua.cli.loading import models_of
 from continua.cli.options import Count, Flag
 from continua.core.errors import reject
-from continua.data import encoded
+from continua.data import encode
 from continua.model import unreadable
 from continua.runs import Run
 from continua.train import Sampling, Window, generated
@@ -64,7 +64,7 @@ class Generate:
         model, alphabet, written = models[self.model], facts["alphabet"], ""
         sampling, window = Sampling(self.temperature, self.top), Window(facts["context"], self.slide)
         tokens = generated(
-            model, encoded(self.prompt, alphabet, "--prompt"), sampling, window, self.seed, not self.uncached
+            model, encode(self.prompt, alphabet, "--prompt"), sampling, window, self.seed, not self.uncached
         )
         why = unreadable(model)
         if why is not None and not self.uncached:

@@ -50,7 +50,7 @@ def portrayed(run: Run, task: AbstractTask, learners: Sequence[Learner], sequenc
     batch = task.batch(Split.TEST, torch.arange(min(sequences, task.count(Split.TEST))))
     for learner in learners:
         resolution = None
-        if not task.form.asks:  # what is asked at times of its own is compared in the samplings of the test
+        if not task.form.queries:  # answers at query times are compared in the samplings of the test
             resolution = resolution_report(learner.model, batch.inputs, batch.targets, _loss(task)).plain()
         keep_portrait(run, learner.name, portrait(learner.model, batch, learner.objective, resolution, learner.name))
     used = [part for learner in learners for part in (learner.model, learner.optimiser, learner.objective)]

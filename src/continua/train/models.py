@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import nn
 
 from continua.core.errors import reject
-from continua.data import Form, Preset, Stepping
+from continua.data import Form
 from continua.fields import Expansion
 from continua.model import (
     AbstractEmbedding,
@@ -28,6 +28,7 @@ from continua.model import (
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Rotary
 from continua.solve import AbstractMethod, Direct, Euler, Fixed, LieTrotter, Midpoint, Solver
 from continua.spaces import CausalTrapezoid, Counting, DampedBasis, Legendre, Trapezoid
+from continua.train.presets import Preset, Stepping
 
 _METHODS: dict[Stepping, AbstractMethod] = {
     Stepping.EULER: Euler(),
@@ -98,26 +99,26 @@ def _fitted(built: Callable[[int], nn.Module], parameters: int) -> int:
 
 def _embedding(form: Form, preset: Preset) -> AbstractEmbedding:
     if form.vocabulary is not None:
-        return TokenEmbedding(form.vocabulary, preset.width, asks=form.asks)
+        return TokenEmbedding(form.vocabulary, preset.width, asks=form.queries)
     assert form.features is not None
     rule = CausalTrapezoid() if form.causal else Trapezoid()
     if preset.stem_radius == 0.0:
-        return VectorEmbedding(form.features, preset.width, rule=rule, asks=form.asks)
+        return VectorEmbedding(form.features, preset.width, rule=rule, asks=form.queries)
     channels = min(_CHANNELS * form.features, preset.width)
     radius = preset.stem_radius * form.spacing
     stem = InterpolatedStem(
         channels, radius, preset.stem_modes, form.causal, outputs=preset.width, gaps=preset.stem_gaps
     )
-    return Stemmed(VectorEmbedding(form.features, channels, rule=rule, asks=form.asks), stem)
+    return Stemmed(VectorEmbedding(form.features, channels, rule=rule, asks=form.queries), stem)
 
 
 def _plain_embedding(form: Form, preset: Preset) -> AbstractEmbedding:
     if form.vocabulary is not None:
         length = round(form.span / form.spacing) + 1
-        return TokenEmbedding(form.vocabulary, preset.width, LearnedPositions(length, preset.width), asks=form.asks)
+        return TokenEmbedding(form.vocabulary, preset.width, LearnedPositions(length, preset.width), asks=form.queries)
     assert form.features is not None
     code = SinusoidalPositions(preset.width, fastest=_FASTEST / form.spacing, slowest=0.5 / form.span)
-    return VectorEmbedding(form.features, preset.width, code, Counting(), asks=form.asks)
+    return VectorEmbedding(form.features, preset.width, code, Counting(), asks=form.queries)
 
 
 def _readout(form: Form, width: int) -> AbstractReadout:

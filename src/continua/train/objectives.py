@@ -83,9 +83,9 @@ def objective_of(
     if stiff:
         priced.append((AtRandomDepth(JacobianSpectral()), STIFF))
     objective = Objective(_LOSSES[form.question], tuple(c for c, _ in priced), tuple(w for _, w in priced))
-    return AskingObjective(objective) if form.asks else objective
+    return AskingObjective(objective) if form.queries else objective
 
 
 def answers(model: Any, form: Form, batch: Batch) -> torch.Tensor:
     """The model's output on a batch: at its tokens, or at the asked times."""
-    return model.ask(batch.positions, *batch.inputs) if form.asks else model(*batch.inputs)
+    return model.ask(batch.positions, *batch.inputs) if form.queries else model(*batch.inputs)
