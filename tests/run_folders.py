@@ -20,7 +20,6 @@ from continua.runs import (
     Steps,
     Table,
     Verdict,
-    keep_section,
 )
 
 
@@ -72,9 +71,9 @@ def written_run(folder: Path, seed: int = 0, learners: tuple[str, ...] = ("conti
     formula = "alpha_{ij} = frac{w_j e^{beta ⟨q_i, k_j⟩}}{sum_l w_l e^{beta ⟨q_i, k_l⟩}}"
     for place, learner in enumerate(learners):
         pictures = (made["heat"], made["paths"])
-        keep_section(run, f"00-attention-{place}", Section("Attention", ("Prose.",), formula, pictures, source=learner))
+        run.keep_section(f"00-attention-{place}", Section("Attention", ("Prose.",), formula, pictures, source=learner))
     others = (made["lines"], made["steps"], made["bars"], made["table"])
-    keep_section(run, "01-rest", Section("A <claim> & more", figures=others, verdict=Verdict("It does.", True)))
+    run.keep_section("01-rest", Section("A <claim> & more", figures=others, verdict=Verdict("It does.", True)))
     run.note(references=[Reference("a2020", "A. Author", 2020, "A <title>", "A venue", "Attention").plain()])
     run.end("finished")
     return run

@@ -9,12 +9,12 @@ import tyro
 from continua.cli.ending import ended
 from continua.cli.main import COMMANDS, main
 from continua.cli.report import Report
-from continua.cli.tasks import PRESETS, TASKS, preset_of
+from continua.cli.tasks import TASKS, preset_of
 from continua.cli.train import Train
 from continua.cli.words import arranged
-from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Preset, Spirals, Text, Uea
+from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
 from continua.runs import Run
-from continua.train import Interrupted
+from continua.train import PRESETS, Interrupted, Preset, presets_of
 
 
 @pytest.fixture(autouse=True)
@@ -152,13 +152,13 @@ EARLY = [
 @pytest.mark.parametrize("task", ["burgers", "darcy"])
 @pytest.mark.parametrize(("words", "told"), EARLY)
 def test_what_needs_no_data_is_refused_before_there_are_any(task, words, told, monkeypatch, capsys):
-    def solved(*_):
+    def solutions(*_):
         raise AssertionError("data were built")
 
     Run.begin(Path("taken"), "train", {})
     Path("file").write_text("")
     for name in ("burgers", "darcy"):
-        monkeypatch.setattr(f"continua.data.{name}._solved", solved)
+        monkeypatch.setattr(f"continua.data.{name}._solutions", solutions)
     for name in ("tensorboard", "pytorch_optimizer"):
         monkeypatch.setitem(sys.modules, name, None)
     Path("closed").mkdir()
@@ -179,7 +179,8 @@ def test_a_folder_that_is_a_file_is_refused_before_anything_is_computed(command,
 @pytest.mark.parametrize("task", ["mnist1d", "text", "digits", "spirals", "burgers", "darcy", "uea", "csv"])
 def test_every_task_has_the_presets_of_the_command_line(task):
     assert set(TASKS) == set(_BUILT)
-    assert tuple(_BUILT[task]().presets()) == PRESETS
+    assert set(TASKS) == set(PRESETS)
+    assert tuple(presets_of(_BUILT[task]())) == ("demo", "full")
 
 
 def _series() -> Csv:
@@ -198,7 +199,7 @@ _BUILT = {"mnist1d": Mnist1d, "text": Text, "digits": Digits, "spirals": Spirals
 
 
 def test_a_preset_that_a_task_lacks_is_refused(monkeypatch):
-    monkeypatch.setattr(Spirals, "presets", lambda self: {"demo": Preset()})
+    monkeypatch.setitem(PRESETS, "spirals", {"demo": Preset()})
     with pytest.raises(ValueError, match="--preset = 'full': there is no such preset"):
         preset_of(Train("spirals", preset="full"), Spirals())
 
@@ -303,7 +304,7 @@ def test_a_run_in_an_odd_folder_is_told_in_full(capsys):
     assert main(["train", "csv", "--series", "own.csv", *small.split(), "--folder", folder]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert f"run: {folder}" in printed and f"report: {folder}/report.html" in printed
-    assert "22 of 200 cells are missing (x 22): they are masked and never asked" in printed
+    assert "22 of 200 cells are missing (x 22): they are masked and never predicted" in printed
     assert any(
         "mean squared error" in line and "squared error ahead" in line and "continuous" in line for line in printed
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from continua.data import Csv, Question, Split, read_csv, redrawn, rescaled
+from continua.data import Csv, Question, Split, read_csv, redraw_rows, rescale_columns
 
 
 def written(file, rows, header=("t", "x", "y")):
@@ -53,7 +53,12 @@ def test_columns_are_found_by_their_names(tmp_path):
 
 def test_windows_hold_the_rows_of_the_file(file):
     task = Csv(file, window=16)
-    assert (task.form.question, task.form.features, task.form.outputs, task.form.asks) == (Question.VALUE, 4, 2, True)
+    assert (task.form.question, task.form.features, task.form.outputs, task.form.queries) == (
+        Question.VALUE,
+        4,
+        2,
+        True,
+    )
     facts = task.facts()
     mean, scale = (torch.tensor([facts[name][column] for column in "xy"]) for name in ("mean", "scale"))
     batch = task.batch(Split.TEST, torch.arange(2))
@@ -228,7 +233,7 @@ def test_what_is_missing_or_left_out_is_counted(tmp_path):
     facts = Csv(written(tmp_path / "gaps.csv", rows, ("x", "t", "y", "note"))).facts()
     assert facts["missing cells"] == {"x": 40, "y": 29}
     assert facts["notes"] == [
-        "69 of 400 cells are missing (x 40, y 29): they are masked and never asked",
+        "69 of 400 cells are missing (x 40, y 29): they are masked and never predicted",
         "columns without numbers are left out: note",
     ]
     assert Csv(written(tmp_path / "whole.csv", waves(100))).facts()["notes"] == []
@@ -259,7 +264,7 @@ def plain(tmp_path):
 
 
 def test_training_holds_out_other_rows_every_time(plain):
-    batches = [redrawn(plain, torch.Generator().manual_seed(seed)) for seed in range(8)]
+    batches = [redraw_rows(plain, torch.Generator().manual_seed(seed)) for seed in range(8)]
 
     def known(batch, sequence):
         """All that a batch tells of a window: time, and each column's value and whether it is there."""
@@ -285,7 +290,7 @@ def test_training_holds_out_other_rows_every_time(plain):
 
 
 def test_columns_are_moved_and_stretched_with_their_answers(plain):
-    moved = rescaled(plain, 0.4, 0.2, torch.Generator().manual_seed(0))
+    moved = rescale_columns(plain, 0.4, 0.2, torch.Generator().manual_seed(0))
     there, slopes = plain.inputs[0][..., 2:], set()
     assert torch.equal(moved.inputs[0][..., 2:], there) and torch.equal(moved.positions, plain.positions)
     for sequence in range(5):

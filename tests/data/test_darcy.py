@@ -8,7 +8,7 @@ import torch
 
 from continua.core.slopes import fitted_slope
 from continua.data import Darcy, Split, darcy_solution, hilbert_curve
-from continua.data.darcy import _HIGHEST, _fields, log_conductivities
+from continua.data.darcy import _HIGHEST, _solutions, log_conductivities
 
 
 def manufactured(intervals):
@@ -94,7 +94,7 @@ def test_resolutions_show_the_same_functions():
 def test_tokens_are_values_at_their_places():
     task = Darcy(points=8, samples=12)
     batch = task.batch(Split.TEST, torch.arange(2))
-    medium, pressure = _fields(8, task.deviation, Split.TEST)
+    medium, pressure = _solutions(8, task.deviation, Split.TEST)
     node = ((batch.inputs[0][0, :, 1:] + 1) / 2 * 64).round().long()
     assert torch.equal(batch.inputs[0][..., 0], medium[:2, node[:, 0], node[:, 1]])
     assert torch.equal(batch.targets[..., 0], pressure[:2, node[:, 0], node[:, 1]])
@@ -103,7 +103,7 @@ def test_tokens_are_values_at_their_places():
 def test_turned_training_batches_are_still_solutions():
     task = Darcy(points=8, samples=12)
     plain = task.batch(Split.TRAIN, torch.zeros(64, dtype=torch.long))
-    turned = task.augmented(plain, torch.Generator().manual_seed(0))
+    turned = task.augment(plain, torch.Generator().manual_seed(0))
     assert torch.equal(turned.inputs[0][..., 1:], plain.inputs[0][..., 1:])
     x, y = hilbert_curve(8).unbind(1)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from continua.data import Split, Text, encoded
+from continua.data import Split, Text, encode
 
 
 def test_targets_are_the_next_characters(tmp_path):
@@ -63,9 +63,9 @@ def test_the_plays_are_found(tmp_path, monkeypatch):
 
 
 def test_unknown_characters_are_named():
-    assert encoded("ba", "ab").tolist() == [1, 0]
+    assert encode("ba", "ab").tolist() == [1, 0]
     with pytest.raises(ValueError, match="'c' is not in the alphabet"):
-        encoded("abc", "ab")
+        encode("abc", "ab")
 
 
 def test_sizes_are_checked():

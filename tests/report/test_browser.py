@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from continua.report import write_report
-from continua.runs import Lines, Run, Scale, Section, Series, keep_section
+from continua.runs import Lines, Run, Scale, Section, Series
 from run_folders import written_run
 
 CHROMIUM = shutil.which("chromium")
@@ -60,7 +60,7 @@ def test_numbers_at_the_ends_of_double_precision_are_drawn(browser, tmp_path):
     ends = [Series.of(f"{low:g}", range(600), np.geomspace(low, 1e300, 600)) for low in (1e-300, 1.0, 1e300)]
     axes = {"x": Scale("updates"), "y": Scale("size", log=True)}
     figures = (Lines(title="all", series=tuple(ends), **axes), *(Lines(title="one", series=(s,), **axes) for s in ends))
-    keep_section(run, "far", Section("far", figures=figures))
+    run.keep_section("far", Section("far", figures=figures))
     opened = Opened(browser, write_report([run.folder]))
     paths = opened.page.locator("figure .plot path").evaluate_all("(all) => all.map((p) => p.getAttribute('d'))")
     assert opened.words == [] and len(paths) == 6

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from continua.cli.main import main
-from continua.report import Page, figure_html, lasting, mathml, report_page, rows_of, shown, write_report
-from continua.runs import Run, Section, Series, Table, to_plain
+from continua.report import Page, figure_html, lasting, mathml, report_page, shown, write_report
+from continua.runs import Run, Section, Series, Table, read_records, to_plain
 from run_folders import written_run
 
 VOID = {"meta", "br", "input", "img", "link", "hr", "mspace"}
@@ -95,7 +95,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
 
 
 def test_training_losses_are_the_means_of_groups_of_updates(run):
-    rows = [row["loss"] for row in rows_of(run.folder / "records.jsonl")
+    rows = [row["loss"] for row in run.records()
             if row["kind"] == "update" and row["learner"] == "standard"]  # fmt: skip
     training = next(section for section in report_page([run.folder]).sections if section.heading == "Training")
     series = next(series for series in training.figures[0].series if series.name == "standard, training")
@@ -181,12 +181,12 @@ def test_rows_that_are_no_rows_are_refused_by_line(tmp_path, line):
     path = tmp_path / "records.jsonl"
     path.write_text('{"kind": "begin"}\n' + line + "\n")
     with pytest.raises(ValueError, match=r"records\.jsonl, line 2"):
-        rows_of(path)
+        read_records(path)
 
 
 def test_a_half_written_last_row_is_passed_over(tmp_path):
     (tmp_path / "records.jsonl").write_text('{"kind": "begin"}\n{"kind": "upd')
-    assert rows_of(tmp_path / "records.jsonl") == [{"kind": "begin"}]
+    assert read_records(tmp_path / "records.jsonl") == [{"kind": "begin"}]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from continua.runs import LARGE, Heat, Scale, Section, Series, Table, from_plain, keep_section, kept_sections, to_plain
+from continua.runs import LARGE, Heat, Scale, Section, Series, Table, from_plain, to_plain
 from run_folders import figures, written_run
 
 
@@ -30,14 +30,14 @@ def test_large_arrays_stand_apart_and_come_back_with_their_hash_checked(tmp_path
     assert isinstance(heat, Heat) and heat.values.size > LARGE
     assert "e+" not in (text := (run.folder / "figures" / "00-attention-0.json").read_text())
     assert len(text) < 10 * heat.values.size  # the numbers themselves are elsewhere
-    kept = kept_sections(run)[0].figures[0]
+    kept = run.sections()[0].figures[0]
     np.testing.assert_array_equal(kept.values, heat.values.astype(np.float32))
     path = run.folder / "arrays" / "figure-00-attention-0.safetensors"
     damaged = bytearray(path.read_bytes())
     damaged[-1] ^= 1
     path.write_bytes(bytes(damaged))
     with pytest.raises(ValueError, match=r"00-attention-0\.json.*does not match its hash"):
-        kept_sections(run)
+        run.sections()
 
 
 @pytest.mark.parametrize(
@@ -54,15 +54,15 @@ def test_a_broken_figure_is_refused_by_its_file(tmp_path, text, told):
     run = written_run(tmp_path / "run", learners=("continuous",))
     (run.folder / "figures" / "02-new.json").write_text(text)
     with pytest.raises(ValueError, match=rf"02-new\.json.*{told}"):
-        kept_sections(run)
+        run.sections()
 
 
 def test_a_figure_alone_is_a_section_and_data_of_other_readers_is_left_alone(tmp_path):
     run = written_run(tmp_path / "run", learners=("continuous",))
-    before = len(kept_sections(run))
-    run.keep_figure("03-table", to_plain(figures()["table"]))
-    run.keep_figure("04-foreign", {"title": "for somebody else"})
-    sections = kept_sections(run)
+    before = len(run.sections())
+    run.keep_section("03-table", figures()["table"])
+    (run.folder / "figures" / "04-foreign.json").write_text('{"title": "for somebody else"}')
+    sections = run.sections()
     assert len(sections) == before + 1 and sections[-1].heading == "Solver statistics"
 
 
@@ -79,10 +79,10 @@ def test_shapes_that_do_not_fit_are_refused(unchecked):
 def test_a_name_that_is_no_file_name_is_refused(tmp_path):
     run = written_run(tmp_path / "run", learners=("continuous",))
     with pytest.raises(ValueError, match="it becomes the name of a file"):
-        keep_section(run, "../outside", Section("Other"))
+        run.keep_section("../outside", Section("Other"))
 
 
 def test_a_section_of_the_same_name_gives_way(tmp_path):
     run = written_run(tmp_path / "run", learners=("continuous",))
-    keep_section(run, "01-rest", Section("Other"))
-    assert [section.heading for section in kept_sections(run)] == ["Attention", "Other"]
+    run.keep_section("01-rest", Section("Other"))
+    assert [section.heading for section in run.sections()] == ["Attention", "Other"]

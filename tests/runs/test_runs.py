@@ -7,10 +7,13 @@ import pytest
 import torch
 
 from continua.runs import (
+    Lines,
     Run,
+    Scale,
+    Series,
     checkpoints,
     digest,
-    joined_tree,
+    join_tree,
     read_checkpoint,
     split_tree,
     write_checkpoint,
@@ -78,14 +81,17 @@ def test_arrays_come_back_and_damage_is_seen(run):
 
 
 def test_figures_are_plain_data(run):
-    run.keep_figure("loss", {"mark": "line", "y": [1.0, math.nan]})
-    assert run.figures() == {"loss": {"mark": "line", "y": [1.0, None]}}
+    series = Series.of("loss", [0.0, 1.0], [1.0, math.nan])
+    path = run.keep_section("loss", Lines(title="Loss", x=Scale("update"), y=Scale("loss"), series=(series,)))
+    plain = json.loads(path.read_text())
+    assert path == run.folder / "figures" / "loss.json" and plain["kind"] == "lines"
+    assert plain["series"][0]["mark"] == "line" and plain["series"][0]["y"]["values"] == [1.0, None]
 
 
 def test_a_tree_comes_back_as_it_was():
     tree = {"a": [1, 2.5, None, "word"], 3: (True, {"x": torch.arange(3)}), "inf": math.inf, "empty": {}}
     plain, tensors = split_tree(tree)
-    back = joined_tree(json.loads(json.dumps(plain)), tensors)
+    back = join_tree(json.loads(json.dumps(plain)), tensors)
     assert torch.equal(back[3][1].pop("x"), torch.arange(3)) and tree[3][1].pop("x") is not None
     assert back == tree
 
@@ -101,7 +107,7 @@ def test_a_checkpoint_keeps_the_order_of_entries_in_memory():
     kept = {"q": columns, "permuted": torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1), "rows": torch.ones(2, 3)}
     loose = {"spread": torch.ones(4, 1).expand(4, 3), "gaps": torch.arange(24.0).view(4, 6)[:, ::2]}
     plain, tensors = split_tree({**kept, **loose})
-    back = joined_tree(json.loads(json.dumps(plain)), tensors)
+    back = join_tree(json.loads(json.dumps(plain)), tensors)
     assert columns.stride() == (1, 5) and all(torch.equal(back[n], x) for n, x in {**kept, **loose}.items())
     assert all(back[name].stride() == x.stride() for name, x in kept.items())
     assert all(back[name].is_contiguous() for name in loose)

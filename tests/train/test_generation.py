@@ -5,10 +5,11 @@ import itertools
 import pytest
 import torch
 
-from continua.data import Form, Preset, Question, Stepping
-from continua.model import CachedDecoder, ContinuousTransformer
+from continua.core.seeds import generator_of
+from continua.data import Form, Question
+from continua.model import CachedDecoder, ContinuousTransformer, Sampling, Window, stream_tokens
 from continua.solve import Adaptive, DormandPrince, Solver
-from continua.train import Sampling, Window, continuous, generated, parameters_of, standard
+from continua.train import Preset, Stepping, continuous, parameters_of, standard
 
 FORM = Form(9, Question.TOKEN, vocabulary=9, causal=True, span=12.0, spacing=1.0)
 PROMPT = torch.tensor([3, 1, 4])
@@ -25,7 +26,8 @@ def model_of(kind, stepping=Stepping.MIDPOINT):
 
 
 def written(model, count=40, sampling=Sampling(), window=Window(12), seed=5, prompt=PROMPT, **options):
-    return list(itertools.islice(generated(model, prompt, sampling, window, seed, **options), count))
+    tokens = stream_tokens(model, prompt.unsqueeze(0), sampling, window, generator_of(seed), **options)
+    return [int(token) for token in itertools.islice(tokens, count)]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_windows_move_when_they_are_full():
 
 def test_an_empty_prompt_is_refused_at_once():
     with pytest.raises(ValueError, match="nothing to go on from"):
-        generated(model_of("continuous"), PROMPT[:0], Sampling(), Window(12), 0)
+        stream_tokens(model_of("continuous"), PROMPT[:0].unsqueeze(0), Sampling(), Window(12))
 
 
 def test_draws_follow_temperature_and_top():
@@ -108,12 +110,22 @@ def test_draws_follow_temperature_and_top():
     for sampling, exact in (
         (Sampling(), logits.softmax(0)),
         (Sampling(0.5), (2 * logits).softmax(0)),
-        (Sampling(top=2), torch.tensor([0.0, 0.0, *logits[2:].softmax(0)])),
+        (Sampling(top_k=2), torch.tensor([0.0, 0.0, *logits[2:].softmax(0)])),
         (Sampling(temperature=0.0), torch.tensor([0.0, 0.0, 0.0, 1.0])),
     ):
-        drawn = torch.tensor([sampling.draw(logits, generator) for _ in range(2000)])
+        drawn = sampling.draw(logits.expand(2000, -1), generator)
         share = drawn.bincount(minlength=4).double() / 2000
         assert float((share - exact).abs().max()) < 0.04  # 3.6 deviations of the mean of 2,000 draws
-    for wrong in ({"temperature": -1.0}, {"temperature": float("nan")}, {"top": 0}):
+    for wrong in ({"temperature": -1.0}, {"temperature": float("nan")}, {"top_k": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Sampling(**wrong)
+
+
+def test_a_batch_is_generated_as_its_rows_are():
+    model = model_of("continuous")
+    prompt = torch.stack([PROMPT, PROMPT.flip(0)])
+    both = generate(model, prompt, 6, Sampling(temperature=0.0))
+    assert both.shape == (2, 9) and torch.equal(both[:, :3], prompt)
+    for row in range(2):
+        alone = generate(model, prompt[row : row + 1], 6, Sampling(temperature=0.0), Window(12))
+        assert torch.equal(alone[0], both[row])

@@ -6,8 +6,18 @@ import pytest
 import torch
 
 from continua.control import KineticEnergy, Objective
-from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Preset, Spirals, Text, Uea
-from continua.train import AskingObjective, Learner, Plan, answers, continuous, decayed, objective_of
+from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
+from continua.train import (
+    AskingObjective,
+    Learner,
+    Plan,
+    Preset,
+    answers,
+    continuous,
+    decayed,
+    objective_of,
+    presets_of,
+)
 
 SERIES = "@problemName Two\n@univariate true\n@classLabel true a b\n@data\n"
 RESOLVED = 0.1
@@ -41,19 +51,19 @@ def gap(task, preset, seed):
 def test_new_models_of_all_presets_are_resolved(tasks, unchecked):
     gaps = {}
     for task in tasks:
-        flows = {dataclasses.replace(p, updates=1): None for p in task.presets().values()}  # updates build no flow
+        flows = {dataclasses.replace(p, updates=1): None for p in presets_of(task).values()}  # updates build no flow
         gaps |= {(task.name, p): [gap(task, p, seed) for seed in range(2)] for p in flows}
     assert len(gaps) >= 8 and {key: worst for key, worst in gaps.items() if max(worst) >= RESOLVED} == {}
 
 
 def test_rough_modes_and_small_tokens_are_what_a_few_steps_do_not_resolve():
-    preset = next(iter(Mnist1d().presets().values()))
+    preset = next(iter(presets_of(Mnist1d()).values()))
     assert gap(Mnist1d(), dataclasses.replace(preset, mode_ratio=1.0), 0) > 2 * RESOLVED
 
 
 def test_tokens_start_at_unit_variance(tasks):
     for task in tasks:
-        model = continuous(task.form, next(iter(task.presets().values())))
+        model = continuous(task.form, next(iter(presets_of(task).values())))
         cloud = model.embedding(*task.training_batch(4, 0, 0).inputs)
         points = cloud.points if cloud.present is None else cloud.points[cloud.present]
         deviations = points.std(-1, correction=0)

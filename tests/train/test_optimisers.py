@@ -5,16 +5,27 @@ import dataclasses
 import pytest
 import torch
 
-from continua.data import Preset, Spirals, Text
+from continua.data import Spirals, Text
 from continua.fields import Constant, ContinuousHeads
 from continua.model import ContinuousTransformer, Flow, Part
 from continua.operators import Attention, Convolution, FeedForward
 from continua.optim import Composite
 from continua.runs import Run
 from continua.spaces import Axis, Legendre
-from continua.train import Learner, Plan, Training, by_space, continuous, decayed, objective_of, optimiser_name
+from continua.train import (
+    Learner,
+    Plan,
+    Preset,
+    Training,
+    by_space,
+    continuous,
+    decayed,
+    objective_of,
+    optimiser_name,
+    presets_of,
+)
 
-TASK = Spirals(samples=40, tokens=8, asked=3)
+TASK = Spirals(samples=40, tokens=8, queries=3)
 SMALL = Preset(8, 2, 16, modes=2, steps=1, stem_radius=3.0, stem_modes=3)
 
 
@@ -115,7 +126,7 @@ def test_the_rate_falls_to_its_floor():
 
 def test_text_is_trained_as_nanogpt_trains_it(tmp_path):
     (tmp_path / "a.txt").write_text("to be or not to be " * 20)
-    preset = Text(tmp_path / "a.txt").presets()["demo"]
+    preset = presets_of(Text(tmp_path / "a.txt"))["demo"]
     plan = Plan(preset.updates, preset.batch, warmup=preset.warmup, floor=preset.floor)
     assert [round(preset.lr * plan.rate(n), 12) for n in (100, 2000)] == [1e-3, 1e-4]
     assert (preset.width, preset.heads, preset.batch, preset.updates) == (128, 4, 12, 2000)

@@ -5,10 +5,10 @@ import pytest
 import torch
 from sklearn.metrics import confusion_matrix
 
-from continua.data import Burgers, Csv, Darcy, Digits, Preset, Spirals, Split, Text
+from continua.data import Burgers, Csv, Darcy, Digits, Spirals, Split, Text
 from continua.report import report_page
-from continua.runs import Run, Table, keep_section
-from continua.train import continuous, prediction_section, standard
+from continua.runs import Run, Table
+from continua.train import Preset, continuous, prediction_section, standard
 
 SMALL = Preset(8, 2, 8, modes=2, steps=1)
 
@@ -103,7 +103,7 @@ def test_fields_stand_in_their_places_beside_their_error(tmp_path):
         assert predicted[y, x] == pytest.approx(float(answer[4, token, 0]), abs=1e-6)
     np.testing.assert_allclose(error, np.abs(true - predicted))
     run = Run.begin(tmp_path / "run", "train", {"task": "darcy"})
-    keep_section(run, "answers", section)
+    run.keep_section("answers", section)
     assert "pressure u" in report_page([run.folder]).html()
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from continua.control import KineticEnergy, MeanSquaredError, Objective
 from continua.core.batch import Batch
-from continua.data import Digits, Mnist1d, Preset, Spirals, Split, Stepping
+from continua.data import Digits, Mnist1d, Spirals, Split
 from continua.fields import ContinuousHeads
 from continua.model import ContinuousTransformer, Flow, Part
 from continua.operators import Attention
@@ -26,7 +26,9 @@ from continua.train import (
     JsonLines,
     Learner,
     Plan,
+    Preset,
     Silent,
+    Stepping,
     Together,
     Training,
     TrainingError,
@@ -36,13 +38,14 @@ from continua.train import (
     evaluated,
     objective_of,
     parameters_of,
+    presets_of,
     resolutions,
     solver_gap,
     standard,
 )
 
 SMALL = Preset(8, 2, 16, modes=2, depth=1.0, steps=2, stem_radius=3.0, stem_modes=3, lr=1e-2)
-TASK = Spirals(samples=40, tokens=8, asked=3)
+TASK = Spirals(samples=40, tokens=8, queries=3)
 
 
 def learners(task, names=("continuous",), preset=SMALL):
@@ -155,7 +158,7 @@ def test_the_baseline_has_as_many_parameters_and_sees_the_same_batches(tmp_path)
 @pytest.mark.parametrize("task", [Mnist1d(), Digits(), TASK])
 @pytest.mark.parametrize("stepping", list(Stepping))
 def test_every_preset_has_its_baseline_within_five_percent(task, stepping):
-    preset = dataclasses.replace(next(iter(task.presets().values())), stepping=stepping)
+    preset = dataclasses.replace(next(iter(presets_of(task).values())), stepping=stepping)
     model = continuous(task.form, preset)
     other = standard(task.form, preset, parameters_of(model))
     assert abs(parameters_of(other) / parameters_of(model) - 1) < 0.05
@@ -266,7 +269,7 @@ def test_a_batch_counts_the_tokens_it_asks_for():
 def test_objectives_pay_for_what_training_the_model_needs():
     """The negentropy wherever a density of heads is trained; the Jacobian where the flow is said to be stiff."""
     model = continuous(TASK.form, SMALL)
-    form = dataclasses.replace(TASK.form, asks=False)
+    form = dataclasses.replace(TASK.form, queries=False)
     assert objective_of(form, model).costs == () and objective_of(form).costs == ()
     stiff = objective_of(form, model, stiff=True)
     assert stiff.names == ("at_random_depth",) and stiff.weights == (1e-2,)

@@ -89,7 +89,7 @@ class ReadingCost(AbstractBenchmark):
 def _kept(model: ContinuousTransformer, window: Int[Tensor, "batch tokens"]) -> None:
     reading = CachedDecoder(model)
     for place in range(window.shape[1]):
-        reading.read(window[:, place : place + 1])
+        reading.decode(window[:, place : place + 1])
 
 
 @torch.no_grad()

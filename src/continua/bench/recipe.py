@@ -13,9 +13,9 @@ from torch import nn
 from continua.bench.benchmark import AbstractBenchmark, Outcome, Ratio, Row
 from continua.bench.timing import Case, interleaved, paired, using_threads
 from continua.core.seeds import generator_of
-from continua.fields import Constant, ContinuousHeads
-from continua.model import ContinuousTransformer, Flow, Part
-from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Spectral
+from continua.fields import Constant
+from continua.model import ContinuousTransformer, Flow, HeadMeasure, Part, transformer
+from continua.operators import FeedForward, Spectral
 from continua.optim import SOAP, ModalAdamW, Recipe, use
 from continua.spaces import Axis, Cosine
 
@@ -80,13 +80,8 @@ class RecipeCost(AbstractBenchmark):
 
 
 def continuous(width: int, heads: int) -> ContinuousTransformer:
-    """The default model for signals, its heads a measure with a trained density."""
-    default = ContinuousTransformer.default(width=width, outputs=10, features=1, heads=heads)
-    attention = PreNorm(LayerNorm(), Attention(heads, width // heads, measured=True))
-    field = ContinuousHeads(attention.spec(width), generator=generator_of(0))
-    _, feedforward = default.flow.parts
-    assert isinstance(feedforward, Part)
-    return ContinuousTransformer(default.embedding, Flow([Part(attention, field), feedforward]), default.readout)
+    """A model for signals whose heads are a measure with a trained density."""
+    return transformer(width, 10, features=1, axis=1, heads=HeadMeasure(heads, key=width // heads), depth=1.0)
 
 
 def spectral(width: int) -> Flow:

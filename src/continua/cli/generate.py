@@ -13,7 +13,7 @@ from continua.cli.loading import models_of
 from continua.cli.options import Count, Flag
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
-from continua.data import encoded
+from continua.data import encode
 from continua.model import Sampling, Window, stream_tokens, why_not_cacheable
 from continua.runs import Run
 
@@ -63,7 +63,7 @@ class Generate:
             reject("--stop", self.stop, "nothing is written before it", "Pass some text, or leave it out.")
         model, alphabet, written = models[self.model], facts["alphabet"], ""
         sampling, window = Sampling(self.temperature, self.top), Window(facts["context"], self.slide)
-        prompt = encoded(self.prompt, alphabet, "--prompt").unsqueeze(0)
+        prompt = encode(self.prompt, alphabet, "--prompt").unsqueeze(0)
         tokens = stream_tokens(model, prompt, sampling, window, generator_of(self.seed), not self.uncached)
         why = why_not_cacheable(model)
         if why is not None and not self.uncached:

@@ -44,7 +44,7 @@ from continua.lab import (
 from continua.lab.clusters.equiangular import check_question
 from continua.lab.sweep import Progress
 from continua.report import write_report
-from continua.runs import Run, keep_section
+from continua.runs import Run
 
 EXPERIMENTS: dict[str, AbstractExperiment] = {
     experiment.name: experiment
@@ -137,7 +137,7 @@ class Lab:
                 if run is not None:
                     command = run_command(experiment.name, self.quick, self.folder)
                     run.record("experiment", quick=self.quick, **record)
-                    keep_section(run, experiment.name, finished.section(command))
+                    run.keep_section(experiment.name, finished.section(command))
                 if self.json:
                     print(json.dumps(record), flush=True)
                 else:
@@ -194,7 +194,7 @@ class Lab:
         left = unfinished(run, EXPERIMENTS)
         for one in left:
             console.print(f"[yellow]incomplete[/]: {escape(str(one))}", highlight=False, soft_wrap=True)
-        keep_section(run, "verdicts", overview(list(latest.values()), left))
+        run.keep_section("verdicts", overview(list(latest.values()), left))
         _tell(console, f"report: {write_report([self.folder])}")
         return 0
 

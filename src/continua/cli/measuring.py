@@ -12,7 +12,7 @@ from continua.core.errors import SolveError
 from continua.core.shapes import Tensor
 from continua.data import AbstractTask, Question, Split
 from continua.model import ContinuousTransformer, citation
-from continua.runs import Run, keep_section
+from continua.runs import Run
 from continua.train import Learner, anytime, keep_portrait, portrait, prediction_section, resolutions, solver_gap
 
 Results = dict[str, dict[str, Any]]
@@ -46,11 +46,11 @@ def portrayed(run: Run, task: AbstractTask, learners: Sequence[Learner], sequenc
     """What the models answer, what a reader wants to see of each on a few sequences of the test, and their papers."""
     told = prediction_section(task, {learner.name: learner.model for learner in learners})
     if told is not None:
-        keep_section(run, "answers", told)
+        run.keep_section("answers", told)
     batch = task.batch(Split.TEST, torch.arange(min(sequences, task.count(Split.TEST))))
     for learner in learners:
         resolution = None
-        if not task.form.asks:  # what is asked at times of its own is compared in the samplings of the test
+        if not task.form.queries:  # answers at query times are compared in the samplings of the test
             resolution = resolution_report(learner.model, batch.inputs, batch.targets, _loss(task)).plain()
         keep_portrait(run, learner.name, portrait(learner.model, batch, learner.objective, resolution, learner.name))
     used = [part for learner in learners for part in (learner.model, learner.optimiser, learner.objective)]

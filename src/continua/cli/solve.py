@@ -120,11 +120,11 @@ def _comparison(runs: list[Differentiated]) -> Table:
 
 def _record(run: Differentiated, data: Signals, model: ContinuousTransformer) -> SolveRecord:
     """The first signal of the batch, in plain numbers."""
-    trajectory, stats = run.solution.xs, run.solution.stats
-    assert trajectory is not None
+    states, stats = run.solution.xs, run.solution.stats
+    assert states is not None
     return SolveRecord(
-        depths=trajectory.depths,
-        tokens=trajectory.points[:, 0].detach().numpy(),
+        depths=run.solution.depths,
+        tokens=states[:, 0].detach().numpy(),
         times=data.times[0].tolist(),
         grid=stats.grid,
         errors=stats.errors,

@@ -12,8 +12,8 @@ from continua.cli.choices import choose
 from continua.cli.config import flag
 from continua.core.errors import reject
 from continua.core.extras import extra
-from continua.data import AbstractTask, Burgers, Csv, Darcy, Digits, Mnist1d, Preset, Spirals, Stepping, Text, Uea
-from continua.train import by_space, decayed
+from continua.data import AbstractTask, Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
+from continua.train import PRESETS, Preset, Stepping, by_space, decayed, presets_of
 
 if TYPE_CHECKING:
     from continua.cli.train import Train
@@ -34,9 +34,6 @@ TASKS: Mapping[str, Callable[["Train"], AbstractTask]] = {
         **_given(window=options.context),
     ),
 }
-
-PRESETS = ("demo", "full")
-"""The presets that every task has."""
 
 _STEPPINGS = {stepping.value: stepping for stepping in Stepping}
 
@@ -67,7 +64,7 @@ def task_of(options: "Train") -> AbstractTask:
 def check_task(options: "Train") -> None:
     """Refuses a word that names no task or no preset, and options that the task does not read."""
     choose("TASK", options.task, TASKS, "task", "train")
-    choose("--preset", options.preset, PRESETS, "preset", "train")
+    choose("--preset", options.preset, PRESETS[options.task], "preset", "train")
     if options.stepping is not None:
         choose("--stepping", options.stepping, _STEPPINGS, "stepping", "train")
     for name, tasks in _OWN.items():
@@ -126,7 +123,7 @@ def preset_of(options: "Train", task: AbstractTask) -> Preset:
     given: dict[str, Any] = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
     if options.stepping is not None:
         given["stepping"] = _STEPPINGS[options.stepping]
-    presets = task.presets()
+    presets = presets_of(task)
     return dataclasses.replace(presets[choose("--preset", options.preset, presets, "preset", "train")], **given)
 
 

@@ -19,7 +19,7 @@ from continua.cli.options import Count, File, Flag, Folder, Number, Optimiser, S
 from continua.cli.tasks import check_optimiser, check_task, free_folder, optimiser_of, preset_of, reads, task_of
 from continua.cli.train_options import BESIDE, check_options, check_resumed
 from continua.core.errors import reject
-from continua.data import AbstractTask, Preset, Split
+from continua.data import AbstractTask, Split
 from continua.report import write_report
 from continua.runs import Run, finite
 from continua.train import (
@@ -29,6 +29,7 @@ from continua.train import (
     JsonLines,
     Learner,
     Plan,
+    Preset,
     Silent,
     Together,
     Training,

@@ -13,7 +13,7 @@ from continua.core.checks import is_a, share
 from continua.core.errors import reject
 from continua.core.seeds import branched, generator_of
 from continua.core.shapes import Depth, Float, Points, Tensor
-from continua.fields import AbstractField, ContinuousHeads
+from continua.fields import AbstractField, ContinuousHeads, parameter_spaces
 from continua.model import Flow, Part, Rate, Setting
 from continua.operators import Role, leaves
 from continua.spaces import SimplexSpace
@@ -146,7 +146,7 @@ class FieldSize(AbstractRunningCost):
 
 def trains_heads(flow: Flow) -> bool:
     """Whether a measure of heads of the flow has parameters that are trained."""
-    spaces, values = flow.parameter_spaces(), dict(flow.named_parameters())
+    spaces, values = parameter_spaces(flow), dict(flow.named_parameters())
     return any(isinstance(space, SimplexSpace) and values[name].requires_grad for name, space in spaces.items())
 
 

@@ -209,7 +209,7 @@ class _Study:
             if resample is not None:
                 y, base, targets = self._answer_samples(resample())
             else:
-                y, steps = self._answer(self.model.at(**{unit: resolution}))
+                y, steps = self._answer(self.model.at(**{unit: resolution}))  # pyright: ignore[reportArgumentType]
                 resolution = steps if unit == "steps" else resolution
         except (ValueError, SolveError) as error:  # as it is, the model answered: the resolution is to blame
             return LeftOut(unit, resolution, str(error))

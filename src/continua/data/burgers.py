@@ -9,12 +9,12 @@ from typing import Any, final
 import torch
 
 from continua.core.batch import Batch
+from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
-from continua.data.measures import relative_errors
 from continua.data.sampling import roll
-from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
+from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
 _FINE = 256
 """Points of the grid on which the equation is solved; resolutions divide it."""
@@ -29,11 +29,11 @@ circle, the same integrals on 32 points would be aliased."""
 @final
 @dataclasses.dataclass(frozen=True)
 class Burgers(AbstractTask):
-    """u_t + u u_x = nu u_xx on the circle [0, 1): given u(x, 0), tell u(x, `until`).
+    """u_t + u u_x = nu u_xx on the circle [0, 1): given u(x, 0), predict u(x, `until`).
 
-    A token is a point of the grid, its value u(x, 0), its time x. The grid has `points` intervals, both ends of [0, 1]
-    among its points, so that the trapezoid masses are exact for the circle. Solved here by a Fourier method
-    (`burgers_solution`). The equation commutes with shifts, so training batches are shifted in a circle.
+    A token is a point of the grid, its value u(x, 0). Token time is the place x in [0, 1]. The grid has `points`
+    intervals, both ends of [0, 1] among its points, so that the trapezoid masses are exact for the circle. Solved here
+    by a Fourier method (`burgers_solution`). The equation commutes with shifts, so training batches are rolled.
     """
 
     points: int = 64
@@ -41,20 +41,17 @@ class Burgers(AbstractTask):
     viscosity: float = 0.02
     until: float = 0.3
 
+    name = "burgers"
+
     def __post_init__(self) -> None:
+        at_least(10, samples=self.samples)
         if self.points < 8 or _FINE % self.points:
             cure = "Pass 8, 16, 32, 64, 128 or 256."
             reject("points", self.points, f"the equation is solved on {_FINE} points, and the grid is a part", cure)
         if not self.viscosity >= 0.005:
             reject("viscosity", self.viscosity, "shocks would be thinner than the grid", "Pass 0.005 or more.")
         if not 0.0 < self.until <= 2.0:
-            reject("until", self.until, "the state is told at a later time", "Pass a time in (0, 2].")
-        if self.samples < 10:
-            reject("samples", self.samples, "this is too few", "Pass 10 or more.")
-
-    @property
-    def name(self) -> str:
-        return "burgers"
+            reject("until", self.until, "the state is predicted at a later time", "Pass a time in (0, 2].")
 
     @property
     def form(self) -> Form:
@@ -64,31 +61,22 @@ class Burgers(AbstractTask):
     def augmentation(self) -> str:
         return "shifts on the circle by a random number of samples"
 
-    def presets(self) -> Mapping[str, Preset]:
-        demo = Preset(32, 2, 64, steps=3, stem_radius=3.0, stem_modes=5, updates=600, batch=16, decay=0.0)
-        return {"demo": demo, "full": dataclasses.replace(demo, updates=6000)}
-
     def count(self, split: Split) -> int:
         return self.samples if split is Split.TRAIN else max(8, self.samples // 4)
 
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
-        before, after = (_closed(u[index, :: _FINE // self.points]) for u in _solved(self, split))
+        states = _solutions(self.count(split), self.viscosity, self.until, split)
+        before, after = (_close(u[index, :: _FINE // self.points]) for u in states)
         x = torch.linspace(0.0, 1.0, self.points + 1).expand(len(index), -1)
         return Batch((before, x), after)
 
-    def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
+    def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         before, x = batch.inputs
         assert before is not None and batch.targets is not None
+        # both ends are one point of the circle: it is rolled once, and doubled again afterwards
         both = roll(torch.cat([before, batch.targets], -1)[:, :-1], generator)
         before, after = torch.cat([both, both[:, :1]], 1).split(1, -1)
         return Batch((before, x), after)
-
-    def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
-        return {"relative L2 error": relative_errors(output, targets)}
-
-    @property
-    def better(self) -> int:
-        return -1
 
     @property
     def wording(self) -> Wording:
@@ -112,15 +100,17 @@ def burgers_solution(
     """
     points = initial.shape[-1]
     k = 2 * math.pi * torch.fft.rfftfreq(points, 1.0 / points, dtype=initial.dtype)
-    kept = k <= 2 * math.pi * points / 3
+    # products of waves below a third of the sampling rate alias only onto waves that are cut off here
+    resolved = k <= 2 * math.pi * points / 3
     dt = until / steps
     half = torch.exp(-viscosity * k**2 * dt / 2)
 
     def flux(v: Tensor) -> Tensor:
-        return -0.5j * k * kept * torch.fft.rfft(torch.fft.irfft(v, points) ** 2)
+        return -0.5j * k * resolved * torch.fft.rfft(torch.fft.irfft(v, points) ** 2)
 
-    v = torch.fft.rfft(initial) * kept
+    v = torch.fft.rfft(initial) * resolved
     for _ in range(steps):
+        # stages in the variable exp(nu k^2 t) v, each moved to its own time by powers of `half`: no growing exponential
         a = flux(v)
         b = flux(half * (v + dt / 2 * a))
         c = flux(half * v + dt / 2 * b)
@@ -130,8 +120,11 @@ def burgers_solution(
 
 
 @functools.lru_cache(maxsize=8)
-def _states(samples: int, viscosity: float, until: float, split: Split) -> tuple[Tensor, Tensor]:
-    """First states, sums of a few waves with falling random amplitudes, and the later ones, in float32."""
+def _solutions(samples: int, viscosity: float, until: float, split: Split) -> tuple[Tensor, Tensor]:
+    """First states, sums of a few waves with falling random amplitudes, and the later ones, in float32.
+
+    Always on the fine grid, so that all resolutions are of the same functions.
+    """
     generator = generator_of(1 + list(Split).index(split))
     x = torch.arange(_FINE, dtype=torch.float64) / _FINE
     waves = torch.arange(1, _WAVES + 1, dtype=torch.float64)
@@ -142,10 +135,6 @@ def _states(samples: int, viscosity: float, until: float, split: Split) -> tuple
     return before.float(), after.float()
 
 
-def _solved(task: Burgers, split: Split) -> tuple[Tensor, Tensor]:
-    return _states(task.count(split), task.viscosity, task.until, split)
-
-
-def _closed(u: Float[Tensor, "batch points"]) -> Float[Tensor, "batch ends 1"]:
+def _close(u: Float[Tensor, "batch points"]) -> Float[Tensor, "batch ends 1"]:
     """The values at both ends of [0, 1], which are one point of the circle."""
     return torch.cat([u, u[:, :1]], 1).unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""Real-valued series in a CSV file: a row a sample, columns of times, of series and of values."""
+"""Real-valued series in a CSV file: one sample per row, columns of times, of series and of values."""
 
 import csv
 import difflib
@@ -13,8 +13,7 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
-from continua.data.files import text_of
-from continua.data.rows import refuse_row
+from continua.data.files import read_text, refuse_row
 
 _TIME = "t"
 """The column of times where none is named; without it, the first."""
@@ -44,12 +43,11 @@ class CsvTable(NamedTuple):
 
     def missing(self) -> dict[str, int]:
         """How many cells of each value column are missing."""
-        counts = sum(series.values.isnan().sum(0) for series in self.series)
-        assert isinstance(counts, Tensor)
+        counts = torch.cat([series.values for series in self.series]).isnan().sum(0)
         return dict(zip(self.columns, counts.tolist(), strict=True))
 
 
-class _Row(NamedTuple):
+class _CsvRow(NamedTuple):
     number: int
     cells: dict[str, str]
 
@@ -66,29 +64,34 @@ def read_csv(
     An empty cell or "nan" is a missing value. Whatever cannot be read is refused with its row, a column that is not
     there with the nearest one, and a column without any value as well.
     """
-    header, rows = _rows(file)
-    time = _named(file, header, time, id, columns)
+    header, rows = _read_rows(file)
+    time = time or (_TIME if _TIME in header else next((name for name in header if name != id), header[0]))
+    _check_names(file, header, time, id, columns)
     others = [name for name in header if name not in (time, id)]
     chosen = tuple(columns or [name for name in others if _has_numbers(rows, name)])
-    _check_filled(file, rows, others, columns, chosen)
+    _check_columns(file, rows, others, columns, chosen)
     if not chosen:
         cure = "Add one; times and values have columns of their own."
         refuse_row(file, 1, f"no column of numbers beside {[name for name in (time, id) if name is not None]}", cure)
-    left_out = () if columns else tuple(name for name in others if name not in chosen)
-    grouped = dict[str, list[_Row]]()
+    by_id = dict[str, list[_CsvRow]]()
     for row in rows:
-        grouped.setdefault("" if id is None else row.cells[id], []).append(row)
+        by_id.setdefault("" if id is None else row.cells[id], []).append(row)
     hint = " Rows of several series need a column of ids: --id NAME." if id is None else ""
     series = [
         CsvSeries(name, [row.number for row in own], _times(file, own, time, hint), _values(file, own, chosen))
-        for name, own in grouped.items()
+        for name, own in by_id.items()
     ]
-    return CsvTable(series, chosen, left_out)
+    return CsvTable(series, chosen, () if columns else tuple(name for name in others if name not in chosen))
 
 
-def _named(file: Path, header: list[str], time: str | None, id: str | None, columns: Sequence[str] | None) -> str:
-    """The column of times, when every column that was asked for is there and has one meaning."""
-    time = time or (_TIME if _TIME in header else next((name for name in header if name != id), header[0]))
+def offer_others(columns: Sequence[str], without: str, otherwise: str) -> str:
+    """The cure for a column that cannot be learnt: an option, ready to be copied, that names all others."""
+    others = ",".join(name for name in columns if name != without)
+    return f"Learn the others: --columns {shlex.quote(others)}." if others else otherwise
+
+
+def _check_names(file: Path, header: list[str], time: str, id: str | None, columns: Sequence[str] | None) -> None:
+    """Every column that was asked for is there and has one meaning."""
     meaning = dict[str, str]()
     for argument, name in (("time", time), ("id", id), *(("columns", name) for name in columns or ())):
         if name is None:
@@ -102,27 +105,25 @@ def _named(file: Path, header: list[str], time: str | None, id: str | None, colu
             cure = "Give the times, the ids and each value a column of its own."
             reject(argument, name, f"this column of {file} {also}", cure)
         meaning[name] = argument
-    return time
 
 
-def _check_filled(
-    file: Path, rows: list[_Row], others: list[str], columns: Sequence[str] | None, chosen: Sequence[str]
+def _check_columns(
+    file: Path, rows: list[_CsvRow], others: list[str], columns: Sequence[str] | None, chosen: Sequence[str]
 ) -> None:
     """Refuses a column that holds nothing at all; without `columns` one of words is left out, but not an empty one."""
     for name in columns or others:
         if all((number := _number(row.cells[name])) is not None and math.isnan(number) for row in rows):
-            kept = [other for other in chosen if other != name]
-            cure = f"Learn the others: --columns {shlex.quote(','.join(kept))}." if kept else "Write its values."
             what = f"from here on no row has a value in the column {name!r}"
-            refuse_row(file, rows[0].number, what, cure)
+            refuse_row(file, rows[0].number, what, offer_others(chosen, name, "Write its values."))
         if columns and not _has_numbers(rows, name):
             cure = "Choose columns of numbers; an id that tells series apart goes to --id."
             reject("columns", name, f"no row of {file} has a number in this column", cure)
 
 
-def _rows(file: Path) -> tuple[list[str], list[_Row]]:
+def _read_rows(file: Path) -> tuple[list[str], list[_CsvRow]]:
     """The names of the columns, and all rows that are not blank."""
-    reader = csv.reader(io.StringIO(text_of(file, "CSV file"), newline=None), skipinitialspace=True)
+    # newline=None: a file with the line ends of old Macs would be one single row to the csv module
+    reader = csv.reader(io.StringIO(read_text(file, "CSV file"), newline=None), skipinitialspace=True)
     try:
         lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(map(str.strip, cells))]
     except csv.Error as error:
@@ -137,7 +138,7 @@ def _rows(file: Path) -> tuple[list[str], list[_Row]]:
         if len(cells) != len(header):
             cure = "Give every row a cell for each column; a missing value is an empty cell."
             refuse_row(file, number, f"{len(cells)} cells, where the header has {len(header)}", cure)
-    return header, [_Row(number, dict(zip(header, cells, strict=True))) for number, cells in body]
+    return header, [_CsvRow(number, dict(zip(header, cells, strict=True))) for number, cells in body]
 
 
 def _check_header(file: Path, number: int, header: list[str]) -> None:
@@ -159,11 +160,11 @@ def _number(word: str) -> float | None:
         return None
 
 
-def _has_numbers(rows: list[_Row], name: str) -> bool:
+def _has_numbers(rows: list[_CsvRow], name: str) -> bool:
     return any(number is not None and not math.isnan(number) for number in (_number(row.cells[name]) for row in rows))
 
 
-def _times(file: Path, rows: list[_Row], name: str, hint: str) -> Tensor:
+def _times(file: Path, rows: list[_CsvRow], name: str, hint: str) -> Tensor:
     times = list[float]()
     for row in rows:
         word = row.cells[name]
@@ -180,11 +181,11 @@ def _times(file: Path, rows: list[_Row], name: str, hint: str) -> Tensor:
     return torch.tensor(times, dtype=torch.float64)
 
 
-def _values(file: Path, rows: list[_Row], columns: Sequence[str]) -> Tensor:
+def _values(file: Path, rows: list[_CsvRow], columns: Sequence[str]) -> Tensor:
     return torch.tensor([[_value(file, row, name) for name in columns] for row in rows], dtype=torch.float64)
 
 
-def _value(file: Path, row: _Row, name: str) -> float:
+def _value(file: Path, row: _CsvRow, name: str) -> float:
     value = _number(row.cells[name])
     if value is None or math.isinf(value):
         cure = "Write a number, leave the cell empty if it is missing, or choose other columns with --columns."

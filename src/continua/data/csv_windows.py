@@ -2,19 +2,19 @@
 
 import itertools
 import math
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import torch
 
+from continua.core.seeds import generator_of
 from continua.core.shapes import Bool, Int, Tensor
-from continua.data.csv_file import CsvSeries, CsvTable
-from continua.data.rows import refuse_row
+from continua.data.csv_file import CsvSeries, CsvTable, offer_others
+from continua.data.files import refuse_row
 from continua.data.task import Split
 
-_TRAINED, _VALIDATED = 0.6, 0.2
+_TRAIN, _VALIDATION = 0.6, 0.2
 """Shares of the rows, or of the series, for training and validation; the rest is the test."""
 
 _ENOUGH = 3
@@ -51,19 +51,20 @@ class Windows(NamedTuple):
         """Times of [0, 1] and values, nan where missing, of all rows of a window."""
         place, start = self.starts[split][number]
         series, rows = self.parts[split][place], slice(start, start + self.size)
+        # subtracted in float64: times such as seconds since 1970 have no room for their differences in float32
         times = (series.times[rows] - series.times[start]) / self.duration
         return times.float(), ((series.values[rows] - self.mean) / self.scale).float()
 
 
-def askable(complete: Bool[Tensor, " window"]) -> tuple[Int[Tensor, " between"], Int[Tensor, " beyond"]]:
-    """Rows of a window whose values can be asked for: between seen ones, and beyond them in the last quarter."""
+def query_rows(complete: Bool[Tensor, " window"]) -> tuple[Int[Tensor, " between"], Int[Tensor, " beyond"]]:
+    """Rows of a window that may be predicted: between seen ones, and beyond them in the last quarter."""
     rows = torch.arange(len(complete))
-    seen = seen_of(len(complete))
-    inside = (rows >= 1) & (rows < seen - 1)
+    seen = visible_rows(len(complete))
+    inside = (rows >= 1) & (rows < seen - 1)  # the ends stay seen, so that what is held out lies between
     return rows[complete & inside], rows[complete & (rows >= seen)]
 
 
-def seen_of(window: int) -> int:
+def visible_rows(window: int) -> int:
     """How many rows of a window come before its last quarter."""
     return window - window // 4
 
@@ -75,7 +76,7 @@ def fitting_window(table: CsvTable) -> int:
     side by side in its smallest part, these are taken, unless the smallest part of the file then holds fewer.
     """
     lengths = sorted((len(series.rows) for series in table.series), reverse=True)
-    cut = max(_SMALLEST, min(_LARGEST, _held(lengths[0]) // 2))
+    cut = max(_SMALLEST, min(_LARGEST, _smallest_part(lengths[0]) // 2))
     if len(lengths) < _ENOUGH:
         return cut
     most = min(_LARGEST, lengths[max(_ENOUGH, (len(lengths) + 1) // 2) - 1])
@@ -86,25 +87,17 @@ def fitting_window(table: CsvTable) -> int:
 
 def _fewest(series: list[CsvSeries], size: int) -> int:
     """How many windows side by side fit into the part with the fewest."""
-    parts = _parted(series, size)
-    return min(sum(len(each.rows) // size for each in own) for own in parts.values())
+    return min(sum(len(each.rows) // size for each in own) for own in _split(series, size).values())
 
 
-def _held(rows: int) -> int:
-    """Rows of the smallest part of a series that is cut in time."""
-    ends = _ends(rows)
-    return min(last - first for first, last in itertools.pairwise(ends))
-
-
-def windows_of(file: Path, table: CsvTable, size: int) -> Windows:
+def build_windows(file: Path, table: CsvTable, size: int) -> Windows:
     """All windows of `size` rows in training, and in validation and test one for every quarter of a window.
 
     Three or more series that are as long as a window are split as they are, drawn at random, and shorter ones left
-    out; with fewer, every series is cut in time. A window needs complete rows to ask for: an eighth of its size, and
+    out; with fewer, every series is cut in time. A window needs complete rows to predict: an eighth of its size, and
     two more, between the seen rows, and an eighth beyond them.
     """
-    long = _as_long(table.series, size)
-    parts = _parted(table.series, size)
+    parts = _split(table.series, size)
     strides = {Split.TRAIN: 1, Split.VALIDATION: size // 4, Split.TEST: size // 4}
     starts = {
         split: [(place, start) for place, series in enumerate(own) for start in _starts(series, size, strides[split])]
@@ -119,35 +112,40 @@ def windows_of(file: Path, table: CsvTable, size: int) -> Windows:
         for split, found in starts.items()
         for place, start in found
     ]
-    short = len(table.series) - len(long)
-    split_by = "series" if len(long) >= _ENOUGH else "time"
-    told = (sum(len(series.rows) for series in table.series), table.missing(), table.left_out)
-    return Windows(size, table.columns, parts, starts, mean, scale, max(durations), short, split_by, *told)
+    long = len(_as_long(table.series, size))
+    return Windows(
+        size, table.columns, parts, starts, mean, scale, max(durations),
+        short=len(table.series) - long,
+        split_by="series" if long >= _ENOUGH else "time",
+        rows=sum(len(series.rows) for series in table.series),
+        missing=table.missing(),
+        left_out=table.left_out,
+    )  # fmt: skip
 
 
 def _as_long(series: list[CsvSeries], size: int) -> list[CsvSeries]:
     return [each for each in series if len(each.rows) >= size]
 
 
-def _parted(series: list[CsvSeries], size: int) -> Parts:
+def _split(series: list[CsvSeries], size: int) -> Parts:
     """The parts for windows of `size` rows: whole series where enough are as long, else all of them cut in time."""
     long = _as_long(series, size)
     return _by_series(long) if len(long) >= _ENOUGH else _by_time(series)
 
 
 def _by_series(series: list[CsvSeries]) -> Parts:
-    order = torch.randperm(len(series), generator=torch.Generator().manual_seed(0)).tolist()
-    held = max(1, round(_VALIDATED * len(series)))
+    order = torch.randperm(len(series), generator=generator_of(0)).tolist()
+    held = max(1, round(_VALIDATION * len(series)))
     test, validation, train = order[:held], order[held : 2 * held], order[2 * held :]
     chosen = {Split.TRAIN: train, Split.VALIDATION: validation, Split.TEST: test}
     return {split: [series[i] for i in sorted(places)] for split, places in chosen.items()}
 
 
 def _by_time(series: list[CsvSeries]) -> Parts:
+    """The test comes last: what is predicted in it was never seen in training, not even between its rows."""
     parts: dict[Split, list[CsvSeries]] = {split: [] for split in Split}
     for each in series:
-        ends = _ends(len(each.rows))
-        for split, first, last in zip(Split, ends[:-1], ends[1:], strict=True):
+        for split, (first, last) in zip(Split, itertools.pairwise(_ends(len(each.rows))), strict=True):
             own = slice(first, last)
             parts[split].append(CsvSeries(each.id, each.rows[own], each.times[own], each.values[own]))
     return parts
@@ -155,24 +153,25 @@ def _by_time(series: list[CsvSeries]) -> Parts:
 
 def _ends(rows: int) -> list[int]:
     """Where the parts of a series begin and end that is cut in time."""
-    return [0, math.floor(_TRAINED * rows), math.floor((_TRAINED + _VALIDATED) * rows), rows]
+    return [0, math.floor(_TRAIN * rows), math.floor((_TRAIN + _VALIDATION) * rows), rows]
+
+
+def _smallest_part(rows: int) -> int:
+    """Rows of the smallest part of a series that is cut in time."""
+    return min(last - first for first, last in itertools.pairwise(_ends(rows)))
 
 
 def _moments(file: Path, train: list[CsvSeries], columns: tuple[str, ...]) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each column over the values of the training part."""
-    rows, every = [row for series in train for row in series.rows], torch.cat([series.values for series in train])
+    every = torch.cat([series.values for series in train])
     moments = list[tuple[Tensor, Tensor]]()
     for name, column in zip(columns, every.T, strict=True):
         values = column[~column.isnan()]
+        # compared by its ends: rounding gives a constant column a deviation that is not 0
         if len(values) < 2 or float(values.min()) == float(values.max()):
-            last = rows[-1] if rows else 1
+            last = [row for series in train for row in series.rows][-1]
             what = f"is constant, {float(values[0]):g}" if len(values) > 1 else "has fewer than two values"
-            kept = [other for other in columns if other != name]
-            cure = (
-                f"Learn the others: --columns {shlex.quote(','.join(kept))}."
-                if kept
-                else "Learn a column that varies: --columns."
-            )
+            cure = offer_others(columns, name, "Learn a column that varies: --columns.")
             refuse_row(file, last, f"up to here, where training ends, the column {name!r} {what}", cure)
         moments.append((values.mean(), values.std()))
     mean, scale = zip(*moments, strict=True)
@@ -183,8 +182,9 @@ def _starts(series: CsvSeries, size: int, stride: int) -> list[int]:
     if len(series.rows) < size:
         return []
     complete = (~series.values.isnan().any(1)).unfold(0, size, stride)
-    seen, asked = seen_of(size), size // 8
-    enough = (complete[:, 1 : seen - 1].sum(1) >= asked + 2) & (complete[:, seen:].sum(1) >= asked)
+    seen, queries = visible_rows(size), size // 8
+    # two more than are held out, so that some of the complete rows remain to be seen
+    enough = (complete[:, 1 : seen - 1].sum(1) >= queries + 2) & (complete[:, seen:].sum(1) >= queries)
     return (stride * enough.nonzero()[:, 0]).tolist()
 
 
@@ -195,7 +195,7 @@ def _refuse_part(file: Path, series: list[CsvSeries], part: list[CsvSeries], spl
         what = f"up to here no window of {size} rows for {split.value} has enough rows without a missing value"
         refuse_row(file, last, what, "Choose fewer columns with --columns, or fill the gaps.")
     lengths = sorted((len(each.rows) for each in series), reverse=True)
-    possible = _held(lengths[0])
+    possible = _smallest_part(lengths[0])
     if len(lengths) >= _ENOUGH:
         possible = max(possible, lengths[_ENOUGH - 1])
     cure = "Pass a file with 40 rows or more: a fifth of them is the test, and a window has 8."

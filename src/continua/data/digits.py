@@ -12,10 +12,9 @@ from continua.core.batch import Batch
 from continua.core.checks import share
 from continua.core.extras import extra
 from continua.core.seeds import generator_of
-from continua.core.shapes import Float, Int, Tensor
-from continua.data.measures import label_hits
+from continua.core.shapes import Int, Tensor
 from continua.data.sampling import drop_samples
-from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
+from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
 _SIDE = 8
 _VALIDATION, _TEST = 200, 360
@@ -30,60 +29,44 @@ class Digits(AbstractTask):
 
     A token is a pixel; its features are its brightness b in [0, 1], the waves cos(pi k p) and sin(pi k p), k = 1 to 3,
     of its row and its column p in [0, 1], and b times each of them, so that a mean over pixels knows where they are
-    bright; its time is its place along the rows. A random share of the pixels, from 0 to
+    bright. Token time is the pixel's place along the rows, from 0 to 1. A random share of the pixels, from 0 to
     `dropped`, is dropped from every training batch, `test_dropped` from the test.
     """
 
     dropped: float = 0.0
     test_dropped: float = 0.0
 
+    name = "digits"
+
     def __post_init__(self) -> None:
         share(0.9, dropped=self.dropped, test_dropped=self.test_dropped)
 
     @property
-    def name(self) -> str:
-        return "digits"
-
-    @property
     def form(self) -> Form:
-        return Form(
-            outputs=10, question=Question.LABEL, features=1 + 8 * _WAVES, span=1.0, spacing=1.0 / (_SIDE**2 - 1)
-        )
+        return Form(10, Question.LABEL, features=1 + 8 * _WAVES, span=1.0, spacing=1.0 / (_SIDE**2 - 1))
 
     @property
     def augmentation(self) -> str:
         return f"0 to {self.dropped:.0%} of the pixels dropped at random" if self.dropped else ""
 
-    def presets(self) -> Mapping[str, Preset]:
-        demo = Preset(32, 2, 64, steps=3, energy=0.002, updates=1000, lr=5e-3)
-        return {"demo": demo, "full": dataclasses.replace(demo, updates=4000)}
-
     def count(self, split: Split) -> int:
         held = {Split.VALIDATION: _VALIDATION, Split.TEST: _TEST}
-        return held[split] if split in held else len(_loaded()[1]) - sum(held.values())
+        return held[split] if split in held else len(_load()[1]) - sum(held.values())
 
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
         before = list(Split)[: list(Split).index(split)]
-        values, labels = (tensor[index + sum(map(self.count, before))] for tensor in _loaded())
+        values, labels = (tensor[index + sum(map(self.count, before))] for tensor in _load())
         times = torch.linspace(0.0, 1.0, _SIDE**2).expand(len(index), -1)
         if split is not Split.TRAIN and self.test_dropped > 0.0:
             values, times = drop_samples(values, times, self.test_dropped, generator_of(int(index[0])))
         return Batch((values, times), labels)
 
-    def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
+    def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         if self.dropped == 0.0:
             return batch
         values, times = batch.inputs
-        assert values is not None and times is not None
         dropped = self.dropped * float(torch.rand((), generator=generator))
         return Batch(drop_samples(values, times, dropped, generator), batch.targets)
-
-    def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
-        return {"accuracy": label_hits(output, targets)}
-
-    @property
-    def better(self) -> int:
-        return 1
 
     @property
     def wording(self) -> Wording:
@@ -97,13 +80,14 @@ class Digits(AbstractTask):
 
 
 @functools.cache
-def _loaded() -> tuple[Tensor, Tensor]:
+def _load() -> tuple[Tensor, Tensor]:
     """(samples, 64, features) and labels, in an order drawn once for all."""
     images, labels = extra("sklearn.datasets", "data").load_digits(return_X_y=True)
     bright = torch.tensor(images, dtype=torch.float32).unsqueeze(-1) / 16.0
     place = torch.arange(_SIDE, dtype=torch.float32) / (_SIDE - 1)
     phase = math.pi * torch.cartesian_prod(place, place).unsqueeze(-1) * torch.arange(1, _WAVES + 1)
     waves = torch.stack([phase.cos(), phase.sin()], -1).flatten(1)
+    # the file has its digits writer by writer: unshuffled, the test would be of other writers than the training
     order = torch.randperm(len(bright), generator=generator_of(0))
     values = torch.cat([bright, waves.expand(len(bright), -1, -1), bright * waves], -1)
     return values[order], torch.tensor(labels)[order]

@@ -4,10 +4,9 @@ import codecs
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
 from continua.core.errors import reject
-from continua.data.rows import refuse_row
 
 _File = TypeVar("_File", Path, Path | None)
 _Content = TypeVar("_Content")
@@ -15,11 +14,16 @@ _Options = ParamSpec("_Options")
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def text_of(file: Path, what: str, argument: str = "file", lenient: bool = False) -> str:
+def refuse_row(file: Path, number: int, what: str, cure: str, argument: str = "file") -> NoReturn:
+    """Raises a `ValueError` that names the file, the row as an editor counts, what stands there and the cure."""
+    reject(argument, str(file), f"row {number}: {what}", cure)
+
+
+def read_text(file: Path, what: str, argument: str = "file", lenient: bool = False) -> str:
     """The content of a file in UTF-8, without the mark that some programs put before it.
 
-    `what` the file should be is told where it is not there, a folder, unreadable, empty, in another encoding, or no
-    text at all. A `lenient` reader takes letters that are not UTF-8 as unknown ones.
+    The message says `what` the file should be where it is not there, a folder, unreadable, empty, in another encoding,
+    or no text at all. A `lenient` reader takes letters that are not UTF-8 as unknown ones.
     """
     if not file.is_file():
         why = "this is a folder" if file.is_dir() else "there is no such file"
@@ -30,6 +34,7 @@ def text_of(file: Path, what: str, argument: str = "file", lenient: bool = False
         reject(argument, str(file), f"it cannot be read ({error.strerror})", "Look at its rights.")
     if not content.strip():
         reject(argument, str(file), "the file is empty", f"Pass a {what} with something in it.")
+    # before the search for zero bytes: UTF-16, which spreadsheets save, is full of them and has a cure of its own
     if content.startswith(_WIDE):
         reject(argument, str(file), "this is UTF-16 text", "Save the file as UTF-8 text.")
     if (place := content.find(b"\0")) >= 0:
@@ -37,29 +42,24 @@ def text_of(file: Path, what: str, argument: str = "file", lenient: bool = False
     try:
         return content.decode("utf-8-sig", errors="replace" if lenient else "strict")
     except UnicodeDecodeError as error:
-        what_is_wrong = f"byte {error.start} is not UTF-8"
-        refuse_row(file, _row(content, error.start), what_is_wrong, "Save the file as UTF-8 text.", argument)
+        row = content[: error.start].count(b"\n") + 1
+        refuse_row(file, row, f"byte {error.start} is not UTF-8", "Save the file as UTF-8 text.", argument)
 
 
-def _row(content: bytes, place: int) -> int:
-    """The row that a byte stands in, as an editor counts."""
-    return content[:place].count(b"\n") + 1
-
-
-def remembered(
+def cache_by_file(
     read: Callable[Concatenate[_File, _Options], _Content],
 ) -> Callable[Concatenate[_File, _Options], _Content]:
-    """A reader that keeps what it read of the last two files, until they change or their path leads elsewhere."""
+    """A reader that remembers what it read of the last two files, until they change or their path leads elsewhere."""
 
     @functools.lru_cache(maxsize=2)
-    def kept(state: tuple[int, ...], file: _File, *args: _Options.args, **kwargs: _Options.kwargs) -> _Content:
+    def read_version(state: tuple[int, ...], file: _File, *args: _Options.args, **kwargs: _Options.kwargs) -> _Content:
         return read(file, *args, **kwargs)
 
     @functools.wraps(read)
-    def reading(file: _File, *args: _Options.args, **kwargs: _Options.kwargs) -> _Content:
-        return kept(_state(file), file, *args, **kwargs)
+    def read_current(file: _File, *args: _Options.args, **kwargs: _Options.kwargs) -> _Content:
+        return read_version(_state(file), file, *args, **kwargs)
 
-    return reading
+    return read_current
 
 
 def _state(file: Path | None) -> tuple[int, ...]:

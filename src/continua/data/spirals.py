@@ -9,14 +9,13 @@ from typing import Any, final
 import torch
 
 from continua.core.batch import Batch
-from continua.core.errors import reject
+from continua.core.checks import at_least, share
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
-from continua.data.measures import asked_errors
-from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
+from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
 _SEEN = 2.0 / 3.0
-"""Observations end here; what is asked reaches to 1."""
+"""Observations end here; query times reach to 1."""
 
 
 @final
@@ -26,58 +25,43 @@ class Spirals(AbstractTask):
 
         x(t) = r (cos phi, sin phi) ,   r = r0 + rate t ,   phi = phi0 +- 2 pi turns t
 
-    Of the observations each is lost with a chance of up to `missing`. Asked: the place, without noise, at `asked` times
-    of [0, 2/3] (interpolation) and as many of [2/3, 1] (extrapolation). After R. T. Q. Chen et al., Neural ordinary
-    differential equations (2018), section 5.1.
+    Token time is t itself. Each observation is lost with a chance of up to `missing`. Predicted is the place, without
+    noise, at `queries` times of [0, 2/3] (interpolation) and as many of [2/3, 1] (extrapolation). After R. T. Q. Chen
+    et al., Neural ordinary differential equations (2018), section 5.1.
     """
 
     samples: int = 1000
     tokens: int = 40
-    asked: int = 10
+    queries: int = 10
     missing: float = 0.5
     noise: float = 0.03
 
-    def __post_init__(self) -> None:
-        for name, size, least in (("samples", self.samples, 10), ("tokens", self.tokens, 4), ("asked", self.asked, 1)):
-            if size < least:
-                reject(name, size, "this is too few", f"Pass {name} >= {least}.")
-        if not 0.0 <= self.missing <= 0.8:
-            reject("missing", self.missing, "some points must be seen", "Pass a share from 0 to 0.8.")
+    name = "spirals"
 
-    @property
-    def name(self) -> str:
-        return "spirals"
+    def __post_init__(self) -> None:
+        at_least(10, samples=self.samples)
+        at_least(4, tokens=self.tokens)
+        at_least(1, queries=self.queries)
+        share(0.8, missing=self.missing)
 
     @property
     def form(self) -> Form:
-        return Form(outputs=2, features=2, question=Question.VALUE, asks=True, span=1.0, spacing=_SEEN / self.tokens)
+        return Form(outputs=2, features=2, question=Question.VALUE, queries=True, spacing=_SEEN / self.tokens)
 
     @property
     def augmentation(self) -> str:
         return ""
 
-    def presets(self) -> Mapping[str, Preset]:
-        demo = Preset(48, 4, 96, steps=3, stem_radius=6.0, stem_gaps=True, updates=1000)
-        return {"demo": demo, "full": dataclasses.replace(demo, updates=6000)}
-
     def count(self, split: Split) -> int:
         return self.samples if split is Split.TRAIN else max(10, self.samples // 5)
 
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
-        drawn = _drawn(self, split)
-        values, times, present, asked, target = (tensor[index] for tensor in drawn)
+        values, times, present, queries, targets = (tensor[index] for tensor in _draw(self, split))
         longest = int(present.sum(1).max())
-        return Batch((values[:, :longest], times[:, :longest], present[:, :longest]), target, query_times=asked)
+        return Batch((values[:, :longest], times[:, :longest], present[:, :longest]), targets, query_times=queries)
 
-    def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
+    def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         return batch
-
-    def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
-        return asked_errors(output, targets)
-
-    @property
-    def better(self) -> int:
-        return -1
 
     @property
     def wording(self) -> Wording:
@@ -94,8 +78,8 @@ class Spirals(AbstractTask):
 
 
 @functools.lru_cache(maxsize=8)
-def _drawn(task: Spirals, split: Split) -> tuple[Tensor, ...]:
-    """Values, times and mask of the observations, asked times and true places; missing points stand at the end."""
+def _draw(task: Spirals, split: Split) -> tuple[Tensor, ...]:
+    """Values, times and mask of the observations, query times and true places; missing points stand at the end."""
     generator = generator_of(list(Split).index(split))
     size = task.count(split)
 
@@ -109,8 +93,9 @@ def _drawn(task: Spirals, split: Split) -> tuple[Tensor, ...]:
         angle, distance = start + 2 * math.pi * turn * t, radius + rate * t
         return torch.stack([distance * angle.cos(), distance * angle.sin()], -1)
 
-    asked = torch.cat([_SEEN * uniform(size, task.asked), _SEEN + (1 - _SEEN) * uniform(size, task.asked)], 1)
-    asked = asked.sort(1).values
+    # spirals and query times are drawn before the observations, so variants with other observations share both
+    queries = torch.cat([_SEEN * uniform(size, task.queries), _SEEN + (1 - _SEEN) * uniform(size, task.queries)], 1)
+    queries = queries.sort(1).values
     times = _SEEN * uniform(size, task.tokens).sort(1).values
     present = uniform(size, task.tokens) >= task.missing * uniform(size, 1)
     present[:, :2] = True
@@ -118,4 +103,4 @@ def _drawn(task: Spirals, split: Split) -> tuple[Tensor, ...]:
     times, present = times.gather(1, order), present.gather(1, order)
     values = place(times) + task.noise * torch.randn(size, task.tokens, 2, generator=generator)
     times = torch.where(present, times, 0.0)
-    return values * present.unsqueeze(-1), times, present, asked, place(asked)
+    return values * present.unsqueeze(-1), times, present, queries, place(queries)

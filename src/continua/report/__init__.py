@@ -6,12 +6,11 @@ from continua.report.drawing import figure_html
 from continua.report.formula import mathml
 from continua.report.page import Page
 from continua.report.pontryagin_figure import PontryaginRecord, pontryagin_figure
-from continua.report.reading import rows_of
 from continua.report.record import SolveRecord
 from continua.report.resolution_figure import resolution_figure
 from continua.report.solve_figure import solve_figure
 
 __all__ = [
     "Page", "PontryaginRecord", "SolveRecord", "figure_html", "lasting", "mathml", "pontryagin_figure",
-    "report_page", "resolution_figure", "rows_of", "shown", "solve_figure", "write_report",
+    "report_page", "resolution_figure", "shown", "solve_figure", "write_report",
 ]  # fmt: skip

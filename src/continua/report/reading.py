@@ -1,7 +1,6 @@
 """Run folders as the report reads them: manifest, rows of records, kept sections; never a model."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
@@ -9,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from continua.core.errors import reject
-from continua.runs import Reference, Run, Section, kept_sections
+from continua.runs import Reference, Run, Section
 
 
 @final
@@ -83,7 +82,7 @@ def _read(folder: Path, name: str, several: bool) -> ReadRun:
     facts = manifest.get("facts", {})
     task = facts.get("task", {})
     validated = str(task.get("validation", "")) if isinstance(task, dict) else ""
-    rows = rows_of(folder / "records.jsonl")
+    rows = run.records()
     learners = list(dict.fromkeys(str(row["learner"]) for row in rows if "learner" in row))
 
     def titled(learner: str) -> str:
@@ -101,7 +100,7 @@ def _read(folder: Path, name: str, several: bool) -> ReadRun:
         source = titled(section.source) if section.source else name if several else ""
         return dataclasses.replace(section, source=source)
 
-    sections = [placed(section) for section in kept_sections(run)]
+    sections = [placed(section) for section in run.sections()]
     references = [Reference.of(plain) for plain in facts.get("references", ())]
     return ReadRun(name, folder, manifest, [learned(learner) for learner in learners], sections, references)
 
@@ -116,27 +115,6 @@ def borrowed_validation(learned: Sequence[Learned]) -> tuple[str, ...]:
         return f"Validation{whose} reads {source}: this task keeps none apart for it. Training chooses nothing by them."
 
     return tuple(told(source) for source in sources)
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    """The rows of a records file; a last line that a killed process left half written is passed over."""
-    if not path.exists():
-        return []
-    cure = "Remove the line (the rest can be reported), or train again from the last checkpoint."
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], start=1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            reject(f"{path}, line {number}", line[:60], "this is no JSON", cure)
-        if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
-            reject(f"{path}, line {number}", line[:60], "a row is an object with its `kind`", cure)
-        if row["kind"] in ("update", "evaluation") and not isinstance(row.get("update"), int):
-            reject(f"{path}, line {number}", line[:60], f"an {row['kind']} row has the number of its `update`", cure)
-        if not isinstance(row.get("measures", {}), dict):
-            reject(f"{path}, line {number}", line[:60], "`measures` are named numbers", cure)
-        rows.append(row)
-    return rows
 
 
 def _told_apart(folders: Sequence[Path]) -> list[str]:

@@ -2,25 +2,32 @@
 
 import dataclasses
 import json
-import math
 import platform
+import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from continua.core.errors import reject
-from continua.runs.atomic import digest, write_whole
-from continua.runs.checkpoints import checkpoints, read_checkpoint, write_checkpoint
-from continua.runs.places import check_writable
-
-FORMAT = 1
+from continua.runs.figures import AbstractFigure, Section, finite, section_from_plain, to_plain
+from continua.runs.storage import (
+    FORMAT,
+    check_writable,
+    checkpoints,
+    digest,
+    read_checkpoint,
+    write_checkpoint,
+    write_whole,
+)
 
 
 @final
@@ -32,8 +39,8 @@ class Run:
     |---|---|
     | `manifest.json` | kind, config, seed, versions, facts; written whole each time it changes |
     | `records.jsonl` | rows, only ever appended: each is a JSON object with its `kind` |
-    | `arrays/NAME.safetensors` | numbers that figures need |
-    | `figures/NAME.json` | figures as plain data, to be drawn by `report` |
+    | `figures/NAME.json` | sections of the report as plain data, to be drawn by `report` |
+    | `arrays/NAME.safetensors` | numbers that figures need, where they are many |
     | `checkpoints/UPDATE/` | what is needed to go on |
     | `models/NAME/` | trained models, as `continua.save` writes them |
     """
@@ -44,28 +51,18 @@ class Run:
     def begin(cls, folder: Path, kind: str, config: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> "Run":
         """A new run; a folder that holds one already is left alone."""
         cls.check_free(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / ".begun").touch()
-            (folder / ".begun").unlink()
-        except OSError as error:
-            why = f"nothing can be written there ({error.strerror})"
-            reject("folder", str(folder), why, "Choose a folder that can be written to.")
+        folder.mkdir(parents=True, exist_ok=True)
         run = cls(folder)
-        began = datetime.now(UTC).isoformat(timespec="seconds")
-        run._write_manifest(
-            {"format": FORMAT, "kind": kind, "began": began, "state": "running", "versions": _versions()}
-            | {"config": dict(config), "facts": dict(facts or {})}
-        )
+        head = {"format": FORMAT, "kind": kind, "began": _now(), "state": "running", "versions": _versions()}
+        run._write_manifest({**head, "config": dict(config), "facts": dict(facts or {})})
         return run
 
     @staticmethod
     def check_free(folder: Path) -> None:
         """Refuses a folder that holds a run, or that cannot be written to; nothing is made."""
         if (folder / "manifest.json").exists():
-            cure = (
-                f"Choose another folder, or go on with this run: `continua train --resume {shlex.quote(str(folder))}`."
-            )
+            resume = f"`continua train --resume {shlex.quote(str(folder))}`"
+            cure = f"Choose another folder, or go on with this run: {resume}."
             reject("folder", str(folder), "there is a run in it already", cure)
         check_writable("folder", folder)
 
@@ -105,8 +102,7 @@ class Run:
 
     def end(self, state: str) -> None:
         """Says how the run ended: `finished`, `interrupted` or `failed`."""
-        ended = datetime.now(UTC).isoformat(timespec="seconds")
-        self._write_manifest({**self.manifest, "state": state, "ended": ended})
+        self._write_manifest({**self.manifest, "state": state, "ended": _now()})
 
     def record(self, kind: str, **row: Any) -> None:
         """Appends a row; numbers that are not finite become null, as JSON has no word for them."""
@@ -114,22 +110,14 @@ class Run:
         with (self.folder / "records.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def records(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
-        """The rows, all or those of one kind; a last line that a killed process left half written is passed over."""
-        path = self.folder / "records.jsonl"
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else []
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                reject(f"{path}, line {number}", line[:60], "this is no JSON: the file is damaged", "Remove the line.")
-            if kind is None or row["kind"] == kind:
-                yield row
+    def records(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """The rows, all or those of one kind."""
+        return [row for row in read_records(self.folder / "records.jsonl") if kind in (None, row["kind"])]
 
     def forget(self, after: int) -> None:
         """Drops the rows of updates later than a checkpoint, which will be made again, and a half-written last line."""
-        kept = [row for row in self.records() if row.get("update", 0) <= after]
-        write_whole(self.folder / "records.jsonl", "".join(json.dumps(row) + "\n" for row in kept).encode())
+        rows = [row for row in self.records() if row.get("update", 0) <= after]
+        write_whole(self.folder / "records.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
 
     def keep_arrays(self, name: str, arrays: Mapping[str, Tensor]) -> Path:
         """Writes `arrays/NAME.safetensors` and notes its hash."""
@@ -150,15 +138,38 @@ class Run:
             reject("name", name, "the file does not match its hash: it is damaged", "Copy the folder again.")
         return safetensors.torch.load(content)
 
-    def keep_figure(self, name: str, spec: Mapping[str, Any]) -> Path:
-        """Writes `figures/NAME.json`."""
+    def keep_section(self, name: str, section: Section | AbstractFigure) -> Path:
+        """Writes `figures/NAME.json`, and `arrays/figure-NAME.safetensors` where arrays are large.
+
+        A section of the same name gives way. Reports show sections in the order of their names.
+        """
+        if not re.fullmatch(r"[\w.-]+", name):
+            cure = "Use letters, digits, points, dashes and underscores."
+            reject("name", name, "it becomes the name of a file", cure)
+        apart: dict[str, np.ndarray] = {}
+        plain = to_plain(section, apart)
+        if apart:
+            self.keep_arrays(f"figure-{name}", {key: torch.from_numpy(value) for key, value in apart.items()})
         path = self._inside("figures", f"{name}.json")
-        write_whole(path, json.dumps(finite(dict(spec)), allow_nan=False).encode())
+        write_whole(path, json.dumps(plain, allow_nan=False).encode())
         return path
 
-    def figures(self) -> dict[str, dict[str, Any]]:
-        """All figures by name."""
-        return {path.stem: json.loads(path.read_bytes()) for path in sorted((self.folder / "figures").glob("*.json"))}
+    def sections(self) -> list[Section]:
+        """All sections of the run; a damaged file is refused by its name, one without a `kind` is for other readers."""
+        found = (self._read_section(path) for path in sorted((self.folder / "figures").glob("*.json")))
+        return [section for section in found if section is not None]
+
+    def _read_section(self, path: Path) -> Section | None:
+        name = f"figure-{path.stem}"
+        try:
+            plain = json.loads(path.read_bytes())
+            if isinstance(plain, dict) and "kind" not in plain:
+                return None
+            apart = self.arrays(name) if (self.folder / "arrays" / f"{name}.safetensors").is_file() else {}
+            return section_from_plain(plain, {key: value.numpy() for key, value in apart.items()})
+        except ValueError as error:
+            cure = "Measure it again, or remove the file: the rest of the report does not need it."
+            reject("figure", str(path), f"it cannot be read ({error})", cure)
 
     def model_folder(self, name: str) -> Path:
         """Where a trained model of the run is kept."""
@@ -188,6 +199,10 @@ class Run:
         write_whole(self.folder / "manifest.json", json.dumps(finite(dict(manifest)), indent=1).encode())
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def _versions() -> dict[str, str]:
     def of(package: str) -> str:
         try:
@@ -199,12 +214,29 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), "platform": sys.platform, **packages}
 
 
-def finite(value: Any) -> Any:
-    """Plain data as JSON can hold it: paths as words, numbers that are not finite as null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): finite(held) for key, held in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(held) for held in value]
-    return str(value) if isinstance(value, Path) else value
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The rows of a records file; a last line that a killed process left half written is passed over."""
+    if not path.exists():
+        return []
+    cure = "Remove the line (the rest can be read), or train again from the last checkpoint."
+    rows = []
+    # A whole row ends in a line break, so what follows the last one is empty or torn.
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], start=1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            reject(f"{path}, line {number}", line[:60], "this is no JSON: the file is damaged", cure)
+        fault = _fault(row)
+        if fault:
+            reject(f"{path}, line {number}", line[:60], fault, cure)
+        rows.append(row)
+    return rows
+
+
+def _fault(row: Any) -> str:
+    """What makes this no row; nothing where it is one."""
+    if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
+        return "a row is an object with its `kind`"
+    if row["kind"] in ("update", "evaluation") and not isinstance(row.get("update"), int):
+        return f"an {row['kind']} row has the number of its `update`"
+    return "" if isinstance(row.get("measures", {}), dict) else "`measures` are named numbers"

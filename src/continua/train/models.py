@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import nn
 
 from continua.core.errors import reject
-from continua.data import Form, Preset, Stepping
+from continua.data import Form
 from continua.model import (
     AbstractPositionCode,
     ContinuousTransformer,
@@ -19,6 +19,7 @@ from continua.model import (
 from continua.operators import Rotary
 from continua.solve import AbstractStepper, Euler, LieTrotter, Midpoint
 from continua.spaces import Counting, DampedBasis, Legendre
+from continua.train.presets import Preset, Stepping
 
 _STEPPERS: dict[Stepping, AbstractStepper] = {
     Stepping.EULER: Euler(),
@@ -42,7 +43,7 @@ def continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     rotary = None  # the builder's own for signals
     if form.vocabulary is not None:
         rotary = Rotary(_FASTEST / form.spacing, min(3.0 / form.span, _FASTEST / form.spacing))
-    time = TokenTime(0.0, form.span, form.spacing, positions=rotary, stem=stem, queries=form.asks)
+    time = TokenTime(0.0, form.span, form.spacing, positions=rotary, stem=stem, queries=form.queries)
     return _build(form, preset, preset.hidden, time, depth)
 
 
@@ -56,7 +57,7 @@ def standard(form: Form, preset: Preset, parameters: int) -> ContinuousTransform
     stages = 2 if preset.stepping is Stepping.MIDPOINT else 1
 
     def build(layers: int, hidden: int) -> ContinuousTransformer:
-        time = TokenTime(0.0, form.span, form.spacing, Counting(), _position_code(form, preset), None, form.asks)
+        time = TokenTime(0.0, form.span, form.spacing, Counting(), _position_code(form, preset), None, form.queries)
         return _build(form, preset, hidden, time, Depth(float(layers), layers))
 
     for layers in range(stages * preset.steps, 0, -1):

@@ -9,7 +9,7 @@ from continua.control import Objective
 from continua.core.batch import Batch
 from continua.core.errors import expect
 from continua.model import ContinuousTransformer, EncoderDecoder
-from continua.runs import Run, Section, keep_section
+from continua.runs import Run, Section
 from continua.train.portrait.costates import costate_section
 from continua.train.portrait.depth import depth_section
 from continua.train.portrait.heads import heads_section
@@ -71,11 +71,11 @@ def keep_portrait(run: Run, name: str, sections: list[Section]) -> None:
     """Writes the sections of one model into a run, in their order."""
     for place, section in enumerate(sections):
         words = re.sub(r"[^\w.-]+", "-", f"{place:02d}-{section.heading.lower()}-{name}")
-        keep_section(run, words, section)
+        run.keep_section(words, section)
 
 
 __all__ = [
     "Batch", "ContinuousTransformer", "EncoderDecoder", "Objective", "Run", "Section", "Sitter",
-    "attention_section", "costate_section", "depth_section", "expect", "heads_section", "keep_section",
-    "prediction_section", "resolution_section", "trajectory_section",
+    "attention_section", "costate_section", "depth_section", "expect", "heads_section", "prediction_section",
+    "resolution_section", "trajectory_section",
 ]  # fmt: skip

@@ -45,7 +45,7 @@ def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> S
         prose = "The given field is not shown; what the models make of it stands beside the truth."
         return Section("Predictions", (prose,), figures=(_fields(task, seen),))
     prose = "The first sequences of the test, not chosen: what was given, the truth, and the answers."
-    if task.form.asks:
+    if task.form.queries:
         prose += " They are asked for between the observations and beyond the last of them."
     return Section("Predictions", (prose,), figures=tuple(_curves(task, seen)))
 
@@ -86,7 +86,7 @@ def _curves(task: AbstractTask, models: Models) -> list[AbstractFigure]:
     outputs = min(task.form.outputs, _CURVES)
     sequences = min(max(1, _CURVES // outputs), task.count(Split.TEST))
     batch = task.batch(Split.TEST, torch.arange(sequences))
-    asked = _dense(batch) if task.form.asks else batch
+    asked = _dense(batch) if task.form.queries else batch
     told = {name: call_model(model, asked).output for name, model in models.items()}
     return [
         _curve(task, batch, asked, told, sequence, output) for sequence in range(sequences) for output in range(outputs)
@@ -104,7 +104,7 @@ def _dense(batch: Batch) -> Batch:
 def _curve(
     task: AbstractTask, batch: Batch, asked: Batch, told: Mapping[str, Tensor], sequence: int, output: int
 ) -> Lines:
-    wording, asks = task.wording, task.form.asks
+    wording, asks = task.wording, task.form.queries
     name = wording.names[output] if wording.names else "value"
     given = _observed(task, batch, sequence, output) if asks else _given(task, batch, sequence)
     where, when = (_places(task, each)[sequence] for each in (batch, asked))
@@ -130,7 +130,7 @@ def _curve(
 
 def _places(task: AbstractTask, batch: Batch) -> np.ndarray:
     """Where the answers of a batch stand, in the reader's units: the asked times, or those of the tokens."""
-    times = batch.query_times if task.form.asks else batch.inputs[1]
+    times = batch.query_times if task.form.queries else batch.inputs[1]
     assert times is not None
     return task.wording.duration * times.double().numpy()
 

@@ -1,0 +1,357 @@
+"""What a report is made of, as plain data: figures, tables, sections, references; without a line of drawing.
+
+`to_plain` turns them into what JSON can hold, `from_plain` is the way back.
+"""
+
+import abc
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+from jaxtyping import Float
+
+from continua.core.errors import reject
+
+Cell: TypeAlias = str | int | float | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class AbstractFigure(abc.ABC):
+    """A picture before it is drawn. Whoever has measured something writes one; `report` alone draws.
+
+    - `title`: what is seen, in a few words; `caption`: how to read it;
+    - `measured`: on what and how the numbers were taken, so that a reader can judge them.
+    """
+
+    title: str
+    caption: str = ""
+    measured: str = ""
+
+    @abc.abstractmethod
+    def __post_init__(self) -> None:
+        """Refuses parts that do not fit each other."""
+
+    @property
+    def kind(self) -> str:
+        """The word for this sort of figure on disk and in the page."""
+        return type(self).__name__.lower()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """One direction of a figure: its label, and whether equal ratios have equal lengths."""
+
+    label: str
+    log: bool = False
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """A thin line across the figure at one value of x (or of y), with its reason: a jump, a limit, a known score."""
+
+    at: float
+    text: str
+    along: Literal["x", "y"] = "x"
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Series:
+    """One named curve y(x), with a band low..high around it where there is one (both empty otherwise).
+
+    Series of one `colour` belong together, such as training and validation of one model; by default each has its own.
+    """
+
+    name: str
+    x: Float[np.ndarray, " points"]
+    y: Float[np.ndarray, " points"]
+    low: Float[np.ndarray, " band"] = dataclasses.field(default_factory=lambda: np.empty(0))
+    high: Float[np.ndarray, " band"] = dataclasses.field(default_factory=lambda: np.empty(0))
+    mark: Literal["line", "faint", "dashed", "points", "both"] = "line"
+    colour: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_shape(f"series {self.name!r}.y", self.y, self.x.shape)
+        for band in (self.low, self.high):
+            if band.size:
+                _check_shape(f"series {self.name!r}.low", band, self.x.shape)
+
+    @classmethod
+    def of(cls, name: str, x: Any, y: Any, low: Any = None, high: Any = None, **look: Any) -> "Series":
+        """From lists, tuples or arrays; `None` and NaN are gaps."""
+        return cls(name, _numbers(x), _numbers(y), _numbers(low), _numbers(high), **look)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Lines(AbstractFigure):
+    """Several curves on common axes, with notes at values a reader should see."""
+
+    x: Scale
+    y: Scale
+    series: tuple[Series, ...]
+    notes: tuple[Note, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_some(series=self.series)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stairs:
+    """heights[i] on [edges[i], edges[i+1]]."""
+
+    name: str
+    edges: Float[np.ndarray, " edges"]
+    heights: Float[np.ndarray, " steps"]
+    colour: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_shape(f"stairs {self.name!r}.heights", self.heights, (len(self.edges) - 1,))
+
+    @classmethod
+    def of(cls, name: str, edges: Any, heights: Any, colour: int | None = None) -> "Stairs":
+        """From lists, tuples or arrays."""
+        return cls(name, _numbers(edges), _numbers(heights), colour)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Steps(AbstractFigure):
+    """Heights over intervals, such as the steps that a solve took: stairs on common axes."""
+
+    x: Scale
+    y: Scale
+    stairs: tuple[Stairs, ...]
+    notes: tuple[Note, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_some(stairs=self.stairs)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Bars(AbstractFigure):
+    """values[series, category]: one group of bars for each category, one colour for each name."""
+
+    y: Scale
+    categories: tuple[str, ...]
+    names: tuple[str, ...]
+    values: Float[np.ndarray, "series categories"]
+    notes: tuple[Note, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_shape("values", self.values, (len(self.names), len(self.categories)))
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Heat(AbstractFigure):
+    """values[panel, frame, row, column] in colours, over y = rows and x = columns.
+
+    A reader chooses the panel by its name (such as a head) and moves a slider through the frames (such as depth); one
+    of either has no control. Colours have one range for all frames of a panel, even around zero where `diverging`. NaN
+    stays empty.
+    """
+
+    x: Scale
+    y: Scale
+    columns: Float[np.ndarray, " columns"]
+    rows: Float[np.ndarray, " rows"]
+    values: Float[np.ndarray, "panels frames rows columns"]
+    value: str
+    frames: Float[np.ndarray, " frames"] = dataclasses.field(default_factory=lambda: np.zeros(1))
+    slider: str = ""
+    panels: tuple[str, ...] = ("",)
+    diverging: bool = False
+
+    def __post_init__(self) -> None:
+        _check_shape("values", self.values, (len(self.panels), len(self.frames), len(self.rows), len(self.columns)))
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Paths(AbstractFigure):
+    """points[depth, token, 0..1]: where each token is in a plane at each depth; a slider moves all of them.
+
+    `tokens` gives every path its colour, such as the token's time, and `hue` says what that number is.
+    """
+
+    x: Scale
+    y: Scale
+    depths: Float[np.ndarray, " depths"]
+    points: Float[np.ndarray, "depths tokens 2"]
+    tokens: Float[np.ndarray, " tokens"]
+    hue: str
+    slider: str = "depth z"
+
+    def __post_init__(self) -> None:
+        _check_shape("points", self.points, (len(self.depths), len(self.tokens), 2))
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Table(AbstractFigure):
+    """Rows of cells under named columns; the first column names the row, `None` is an empty cell."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def __post_init__(self) -> None:
+        for place, row in enumerate(self.rows):
+            if len(row) != len(self.columns):
+                cure = "Pass one cell per column, None where there is nothing to say."
+                reject(f"rows[{place}]", row, f"there are {len(self.columns)} columns", cure)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What came out, in a sentence; `holds` is `None` where nothing was claimed."""
+
+    text: str
+    holds: bool | None = None
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Section:
+    """A part of a report: a heading with prose, a formula, figures and a verdict.
+
+    `prose` has one string per paragraph. `formula` is written as in the docstrings of this project, `alpha_{ij} =
+    frac{w_j e^{beta ⟨q_i, k_j⟩}}{sum_l w_l e^{beta ⟨q_i, k_l⟩}}`; the page typesets it. `source` names the model that
+    was measured: sections of one heading and several sources are shown together.
+    """
+
+    heading: str
+    prose: tuple[str, ...] = ()
+    formula: str = ""
+    figures: tuple[AbstractFigure, ...] = ()
+    verdict: Verdict | None = None
+    source: str = ""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """Where in the literature a method comes from, and what it is used for here."""
+
+    key: str
+    authors: str
+    year: int
+    title: str
+    venue: str
+    uses: str = ""
+
+    def __str__(self) -> str:
+        used = f" [{self.uses}]" if self.uses else ""
+        return f"{self.authors} ({self.year}). {self.title}. {self.venue}.{used}"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def of(cls, plain: Any) -> "Reference":
+        """What `plain` gave."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(plain, dict) or not names - {"uses"} <= plain.keys() <= names:
+            reject("reference", plain, "it lacks key, authors, year, title or venue", "Write what `citation` gives.")
+        return cls(**plain)
+
+
+def _numbers(value: Any) -> np.ndarray:
+    """A list, tuple or array as an array of real numbers; what is missing is NaN."""
+    return np.asarray([] if value is None else value, dtype=np.float64)
+
+
+def _check_shape(name: str, array: np.ndarray, wanted: tuple[int, ...]) -> None:
+    if array.shape != wanted:
+        reject(name, array.shape, f"the other parts of the figure ask for {wanted}", "Pass arrays that fit each other.")
+
+
+def _check_some(**parts: tuple[Any, ...]) -> None:
+    for name, held in parts.items():
+        if not held:
+            reject(name, held, "there is nothing to draw", f"Pass at least one of the {name}.")
+
+
+# --- as JSON can hold them
+
+_KINDS = (Bars, Heat, Lines, Note, Paths, Scale, Section, Series, Stairs, Steps, Table, Verdict)
+KINDS: dict[str, type] = {kind.__name__.lower(): kind for kind in _KINDS}
+"""The one table from words on disk to classes."""
+
+LARGE = 2000
+"""Arrays of more numbers than this are kept apart from the JSON, in single precision."""
+
+
+def finite(value: Any) -> Any:
+    """Plain data as JSON can hold it: paths as words, numbers that are not finite as null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(held) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(held) for held in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def to_plain(value: Any, apart: dict[str, np.ndarray] | None = None) -> Any:
+    """Plain data; with `apart`, large arrays are put there and only named."""
+    if isinstance(value, np.ndarray):
+        if apart is not None and value.size > LARGE:
+            name = f"array{len(apart)}"
+            apart[name] = value.astype(np.float32)
+            return {"kind": "array", "name": name}
+        return {"kind": "array", "shape": list(value.shape), "values": finite(value.ravel().tolist())}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        held = {field.name: to_plain(getattr(value, field.name), apart) for field in dataclasses.fields(value)}
+        return {"kind": type(value).__name__.lower(), **held}
+    if isinstance(value, list | tuple):
+        return [to_plain(item, apart) for item in value]
+    return finite(value)
+
+
+def from_plain(plain: Any, apart: Mapping[str, np.ndarray] | None = None) -> Any:
+    """What `to_plain` was given; data that is no figure is refused with the reason."""
+    if isinstance(plain, list):
+        return tuple(from_plain(item, apart) for item in plain)
+    if not isinstance(plain, dict):
+        return plain
+    kind, held = plain.get("kind"), {key: value for key, value in plain.items() if key != "kind"}
+    if kind == "array":
+        return _array(held, apart or {})
+    if kind not in KINDS:
+        reject("kind", kind, "there is no such figure", f"Choose from {', '.join(sorted(KINDS))}.")
+    try:
+        return KINDS[kind](**{key: from_plain(value, apart) for key, value in held.items()})
+    except TypeError as error:
+        reject("figure", kind, f"its parts are not those of a {kind} ({error})", "Write it with `to_plain`.")
+
+
+def section_from_plain(plain: Any, apart: Mapping[str, np.ndarray]) -> Section:
+    """A section; a figure alone becomes one under its own title."""
+    thing = from_plain(plain, apart)
+    if isinstance(thing, AbstractFigure):
+        return Section(thing.title, figures=(thing,))
+    if not isinstance(thing, Section):
+        kind = plain.get("kind") if isinstance(plain, dict) else type(plain).__name__
+        reject("kind", kind, "this is neither a section nor a figure", "Keep a Section, Lines, Heat, Table, ...")
+    return thing
+
+
+def _array(held: dict[str, Any], apart: Mapping[str, np.ndarray]) -> np.ndarray:
+    if "name" in held:
+        if held["name"] not in apart:
+            reject("array", held["name"], "it is not among the arrays beside the figure", "Copy the folder again.")
+        return np.asarray(apart[held["name"]], dtype=np.float64)
+    try:
+        return np.array(held["values"], dtype=np.float64).reshape(held["shape"])
+    except (KeyError, TypeError, ValueError) as error:
+        reject("array", sorted(held), f"values and shape do not make an array ({error})", "Write it with `to_plain`.")

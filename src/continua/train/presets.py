@@ -1,0 +1,89 @@
+"""Sizes of models and of their training that suit the tasks."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import final
+
+from continua.data import AbstractTask, Csv, Mnist1d, Split
+
+
+class Stepping(enum.Enum):
+    """How depth is stepped in training."""
+
+    EULER = "euler"
+    MIDPOINT = "midpoint"
+    SPLITTING = "splitting"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """Sizes of a model and of its training that suit a task.
+
+    The width, the heads that share it, the hidden size of the feed-forward, the Legendre modes of the weights along a
+    depth that is solved in `steps` equal steps; the radius of the continuous local stem in units of the spacing (0: no
+    stem), its modes, and whether it hears how far away samples are; updates, sequences in a batch, the highest learning
+    rate of AdamW and that of the recipe that goes by parameter spaces, decay; the share of the updates in which the
+    rate rises, the share of the highest rate that it falls to, and `b2`, how much of its second moments AdamW keeps.
+    With `jitter` every update solves on a grid of its own, the inner depths moved at random by up to this share of half
+    a step: the weights then do not lean on one grid. Every further mode weighs `mode_ratio` times the one before
+    (`DampedBasis`), and `energy` is the price of motion (`KineticEnergy`): both keep the flow so smooth that a few
+    steps resolve it.
+    """
+
+    width: int = 48
+    heads: int = 3
+    hidden: int = 96
+    modes: int = 3
+    mode_ratio: float = 0.3
+    depth: float = 1.0
+    steps: int = 2
+    stepping: Stepping = Stepping.MIDPOINT
+    jitter: float = 1.0
+    energy: float = 0.0
+    stem_radius: float = 0.0
+    stem_modes: int = 7
+    stem_gaps: bool = False
+    updates: int = 1000
+    batch: int = 50
+    lr: float = 3e-3
+    recipe_lr: float = 3e-3
+    decay: float = 0.05
+    warmup: float = 0.1
+    floor: float = 0.0
+    b2: float = 0.98
+
+
+_DEMO = {
+    "mnist1d": Preset(48, 3, 96, energy=0.003, stem_radius=5.5, stem_modes=11, updates=2200, lr=5e-3),
+    # the budget of nanoGPT's CPU recipe, width 128, 4 heads, 2,000 updates of 12 windows, about 0.8 M numbers, and its
+    # AdamW: rate 1e-3 falling to 1e-4, a rise over the first twentieth, betas (0.9, 0.99), decay 0.1
+    "text": Preset(
+        128, 4, 512, modes=4, depth=1.5, updates=2000, batch=12, lr=1e-3, decay=0.1, warmup=0.05, floor=0.1, b2=0.99
+    ),
+    "digits": Preset(32, 2, 64, steps=3, energy=0.002, updates=1000, lr=5e-3),
+    "spirals": Preset(48, 4, 96, steps=3, stem_radius=6.0, stem_gaps=True, updates=1000),
+    "burgers": Preset(32, 2, 64, steps=3, stem_radius=3.0, stem_modes=5, updates=600, batch=16, decay=0.0),
+    "darcy": Preset(32, 4, 64, steps=3, updates=600, batch=8, decay=0.0),
+    "uea": Preset(48, 3, 96, energy=0.01, stem_radius=5.0, stem_modes=9, updates=500, batch=16),
+    "csv": Preset(48, 4, 96, steps=3, stem_radius=6.0, stem_gaps=True, updates=500, batch=32),
+}
+_LONGER = {"mnist1d": 10_000, "text": 10_000, "digits": 4000, "spirals": 6000, "burgers": 6000, "darcy": 6000,
+           "uea": 5000, "csv": 2000}  # fmt: skip
+
+PRESETS: dict[str, dict[str, Preset]] = {
+    task: {"demo": demo, "full": dataclasses.replace(demo, updates=_LONGER[task])} for task, demo in _DEMO.items()
+}
+"""The presets of every task, by name: the first, `demo`, is the default, `full` trains longer."""
+
+
+def presets_of(task: AbstractTask) -> Mapping[str, Preset]:
+    """The presets of a task, fitted to its data."""
+    presets = PRESETS[task.name]
+    if isinstance(task, Mnist1d) and task.dropped > 0.0:
+        return {name: dataclasses.replace(preset, stem_gaps=True) for name, preset in presets.items()}
+    if isinstance(task, Csv):  # a file of the user's may have fewer windows than the batch has sequences
+        windows = task.count(Split.TRAIN)
+        return {name: dataclasses.replace(p, batch=min(p.batch, windows)) for name, p in presets.items()}
+    return presets
