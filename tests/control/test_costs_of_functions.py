@@ -15,10 +15,18 @@ from continua.control import (
     Sobolev,
 )
 from continua.fields import Expansion
-from continua.model import Analysed, ContinuousTransformer, Flow, MeanReadout, Part, Synthesised, VectorEmbedding
+from continua.model import (
+    AnalysisReadout,
+    ContinuousTransformer,
+    Flow,
+    MeanReadout,
+    Part,
+    SynthesisEmbedding,
+    VectorEmbedding,
+)
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Spectral
 from continua.solve import Direct, DormandPrince, Fixed, Solver
-from continua.spaces import Axis, Cosine, GaussLegendre, Legendre, Midpoint
+from continua.spaces import Axis, Cosine, GaussLegendre, Legendre, MidpointRule
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 VALUES = torch.randn(2, 5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -32,7 +40,7 @@ def build(rule=GaussLegendre(), basis=Legendre(3), nodes: int = 8) -> Continuous
     operators = [PreNorm(norm, Attention(2, 2, kernel=kernel)), PreNorm(norm, FeedForward(4, kernel=kernel))]
     flow = Flow([Part(f, Expansion(f.spec(axis.width), Legendre(2))) for f in operators])
     embedding, readout = VectorEmbedding(2, width), MeanReadout(width, 1)
-    parts = (Synthesised(embedding, axis, basis), flow, Analysed(readout, axis, basis))
+    parts = (SynthesisEmbedding(embedding, axis, basis), flow, AnalysisReadout(readout, axis, basis))
     return ContinuousTransformer(*parts, Solver(DormandPrince(), Fixed(2)), Direct()).double().eval()
 
 
@@ -45,16 +53,16 @@ def cost_of(cost, model) -> float:
 
 @pytest.mark.parametrize("cost", [KineticEnergy(), Length()], ids=repr)
 def test_they_converge_as_nodes_are_added(cost):
-    found = [cost_of(cost, build().at_resolution(nodes)) for nodes in (8, 16, 32)]
+    found = [cost_of(cost, build().at(nodes=nodes)) for nodes in (8, 16, 32)]
     assert abs(found[1] / found[2] - 1) < 1e-4 and abs(found[0] / found[2] - 1) < 1e-2, found
 
 
 def test_the_spectral_norm_is_that_of_the_map_between_functions():
-    objective, found = Objective(MeanSquaredError()), []
+    found = []
     for nodes in (8, 16, 32):
-        model = build().at_resolution(nodes)
+        model = build().at(nodes=nodes)
         with torch.no_grad():
-            setting = objective.setting(model, model.embedding(VALUES[:1]), seed=0)
+            setting = model(VALUES[:1], full=True).setting
             points = setting.cloud.points
             found.append(float(JacobianSpectral(100).bind(setting, 0)(0.4, points, points)))
     assert abs(found[1] / found[2] - 1) < 1e-4 and abs(found[0] / found[2] - 1) < 1e-2, found
@@ -62,7 +70,7 @@ def test_the_spectral_norm_is_that_of_the_map_between_functions():
 
 @pytest.mark.parametrize("nodes", [8, 12])
 def test_the_axis_is_that_of_the_model(nodes):
-    model, axis = build().at_resolution(nodes), Axis(nodes, 2, GaussLegendre())
+    model, axis = build().at(nodes=nodes), Axis(nodes, 2, GaussLegendre())
     costs = [(KineticEnergy(), KineticEnergy(L2(axis))), (JacobianFrobenius(), JacobianFrobenius(axis))]
     for default, explicit in (*costs, (JacobianSpectral(), JacobianSpectral(axis=axis))):
         assert cost_of(default, model) == cost_of(explicit, model)
@@ -70,7 +78,7 @@ def test_the_axis_is_that_of_the_model(nodes):
 
 def test_derivatives_along_the_embedding_need_no_axis_of_their_own():
     """Of order 0 it is the plain norm of the function, and of order 1 more."""
-    model = build(Midpoint(), Cosine(3))
+    model = build(MidpointRule(), Cosine(3))
     plain, smooth = cost_of(KineticEnergy(), model), cost_of(KineticEnergy(Sobolev(0, 1.0)), model)
     assert cost_of(KineticEnergy(Sobolev(0, 1e-9)), model) == pytest.approx(plain, rel=1e-6)
     assert smooth > 1.5 * plain

@@ -6,7 +6,7 @@ import torch
 from clouds import t_statistic
 from continua.control import DebiasedObjective, with_token_integral
 from continua.fields import Constant
-from continua.model import ContinuousTransformer, Embedded, Flow, Normalised, Part
+from continua.model import CloudEmbedding, ContinuousTransformer, Flow, NormReadout, Part
 from continua.operators import Attention, Dropout, Exact, FeedForward, Subset, Unnormalised
 from continua.solve import Checkpointed, Direct, Euler, Fixed, Solver
 from continua.spaces import Cloud
@@ -20,7 +20,9 @@ def model_of(dropout: float = 0.0, gradient=Direct()) -> ContinuousTransformer:
     operators = [Dropout(attention, dropout) if dropout else attention, FeedForward(4, biased=False)]
     parts = [Part(f, Constant(f.spec(WIDTH), generator)) for f in operators]
     solver = Solver(Euler(), Fixed(2))
-    model = ContinuousTransformer(Embedded(WIDTH), Flow(parts), Normalised(WIDTH, Unnormalised()), solver, gradient)
+    model = ContinuousTransformer(
+        CloudEmbedding(WIDTH), Flow(parts), NormReadout(WIDTH, Unnormalised()), solver, gradient
+    )
     return model.double()
 
 
@@ -79,7 +81,7 @@ def test_the_telescope_sums_to_the_exact_objective(monkeypatch, unchecked):
     for seed in range(40):
         total = 0.0
         for level, probability in ((1, 0.7), (2, 0.3)):
-            monkeypatch.setattr("continua.control.debiased.drawn_level", lambda *_, x=(level, probability): x)
+            monkeypatch.setattr("continua.control.debiased.draw_level", lambda *_, x=(level, probability): x)
             sampled = DebiasedObjective(objective, 2, 2)(model, cloud, torch.Generator().manual_seed(seed))
             total += probability * sampled.item()
         sums.append(total - exact.item())

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from continua.control import Batch, HeadNegentropy, MeanSquaredError, Objective, Setting
+from continua.control import Batch, HeadNegentropy, MeanSquaredError, Objective
 from continua.fields import Constant, ContinuousHeads
-from continua.model import ContinuousTransformer, Embedded, Flow, Normalised, Part
+from continua.model import CloudEmbedding, ContinuousTransformer, Flow, NormReadout, Part, Setting
 from continua.operators import Attention, Damping, Unnormalised
 from continua.optim import MirrorAdam
 from continua.solve import Direct, Euler, Fixed, Solver
@@ -22,8 +22,10 @@ def model_of() -> tuple[ContinuousTransformer, ContinuousHeads, Batch]:
     attention = Attention(HEADS, 2, biased=False, measured=True)
     field = ContinuousHeads(attention.spec(WIDTH), over_z=BSpline(1, 0), degree=15)
     parts = [Part(attention, field), Part(Damping(0.5), Constant(Damping(0.5).spec(WIDTH)))]
-    readout = Normalised(WIDTH, Unnormalised())
-    model = ContinuousTransformer(Embedded(WIDTH), Flow(parts), readout, Solver(Euler(), Fixed(2)), Direct()).double()
+    readout = NormReadout(WIDTH, Unnormalised())
+    model = ContinuousTransformer(
+        CloudEmbedding(WIDTH), Flow(parts), readout, Solver(Euler(), Fixed(2)), Direct()
+    ).double()
     points = torch.randn(4, 3, WIDTH, dtype=torch.float64)
     targets = 2.0 * points.roll(1, 0)  # whoever is nearest to it shall win
     return model, field, Batch((Cloud(points),), targets)

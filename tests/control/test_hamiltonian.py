@@ -19,16 +19,15 @@ from continua.control import (
     extremal,
     free_parameters,
     pontryagin,
-    terminal_adjoint,
 )
-from continua.fields import Constant, Expansion
+from continua.fields import Constant, Expansion, parameter_spaces
 from continua.model import (
+    CloudEmbedding,
     ContinuousTransformer,
-    Embedded,
     Flow,
     Layers,
     MeanReadout,
-    Normalised,
+    NormReadout,
     Part,
     VectorEmbedding,
     encoder_decoder,
@@ -99,11 +98,11 @@ def test_costates_are_those_of_autograd_divided_by_the_weights(gradient, uncheck
         index = path.depths.index(z)
         x = path.points[index].clone().requires_grad_(True)
         cloud = path.setting.cloud
-        bound = model.flow.bind(cloud, rates=PRICED.rates(path.setting), random=False)
+        bound = path.setting.bind(PRICED.costs)
         state = State(x, tuple(torch.zeros(2, dtype=torch.float64) for _ in PRICED.costs))
         for start, end in zip(path.depths[index:-1], path.depths[index + 1 :], strict=True):
             state = Tsitouras().step(bound, start, end - start, state).state
-        loss = F.cross_entropy(model.readout(cloud.at(state.points)), batch.targets)
+        loss = F.cross_entropy(model.readout(cloud.at(state.x)), batch.targets)
         total = loss + sum(w * c.mean() for w, c in zip(PRICED.weights, state.costs, strict=True))
         (autograd,) = torch.autograd.grad(total, x)
         expected = torch.where(mass[..., None] > 0, 2 * autograd / mass[..., None].clamp_min(1e-30), 0.0)
@@ -128,7 +127,7 @@ def test_the_terminal_adjoint_is_the_softmax_residual(unchecked):
     # the readout takes the mean under the masses, and so the density of its derivative has their total below it
     expected = (residual @ W / mass.sum(-1, keepdim=True))[:, None, :].expand(-1, mass.shape[1], -1)
     expected = torch.where(mass[..., None] > 0, expected, 0.0)
-    for found in (path.costates[-1], terminal_adjoint(model, batch, path)):
+    for found in (path.costates[-1], path.terminal_adjoint):
         assert float((found - expected).abs().max()) < 1e-12 * float(expected.abs().max())
     whole = (path.cotangents[-1] * 2).sum(1)  # of the mean itself, which is what the logits read
     torch.testing.assert_close(whole, residual @ W, rtol=0.0, atol=1e-12)
@@ -241,7 +240,7 @@ def translator():
     """An encoder-decoder in float64, a source and a target."""
     torch.manual_seed(0)
     both = (Layers(1, 4, 2, 8), Layers(1, 4, 2, 8))
-    model = encoder_decoder(both, (Embedded(4), Embedded(4)), Normalised(4)).double().eval()
+    model = encoder_decoder(both, (CloudEmbedding(4), CloudEmbedding(4)), NormReadout(4)).double().eval()
     source, target = (Cloud(torch.randn(2, tokens, 4, dtype=torch.float64)) for tokens in (3, 2))
     return model, source, target
 
@@ -249,7 +248,7 @@ def translator():
 def test_a_decoder_is_reported_on_its_memory(unchecked):
     model, source, target = translator()
     targets, objective = torch.zeros(2, 2, 4, dtype=torch.float64), Objective(MeanSquaredError())
-    memory = model.remember(source)
+    memory = model.encode(source)
     whole = objective(model, Batch(((source,), (target,)), targets))
     whole.total.backward()
     path = extremal(model.decoder, Batch((target,), targets), objective, memory=memory)
@@ -268,7 +267,7 @@ def test_a_decoder_is_reported_on_its_memory(unchecked):
 def within_spaces(flow: Flow) -> ContinuousTransformer:
     """A model whose parameters are in their spaces to double precision."""
     model = ContinuousTransformer(VectorEmbedding(2, WIDTH), flow, MeanReadout(WIDTH, CLASSES)).double()
-    spaces = flow.parameter_spaces()
+    spaces = parameter_spaces(flow)
     with torch.no_grad():
         for name, p in flow.named_parameters():
             p.copy_(spaces[name].project(p + 0.1 * torch.rand_like(p)))

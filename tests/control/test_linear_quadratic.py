@@ -22,12 +22,11 @@ from continua.control import (
     FieldSize,
     MeanSquaredError,
     Objective,
-    Setting,
     SuccessiveApproximations,
     pontryagin,
 )
 from continua.fields import Expansion
-from continua.model import ContinuousTransformer, Embedded, Flow, Normalised, Part
+from continua.model import CloudEmbedding, ContinuousTransformer, Flow, NormReadout, Part, Setting
 from continua.operators import AbstractPointwise, Unnormalised, bias
 from continua.solve import Direct, Fixed, Solver, Tsitouras
 from continua.spaces import Cloud, Legendre
@@ -74,8 +73,10 @@ OBJECTIVE = Objective(MeanSquaredError(), (StateCost(), FieldSize()), (1.0, PRIC
 def problem(modes: int, steps: int = 10) -> tuple[ContinuousTransformer, Batch]:
     field = Expansion(Linear().spec(2), Legendre(modes), DEPTH)
     flow = Flow([Part(Linear(), field)], DEPTH)
-    readout = Normalised(2, Unnormalised())
-    model = ContinuousTransformer(Embedded(2), flow, readout, Solver(Tsitouras(), Fixed(steps)), Direct()).double()
+    readout = NormReadout(2, Unnormalised())
+    model = ContinuousTransformer(
+        CloudEmbedding(2), flow, readout, Solver(Tsitouras(), Fixed(steps)), Direct()
+    ).double()
     start = torch.from_numpy(START).view(1, 1, 2)
     return model, Batch((Cloud(start),), torch.zeros_like(start))
 

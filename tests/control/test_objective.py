@@ -20,11 +20,19 @@ from continua.control import (
     Length,
     MeanSquaredError,
     Objective,
-    Setting,
     Sobolev,
 )
 from continua.fields import Constant
-from continua.model import ContinuousTransformer, Embedded, Flow, Layers, Normalised, Part, encoder_decoder
+from continua.model import (
+    CloudEmbedding,
+    ContinuousTransformer,
+    Flow,
+    Layers,
+    NormReadout,
+    Part,
+    Setting,
+    encoder_decoder,
+)
 from continua.operators import Context, Damping, LayerNorm, Unnormalised
 from continua.solve import Adaptive, DormandPrince, Fixed, LieTrotter, PerSequence, Solver, State
 from continua.spaces import Axis, Cloud, Trapezoid
@@ -37,7 +45,7 @@ def damped(method=DormandPrince(), steps: int = 8) -> ContinuousTransformer:
     """dx/dz = -gamma x: x(z) = x e^(-gamma z), df/dx = -gamma I."""
     flow = Flow([Part(Damping(GAMMA), Constant(Damping(GAMMA).spec(3)))])
     return ContinuousTransformer(
-        Embedded(3), flow, Normalised(3, Unnormalised()), Solver(method, Fixed(steps))
+        CloudEmbedding(3), flow, NormReadout(3, Unnormalised()), Solver(method, Fixed(steps))
     ).double()
 
 
@@ -83,7 +91,7 @@ def test_hutchinson_is_unbiased_and_power_iterations_find_the_norm(unchecked):
     model, batch = model_of(loss).eval(), batch_of(loss)
     cloud = model.embedding(*batch.inputs)
     settings = [Setting(model.flow, cloud, None, seed, False) for seed in range(400)]
-    bound = settings[0].bound(twice=True)
+    bound = settings[0].bind(second_order=True)
     w = cloud.mass[0].repeat_interleave(4).sqrt()
     whole = torch.autograd.functional.jacobian(lambda x: _velocity(bound, 0.3, cloud, x), cloud.points[0].detach())
     whole = w[:, None] * whole.reshape(16, 16) / w[None, :]
@@ -97,13 +105,13 @@ def test_hutchinson_is_unbiased_and_power_iterations_find_the_norm(unchecked):
 
 
 def _velocity(bound, z, cloud, x):
-    return bound(z, State(torch.cat([x[None], cloud.points[1:].detach()]))).points[0]
+    return bound(z, State(torch.cat([x[None], cloud.points[1:].detach()]))).x[0]
 
 
 def test_layer_norm_has_a_right_third_derivative_where_it_is_asked_for():
     """torch's own takes mean and variance for constants there."""
     x = torch.randn(1, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    bound = LayerNorm(affine=False).bind(Context(Cloud(x), twice=True))
+    bound = LayerNorm(affine=False).bind(Context(Cloud(x), second_order=True))
     u, v = x.flip(-1), x.roll(1, -1).square()
 
     def twice(y):
@@ -156,7 +164,7 @@ def test_a_short_sequence_has_no_differences_of_its_length_and_above():
 
 def translator():
     both = (Layers(1, 4, 2, 8), Layers(1, 4, 2, 8))
-    return encoder_decoder(both, (Embedded(4), Embedded(4)), Normalised(4)).double().eval()
+    return encoder_decoder(both, (CloudEmbedding(4), CloudEmbedding(4)), NormReadout(4)).double().eval()
 
 
 def test_two_solves_pay_together():
@@ -166,20 +174,14 @@ def test_two_solves_pay_together():
     objective = Objective(MeanSquaredError(), (KineticEnergy(),), (0.5,))
     terms = objective(model, Batch(((source,), (target,)), torch.zeros(2, 2, 4, dtype=torch.float64)))
     torch.testing.assert_close(terms.output, model((source,), (target,)))
-    bare = model.decoder.solve(
-        target, memory=model.remember(source), rates=[KineticEnergy().bind(_setting(model, target), 0)]
-    )
-    assert terms.running["kinetic_energy"] > bare.state.costs[0].mean() > 0
+    (bare,) = model.decoder(target, memory=model.encode(source), costs=(KineticEnergy(),)).costs
+    assert terms.running["kinetic_energy"] > bare.mean() > 0
     terms.total.backward()
     assert all(p.grad is not None for p in model.encoder.flow.parameters())
 
 
 def clouded_of(width: int, tokens: int) -> Cloud:
     return Cloud(torch.randn(2, tokens, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
-
-
-def _setting(model, cloud) -> Setting:
-    return Setting(model.decoder.flow, cloud, None, 0, False)
 
 
 @pytest.mark.parametrize("model", [damped(steps=2), damped(LieTrotter(), steps=4)], ids=["stages", "steps"])

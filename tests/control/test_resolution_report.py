@@ -14,7 +14,7 @@ from continua.control import CrossEntropy, LeftOut, Objective, Resolutions, reso
 from continua.data import Samples, refine, take_every
 from continua.fields import ContinuousHeads, Expansion
 from continua.model import (
-    Analysed,
+    AnalysisReadout,
     ContinuousTransformer,
     Flow,
     Layers,
@@ -22,7 +22,7 @@ from continua.model import (
     MeanReadout,
     Part,
     SinusoidalPositions,
-    Synthesised,
+    SynthesisEmbedding,
     TokenReadout,
     VectorEmbedding,
 )
@@ -56,10 +56,12 @@ def build(nodes: int = 6, heads: int = 6, rule=Trapezoid(), per_token: bool = Fa
         Part(attention, ContinuousHeads(attention.spec(axis.width), over_h=Legendre(2), over_z=BSpline(2, 1))),
         Part(feedforward, Expansion(feedforward.spec(axis.width), Legendre(2))),
     ]
-    embedding = Synthesised(VectorEmbedding(2, width, SinusoidalPositions(width, 6.0, 0.5), rule), axis, BASIS)
+    embedding = SynthesisEmbedding(VectorEmbedding(2, width, SinusoidalPositions(width, 6.0, 0.5), rule), axis, BASIS)
     readout = TokenReadout(width, 1) if per_token else MeanReadout(width, 1)
     solver = Solver(DormandPrince(), Fixed(1))
-    return ContinuousTransformer(embedding, Flow(parts), Analysed(readout, axis, BASIS), solver, Direct()).double()
+    return ContinuousTransformer(
+        embedding, Flow(parts), AnalysisReadout(readout, axis, BASIS), solver, Direct()
+    ).double()
 
 
 @functools.cache
@@ -149,7 +151,7 @@ def test_solver_invariance_is_the_distance_to_scipy():
 
         def velocity(z: float, flat: np.ndarray) -> np.ndarray:
             state = State(torch.from_numpy(flat).view_as(cloud.points))
-            return bound(min(z, 1.0), state).points.flatten().numpy()
+            return bound(min(z, 1.0), state).x.flatten().numpy()
 
         end = solve_ivp(velocity, (0.0, 1.0), cloud.points.flatten().numpy(), "DOP853", rtol=1e-12, atol=1e-12).y[:, -1]
         exact = model.readout(cloud.at(torch.from_numpy(end).view_as(cloud.points)))
@@ -268,7 +270,7 @@ def test_steps_are_counted_as_they_were_taken():
     found = resolution_report(model, (tokens,), resolutions=Resolutions(steps=(1, 2, 4, 8)))
     steps = [r.resolution for r in found.rows if r.unit == "steps"]
     with torch.no_grad():
-        taken = [len(model.at(steps=n).solve(model.embedding(tokens)).stats.grid) - 1 for n in (1, 2, 4, 8)]
+        taken = [len(model.at(steps=n)(tokens, full=True).solution.stats.grid) - 1 for n in (1, 2, 4, 8)]
     assert taken == [4, 4, 4, 8] and steps == [4, 8] and row("steps", 4, found).change == 0.0
 
 

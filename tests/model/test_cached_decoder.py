@@ -141,7 +141,7 @@ def test_a_piece_that_cannot_be_read():
         (flowing(attention(causal=False)), "not causal"),
         (flowing(attention(integral=Subset(4))), "an estimate, Subset"),
         (flowing(Sum((FeedForward(8), Cross(attention(causal=False))))), "Cross keeps no keys"),
-        (flowing(readout=MeanReadout(WIDTH, 2)), "one output a sequence"),
+        (flowing(readout=MeanReadout(WIDTH, 2)), "one output per sequence"),
         (flowing(embedding=TokenEmbedding(VOCABULARY, WIDTH, rule=BackwardRectangle(-1.0))), "each counted once"),
         (flowing(embedding=VectorEmbedding(1, WIDTH)), "whole numbers"),
     ],

@@ -68,7 +68,7 @@ def test_a_memory_has_the_dtype_of_the_model():
 
 @pytest.mark.parametrize("control", [Adaptive(max_steps=77, all_ranks=True), PerSequence(max_steps=77)], ids=repr)
 def test_other_tolerances_keep_the_rest_of_the_control(control):
-    model = adaptive_model(8, 2, features=1).at(solver=Solver(control=control)).at(rtol=1e-5)
+    model = adaptive_model(8, 2, features=1).at(solver=Solver(controller=control)).at(rtol=1e-5)
     assert isinstance(model.solver, Solver)
     assert model.solver.controller == dataclasses.replace(control, rtol=1e-5, atol=1e-5)
 

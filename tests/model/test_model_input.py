@@ -248,6 +248,6 @@ def test_an_encoder_whose_outputs_do_not_fit_the_decoder_is_refused():
     decoder = with_readout(TokenReadout(8, 3))
     with pytest.raises(ValueError, match=r"encoder = 3: the decoder's tokens have width 8\. .*Normalised\(width\)"):
         EncoderDecoder(with_readout(TokenReadout(8, 3)), decoder)
-    with pytest.raises(ValueError, match=r"encoder = 'MeanReadout': it gives one output a sequence"):
+    with pytest.raises(ValueError, match=r"encoder = 'MeanReadout': it gives one output per sequence"):
         EncoderDecoder(with_readout(MeanReadout(8, 8)), decoder)
     EncoderDecoder(with_readout(TokenReadout(8, 8)), decoder)

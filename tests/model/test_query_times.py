@@ -34,12 +34,14 @@ def model_of(embedding, causal: bool = False, readout=None, controller=Fixed(3))
     attention = PreNorm(LayerNorm(), Attention(2, 4, causal=causal, rotary=Rotary(4.0, 0.5)))
     operators = (attention, PreNorm(LayerNorm(), FeedForward(16)))
     flow = Flow([Part(f, Constant(f.spec(WIDTH))) for f in operators])
-    return ContinuousTransformer(embedding, flow, readout or TokenReadout(WIDTH, 2), Solver(controller=control)).eval()
+    return ContinuousTransformer(
+        embedding, flow, readout or TokenReadout(WIDTH, 2), Solver(controller=controller)
+    ).eval()
 
 
-def vectors(rule=Trapezoid(), asks: bool = True) -> VectorEmbedding:
+def vectors(rule=Trapezoid(), queries: bool = True) -> VectorEmbedding:
     torch.manual_seed(0)
-    return VectorEmbedding(3, WIDTH, FourierPositions(WIDTH, 6, scale=4.0), rule, queries=asks)
+    return VectorEmbedding(3, WIDTH, FourierPositions(WIDTH, 6, scale=4.0), rule, queries=queries)
 
 
 EMBEDDINGS = {

@@ -99,7 +99,7 @@ class _Pair:
         self._clear()
         velocity, state = bound(self.flow, self.start), State(self.start)
         for z in self.replayed:
-            velocity(z, state).points.backward(self.start.detach())
+            velocity(z, state).x.backward(self.start.detach())
 
     def _clear(self) -> None:
         self.flow.zero_grad(set_to_none=True)

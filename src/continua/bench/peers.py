@@ -23,7 +23,7 @@ class Velocity(nn.Module):
     def forward(self, t: Tensor, x: Points) -> Points:
         self.calls += 1
         z = min(max(t.item(), 0.0), DEPTH)
-        return self.bound(z, State(x)).points
+        return self.bound(z, State(x)).x
 
 
 def solved(velocity: Velocity, points: Points, tolerance: float, adjoint: bool) -> Points:

@@ -61,7 +61,7 @@ def _gram(tokens: int, beta: float, time: float) -> Float[Tensor, "tokens tokens
     points, left, piece = torch.eye(tokens, dtype=torch.float64)[None], time, 8.0
     while left > 0.0:
         span = min(left, piece)
-        points = on_sphere(points, beta, span).points
+        points = on_sphere(points, beta, span).x
         left, piece = left - span, 2.0 * piece
         if float((points @ points.mT).min()) > 1.0 - _MERGED:
             break

@@ -24,9 +24,9 @@ class Metastable(AbstractCell):
         exact = exact_half_time(self.tokens, self.beta)
         times = [exact * f for f in (0.9, 0.95, 0.98, 0.99, 1.0, 1.01, 1.02, 1.05, 1.1)]
         start = torch.eye(self.tokens, dtype=torch.float64)[None]
-        path = on_sphere(start, self.beta, times[-1], times, rtol=1e-10).trajectory
+        path = on_sphere(start, self.beta, times[-1], times, rtol=1e-10).xs
         assert path is not None
-        overlaps = (path.points[:, 0, 0] * path.points[:, 0, 1]).sum(-1).tolist()
+        overlaps = (path[:, 0, 0] * path[:, 0, 1]).sum(-1).tolist()
         return {"tokens": self.tokens, "beta": self.beta, "exact": exact, "time": _crossing(times, overlaps, 0.5)}
 
 
@@ -63,9 +63,9 @@ class Film(AbstractCell):
 
     def measure(self) -> Row:
         times = [self.depth * (i / 48) ** 2 for i in range(49)]
-        path = on_sphere(random_tokens(1, self.tokens, 2, 3), self.beta, self.depth, times, rtol=1e-8).trajectory
+        path = on_sphere(random_tokens(1, self.tokens, 2, 3), self.beta, self.depth, times, rtol=1e-8).xs
         assert path is not None
-        return dataclasses.asdict(self) | {"times": times, "points": path.points[:, 0].tolist()}
+        return dataclasses.asdict(self) | {"times": times, "points": path[:, 0].tolist()}
 
 
 def random_tokens(batch: int, tokens: int, width: int, seed: int) -> Points:
