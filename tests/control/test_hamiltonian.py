@@ -98,7 +98,8 @@ def test_costates_are_those_of_autograd_divided_by_the_weights(gradient, uncheck
         index = path.depths.index(z)
         x = path.points[index].clone().requires_grad_(True)
         cloud = path.setting.cloud
-        bound = path.setting.bind(PRICED.costs)
+        rates = [cost.bind(path.setting, place) for place, cost in enumerate(PRICED.costs)]
+        bound = model.flow.bind(cloud, rates=rates, random=False)
         state = State(x, tuple(torch.zeros(2, dtype=torch.float64) for _ in PRICED.costs))
         for start, end in zip(path.depths[index:-1], path.depths[index + 1 :], strict=True):
             state = Tsitouras().step(bound, start, end - start, state).state

@@ -124,6 +124,7 @@ def extremal(
     there are those of the discrete solve and not interpolated. Differentiates as the model's gradient has it. `memory`
     is the cloud that cross-attention reads: of an encoder-decoder, the decoder with `memory=both.encode(*source)`.
     """
+    check_problem(model, batch, objective)
     depth = model.flow.depth
     if any(not 0.0 <= z <= depth for z in save_at):
         reject("save_at", tuple(save_at), f"depth goes from 0 to {depth}", "Pass depths within.")
@@ -134,6 +135,14 @@ def extremal(
         if all(abs(z - known) > 1e-12 * depth for known in grid):
             grid = [*grid, float(z)]
     return dataclasses.replace(problem, grid=sorted(grid)).trace()
+
+
+def check_problem(model: object, batch: object, objective: object) -> None:
+    """Rejects what is no problem of control: a model, a batch of its inputs, an objective."""
+    cure = "Pass a ContinuousTransformer; of an encoder-decoder, its decoder with memory=both.encode(*source)."
+    is_a(ContinuousTransformer, cure, model=model)
+    is_a(Batch, "Pass Batch(inputs, targets).", batch=batch)
+    is_a(Objective, "Pass Objective(loss), such as Objective(CrossEntropy()).", objective=objective)
 
 
 @final
@@ -160,10 +169,7 @@ class ControlProblem:
         memory: Cloud | None,
     ) -> "ControlProblem":
         """The problem on the grid that the model's own controller accepts."""
-        cure = "Pass a ContinuousTransformer; of an encoder-decoder, its decoder with memory=both.encode(*source)."
-        is_a(ContinuousTransformer, cure, model=model)
-        is_a(Batch, "Pass Batch(inputs, targets).", batch=batch)
-        is_a(Objective, "Pass Objective(loss), such as Objective(CrossEntropy()).", objective=objective)
+        check_problem(model, batch, objective)
         random = model.training or any(cost.random for cost in objective.costs)
         seed = fresh_seed(generator) if random else 0
         with torch.no_grad():
@@ -184,6 +190,7 @@ class ControlProblem:
             found, terms = self._call(cloud.at(start), watch)
             # of the terminal loss alone: the running costs reach the end by the solve, not by the loss
             (terminal,) = _derivatives(terms.terminal, [found.solution.x], keep=True)
+            seen.clear()  # `Direct` is observed by hooks on the states, and that of the last one has just fired
             _, *gradients = _derivatives(terms.total, [start, *names.values()])
         seen.reverse()  # the backward pass met them from the end
         spaces = parameter_spaces(flow)

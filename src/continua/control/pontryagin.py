@@ -6,7 +6,7 @@ from typing import final
 import numpy as np
 import torch
 
-from continua.control.hamiltonian import Extremal, extremal
+from continua.control.hamiltonian import Extremal, check_problem, extremal
 from continua.control.norms import relative
 from continua.control.objective import Objective
 from continua.core.batch import Batch
@@ -93,17 +93,17 @@ def pontryagin(
 
     `memory` is the cloud that cross-attention reads, as for `extremal`.
     """
+    check_problem(model, batch, objective)
     if isinstance(model.solver, Solver) and manifold_of(model.solver.stepper) is not None:
         cure = "Report on the model without projection: model.at(solver=Solver(DormandPrince()))."
         reject("model.solver", model.solver.stepper, "a projected flow has its costates in tangent spaces", cure)
     path = extremal(model, batch, objective, generator=generator, memory=memory)
-    terminal = path.terminal_cotangent
     hamiltonian, gradients, defects = _along(path)
     # mean_b sum_ia w_i v_a a_ia^2 = sum_bia (dJ/dx_bia) a_bia, since a costate is B dJ/dx / (w v)
     costates = (path.cotangents * path.costates).sum((-1, -2, -3)).clamp_min(0.0).sqrt()
     return PontryaginReport(
         objective=float(path.terms.total),
-        terminal_mismatch=relative(path.cotangents[-1] - terminal, terminal),
+        terminal_mismatch=relative(path.cotangents[-1] - path.terminal_cotangent, path.terminal_cotangent),
         projected_gradient=_size(path.gradients),
         depths=np.array(path.depths),
         hamiltonian=hamiltonian,

@@ -85,7 +85,7 @@ class SuccessiveApproximations:
         problem = ControlProblem.of(model, batch, objective, generator, memory)
         solver = model.solver
         if not isinstance(solver, Solver):
-            reject("model.solver", solver, "its steps are not ours to repeat", "Use Solver(method, control).")
+            reject("model.solver", solver, "its steps are not ours to repeat", "Use Solver(stepper, controller).")
         values = dict(model.flow.named_parameters())
         for name, space in parameter_spaces(model.flow).items():
             if values[name].requires_grad and not isinstance(space, AbstractFlatSpace):
