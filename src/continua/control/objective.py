@@ -80,7 +80,7 @@ class Objective:
     ) -> Terms:
         """J of the model on the batch, differentiably; `grid` are the depths to step on, where they are not its own."""
         is_a(Batch, "Pass Batch(inputs, targets).", batch=batch)
-        is_a(nn.Module, "Pass a ContinuousTransformer or an EncoderDecoder.", model=model)
+        _check_model(model, batch)
         return self.read(call_model(model, batch, self.costs, generator, grid), batch)
 
     def read(self, result: Result, batch: Batch) -> Terms:
@@ -133,5 +133,21 @@ def fill_batch(batch: Batch, cloud: Cloud) -> Batch:
 
 def flows_of(model: nn.Module) -> list[nn.Module]:
     """The flows of a model."""
+    model = _unwrap(model)
     models = [model.encoder, model.decoder] if isinstance(model, EncoderDecoder) else [model]
     return [m.flow for m in models if isinstance(m, ContinuousTransformer)]
+
+
+def _unwrap(model: nn.Module) -> nn.Module:
+    """The model itself: `DistributedDataParallel` and `torch.compile` wrap it, `fully_shard` does not."""
+    while (inner := getattr(model, "module", getattr(model, "_orig_mod", None))) is not None:
+        model = inner
+    return model
+
+
+def _check_model(model: nn.Module, batch: Batch) -> None:
+    model = _unwrap(model)
+    is_a((ContinuousTransformer, EncoderDecoder), "Pass a ContinuousTransformer or an EncoderDecoder.", model=model)
+    if isinstance(model, EncoderDecoder) and len(batch.inputs) != 2:
+        kinds, cure = [type(x).__name__ for x in batch.inputs], "Pass Batch(((source, ...), (target, ...)), targets)."
+        reject("batch.inputs", kinds, "an encoder-decoder takes a tuple for the source and one for the target", cure)
