@@ -8,10 +8,9 @@ import math
 import pytest
 import torch
 
-from continua.bench import Outcome, Ratio, written
-from continua.bench.memory import prepared
-from continua.bench.peak import peak_memory
-from continua.bench.timing import interleaved, paired, summed, using_threads
+from continua.bench import BenchResult, Ratio, write_result
+from continua.bench.benchmark import median_ratio, sum_rounds, time_in_turn
+from continua.bench.memory import peak_memory, prepare_solve
 from continua.cli.bench import BENCHMARKS
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
@@ -30,14 +29,14 @@ def no_processes(monkeypatch):
 
 
 @functools.cache
-def quick_outcome(name: str) -> Outcome:
+def quick_outcome(name: str) -> BenchResult:
     return BENCHMARKS[name].quick().run()
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_runs_and_is_written_down(name, no_processes, tmp_path):
     benchmark, before = BENCHMARKS[name].quick(), torch.get_num_threads()
-    path = written(tmp_path, name, ["continua", "bench", name, "--quick"], benchmark, quick_outcome(name))
+    path = write_result(tmp_path, name, ["continua", "bench", name, "--quick"], benchmark, quick_outcome(name))
     record = json.loads(path.read_text())
     assert record["command"] == f"continua bench {name} --quick"
     assert record["claim"] == benchmark.claim and record["threads"] == 1
@@ -81,14 +80,14 @@ def test_the_limits_are_those_that_were_promised(name, limits, no_processes):
 
 def test_every_case_runs_in_every_round():
     order = []
-    seconds = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repetitions=3)
+    seconds = time_in_turn({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repetitions=3)
     assert order == ["b", "a", "a", "b", "b", "a", "a", "b"]
     assert [len(times) for times in seconds.values()] == [3, 3]
 
 
 def test_ratios_are_taken_round_by_round():
-    assert paired([1.0, 30.0, 3.0], [2.0, 60.0, 3.0]) == 0.5
-    assert summed({"a": [1.0, 2.0], "b": [10.0, 20.0], "c": [7.0, 7.0]}, ["a", "b"]) == [11.0, 22.0]
+    assert median_ratio([1.0, 30.0, 3.0], [2.0, 60.0, 3.0]) == 0.5
+    assert sum_rounds({"a": [1.0, 2.0], "b": [10.0, 20.0], "c": [7.0, 7.0]}, ["a", "b"]) == [11.0, 22.0]
 
 
 def test_a_ratio_without_a_limit_is_for_information():
@@ -104,10 +103,10 @@ def test_threads_are_given_back_after_a_failure():
 
 def test_peak_memory_is_that_of_a_process_of_its_own():
     sizes = {"batch": 2, "tokens": 64, "width": 32, "heads": 2, "hidden": 64}
-    peak = peak_memory(prepared, gradient="Direct", steps=4, modes=2, threads=1, sizes=sizes)
+    peak = peak_memory(prepare_solve, gradient="Direct", steps=4, modes=2, threads=1, sizes=sizes)
     assert 0.5 < peak < 200.0  # a graph of 24 evaluations of 2 x 64 tokens
 
 
 def test_a_failed_process_says_why():
     with pytest.raises(RuntimeError, match="no_such_gradient"):
-        peak_memory(prepared, gradient="no_such_gradient", steps=1, modes=2, threads=1, sizes={})
+        peak_memory(prepare_solve, gradient="no_such_gradient", steps=1, modes=2, threads=1, sizes={})
