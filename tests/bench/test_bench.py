@@ -4,11 +4,12 @@ import dataclasses
 import functools
 import json
 import math
+from typing import final
 
 import pytest
 import torch
 
-from continua.bench import BenchResult, Ratio, write_result
+from continua.bench import AbstractBenchmark, BenchResult, Ratio, write_result
 from continua.bench.benchmark import median_ratio, sum_rounds, time_in_turn
 from continua.bench.memory import peak_memory, prepare_solve
 from continua.cli.bench import BENCHMARKS
@@ -24,26 +25,32 @@ def no_processes(monkeypatch):
         prepare(**settings)()
         return 10.0 * settings.get("steps", settings.get("tokens", 1))
 
-    for room in ("memory", "attention"):
-        monkeypatch.setattr(f"continua.bench.{room}.peak_memory", peak)
+    for file in ("memory", "attention"):
+        monkeypatch.setattr(f"continua.bench.{file}.peak_memory", peak)
 
 
 @functools.cache
-def quick_outcome(name: str) -> BenchResult:
-    return BENCHMARKS[name].quick().run()
+def quick_result(name: str) -> BenchResult:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)  # other than those of the quick sizes: giving them back can be seen
+    try:
+        result = BENCHMARKS[name].quick().run()
+        assert torch.get_num_threads() == threads + 1
+    finally:
+        torch.set_num_threads(threads)
+    return result
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_runs_and_is_written_down(name, no_processes, tmp_path):
-    benchmark, before = BENCHMARKS[name].quick(), torch.get_num_threads()
-    path = write_result(tmp_path, name, ["continua", "bench", name, "--quick"], benchmark, quick_outcome(name))
+    benchmark = BENCHMARKS[name].quick()
+    path = write_result(tmp_path, name, ["continua", "bench", name, "--quick"], benchmark, quick_result(name))
     record = json.loads(path.read_text())
     assert record["command"] == f"continua bench {name} --quick"
     assert record["claim"] == benchmark.claim and record["threads"] == 1
     assert record["settings"]["threads"] == 1 and record["versions"]["torch"] == torch.__version__
-    assert record["rows"] and all(isinstance(row, dict) for row in record["rows"])
+    assert record["rows"] == [dict(row) for row in quick_result(name).rows] and all(record["rows"])
     assert record["ratios"] and all(math.isfinite(ratio["value"]) for ratio in record["ratios"])
-    assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -54,7 +61,7 @@ def test_a_claim_says_how_many_threads_it_speaks_of(name):
 
 
 def test_speed_counts_the_evaluations_of_both_sides(no_processes):
-    rows = quick_outcome("speed").rows
+    rows = quick_result("speed").rows
     assert {row["solve"] for row in rows} == {"Direct", "odeint", "Checkpointed", "odeint_adjoint"}
     for row in rows:
         assert row["forward evaluations"] >= 8  # the start, the probe, one step of six
@@ -73,7 +80,7 @@ def test_speed_counts_the_evaluations_of_both_sides(no_processes):
     ],
 )
 def test_the_limits_are_those_that_were_promised(name, limits, no_processes):
-    ratios = quick_outcome(name).ratios
+    ratios = quick_result(name).ratios
     for start, limit in limits.items():
         assert {r.limit for r in ratios if r.name.startswith(start)} == {limit}, start
 
@@ -94,10 +101,25 @@ def test_a_ratio_without_a_limit_is_for_information():
     assert Ratio("r", 5.0).holds and Ratio("r", 0.7, 0.75).holds and not Ratio("r", 0.8, 0.75).holds
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class _Failing(AbstractBenchmark):
+    """Fails on as many threads as it was allowed."""
+
+    threads: int
+    claim: str = "none"
+
+    def quick(self):
+        return self
+
+    def measure(self):
+        raise ZeroDivisionError(torch.get_num_threads())
+
+
 def test_threads_are_given_back_after_a_failure():
     before = torch.get_num_threads()
-    with pytest.raises(ZeroDivisionError), using_threads(before + 1):
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError, match=f"^{before + 1}$"):
+        _Failing(before + 1).run()
     assert torch.get_num_threads() == before
 
 

@@ -60,7 +60,7 @@ def test_version(capsys):
         (["feed-a-cat"], "Choose from train, eval, generate, report, lab, solve, bench"),
         (
             ["bench", "sped"],
-            "Choose from speed, overhead, memory, attention, estimators, fields, recipe, spectral, lab, reading, all",
+            "Choose from speed, overhead, memory, attention, estimators, fields, recipe, spectral, lab, decoding, all",
         ),
         (["solve", "--width", "7"], "--width = 7"),
         (["solve", "--tokens", "1"], "--tokens = 1"),

@@ -170,7 +170,7 @@ def test_commands_and_paths_of_an_odd_folder_can_be_copied(tmp_path, monkeypatch
             "--time is not given: the question needs --tokens, --beta, --time",
         ),
         (["run", "clusters", "--tokens", "8", "--time", "4"], "--beta is not given: the question needs"),
-        (["run", "clusters", "--tokens", "0"], "tokens = 0: an inner product needs two tokens"),
+        (["run", "clusters", "--tokens", "0"], "tokens = 0: it must be a whole number, at least 2"),
         (["run", "clusters", "--tokens", "8", "--beta", "nan", "--time", "1"], "beta = nan"),
         (["run", "clusters", "--circle", "--beta", "4", "--time", "2"], "without time"),
         (["run", "mean-field", "--beta", "4"], "only clusters"),

@@ -101,9 +101,14 @@ def test_problems_that_cannot_be_are_refused():
         Problem(width=8, inner=9)
 
 
-def test_initial_conditions_that_climb_are_further_from_the_limit_and_stay_in_the_ball():
+def test_initial_conditions_that_climb_are_further_from_the_limit_and_stay_in_the_ball(monkeypatch):
+    starts, forward = [], Limit.forward
+    monkeypatch.setattr(Limit, "forward", lambda limit, start: starts.append(start) or forward(limit, start))
     row = Adversarial(8, 4, 3, 1, SMALL, UpdateRule(), starts=2, ascent=4).measure()
-    assert all(found >= drawn for drawn, found in zip(row["drawn"], row["found"], strict=True))
+    climbed = torch.stack([start for start in starts if len(start) == 6])
+    assert len(climbed) == 5 and float((climbed[1:] - climbed[:-1]).abs().amax((1, 2, 3)).min()) > 1e-3
+    assert float(climbed.norm(dim=-1).max()) <= SMALL.radius * (1.0 + 1e-12)
+    assert all(found > drawn for drawn, found in zip(row["drawn"], row["found"], strict=True))
     assert sum(row["found"]) > 2.0 * sum(row["drawn"])
 
 
