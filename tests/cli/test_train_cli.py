@@ -159,7 +159,7 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
         (["uea"], "Pass --series NAME_TRAIN.ts"),
         (["spirals", "--id", "who"], "use `continua train csv`"),
         (["mnist1d", "--series", "own.csv"], "use `continua train uea` or `continua train csv`"),
-        (["csv", "--series", "own.csv", "--context", "4"], "--context = 4: an eighth of its rows is held out"),
+        (["csv", "--series", "own.csv", "--context", "4"], "--context = 4: it must be a whole number, at least 8"),
         (["csv", "--series", "own.csv", "--dropped", "0.5"], "--dropped = 0.5: the task csv does not read it"),
         (["burgers", "--context", "64"], "--context = 64: the task burgers does not read it"),
         (["csv", "--series", "absent.csv"], "--series = 'absent.csv': there is no such file"),

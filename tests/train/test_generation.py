@@ -8,7 +8,7 @@ import torch
 from continua.data import Form, Question
 from continua.model import ContinuousTransformer, Reading
 from continua.solve import Adaptive, DormandPrince, Solver
-from continua.train import Preset, Sampling, Stepping, Window, continuous, generated, parameters_of, standard
+from continua.train import Preset, Sampling, Stepping, Window, continuous, generate, parameters_of, standard
 
 FORM = Form(9, Question.TOKEN, vocabulary=9, causal=True, span=12.0, spacing=1.0)
 PROMPT = torch.tensor([3, 1, 4])
@@ -25,7 +25,7 @@ def model_of(kind, stepping=Stepping.MIDPOINT):
 
 
 def written(model, count=40, sampling=Sampling(), window=Window(12), seed=5, prompt=PROMPT, **options):
-    return list(itertools.islice(generated(model, prompt, sampling, window, seed, **options), count))
+    return list(itertools.islice(generate(model, prompt, sampling, window, seed, **options), count))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_windows_move_when_they_are_full():
 
 def test_an_empty_prompt_is_refused_at_once():
     with pytest.raises(ValueError, match="nothing to go on from"):
-        generated(model_of("continuous"), PROMPT[:0], Sampling(), Window(12), 0)
+        generate(model_of("continuous"), PROMPT[:0], Sampling(), Window(12), 0)
 
 
 def test_draws_follow_temperature_and_top():

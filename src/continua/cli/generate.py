@@ -15,7 +15,7 @@ from continua.core.errors import reject
 from continua.data import encode
 from continua.model import unreadable
 from continua.runs import Run
-from continua.train import Sampling, Window, generated
+from continua.train import Sampling, Window, generate
 
 
 @final
@@ -63,7 +63,7 @@ class Generate:
             reject("--stop", self.stop, "nothing is written before it", "Pass some text, or leave it out.")
         model, alphabet, written = models[self.model], facts["alphabet"], ""
         sampling, window = Sampling(self.temperature, self.top), Window(facts["context"], self.slide)
-        tokens = generated(
+        tokens = generate(
             model, encode(self.prompt, alphabet, "--prompt"), sampling, window, self.seed, not self.uncached
         )
         why = unreadable(model)

@@ -1,12 +1,12 @@
 """Writing on: tokens drawn one after the other from a causal model."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator
 from typing import final
 
 import torch
 
+from continua.core.checks import at_least, not_negative
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
@@ -25,10 +25,8 @@ class Sampling:
     top: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature < math.inf:
-            reject("temperature", self.temperature, "this is no temperature", "Pass 0 (the likeliest) or more.")
-        if self.top is not None and self.top < 1:
-            reject("top", self.top, "a token must be drawn", "Pass top >= 1, or None for all.")
+        not_negative(temperature=self.temperature)
+        at_least(1, top=self.top)
 
     def draw(self, logits: Float[Tensor, " outputs"], generator: torch.Generator) -> int:
         """One token."""
@@ -54,8 +52,7 @@ class Window:
     slide: int = 1
 
     def __post_init__(self) -> None:
-        if self.context < 1:
-            reject("context", self.context, "a token is drawn from those before it", "Pass context >= 1.")
+        at_least(1, context=self.context)
         if not 1 <= self.slide <= self.context:
             cure = f"Pass a number from 1 to {self.context}, the size of the window."
             reject("slide", self.slide, "a full window moves on, and keeps its last token", cure)
@@ -65,7 +62,7 @@ class Window:
         return before if length - before <= self.context else length - self.context + self.slide - 1
 
 
-def generated(
+def generate(
     model: ContinuousTransformer,
     prompt: Int[Tensor, " tokens"],
     sampling: Sampling,
@@ -83,40 +80,40 @@ def generated(
     if len(prompt) == 0:
         reject("prompt", prompt.tolist(), "there is nothing to go on from", "Pass at least one token.")
     model.eval()
-    reads = _kept(model) if cached and unreadable(model) is None else _whole(model)
-    return _drawn(reads, prompt.tolist(), sampling, window, generator_of(seed))
+    read = _read_cached(model) if cached and unreadable(model) is None else _read_whole(model)
+    return _sample(read, prompt.tolist(), sampling, window, generator_of(seed))
 
 
-_Reads = Callable[[list[int], int], Tensor]
+_Reader = Callable[[list[int], int], Tensor]
 """The logits after the last of some tokens, of which the window shows those from a place on."""
 
 
-def _drawn(
-    reads: _Reads, tokens: list[int], sampling: Sampling, window: Window, generator: torch.Generator
+def _sample(
+    read: _Reader, tokens: list[int], sampling: Sampling, window: Window, generator: torch.Generator
 ) -> Iterator[int]:
     start = 0
     while True:
         start = window.start(start, len(tokens))
-        tokens.append(sampling.draw(reads(tokens, start), generator))
+        tokens.append(sampling.draw(read(tokens, start), generator))
         yield tokens[-1]
 
 
-def _whole(model: ContinuousTransformer) -> _Reads:
+def _read_whole(model: ContinuousTransformer) -> _Reader:
     @torch.no_grad()
-    def reads(tokens: list[int], start: int) -> Tensor:
+    def read(tokens: list[int], start: int) -> Tensor:
         return model(torch.tensor([tokens[start:]]))[0, -1]
 
-    return reads
+    return read
 
 
-def _kept(model: ContinuousTransformer) -> _Reads:
+def _read_cached(model: ContinuousTransformer) -> _Reader:
     reading, began = Reading(model), 0
 
-    def reads(tokens: list[int], start: int) -> Tensor:
+    def read(tokens: list[int], start: int) -> Tensor:
         nonlocal began
         if start != began:
-            reading.forget()
+            reading.forget()  # every state has seen the token that left the window
             began = start
         return reading.read(torch.tensor([tokens[start + reading.length :]]))[0, -1]
 
-    return reads
+    return read

@@ -58,11 +58,11 @@ class Learner:
         self.optimiser.zero_grad(set_to_none=True)
         terms = self._terms(batch, number, plan, seed)
         if not math.isfinite(terms.total.item()):
-            raise TrainingError(self._lost(number, "the loss", terms.total.item()))
+            raise TrainingError(self._failure(number, "the loss", terms.total.item()))
         terms.total.backward()
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), plan.clip))
         if not math.isfinite(norm):
-            raise TrainingError(self._lost(number, "the gradient", norm))
+            raise TrainingError(self._failure(number, "the gradient", norm))
         self.optimiser.step()
         running = {name: cost.item() for name, cost in terms.running.items()}
         counts = (terms.stats.evaluations, terms.stats.accepted, _tokens(batch))
@@ -85,13 +85,13 @@ class Learner:
     def _terms(self, batch: Batch, number: int, plan: Plan, seed: int) -> Terms:
         """The objective; tokens that the weights made infinite are a training that is lost, and no bad input."""
         try:
-            return self.objective(self._stepped(plan, seed), batch, generator_of(seed))
+            return self.objective(self._on_grid(plan, seed), batch, generator_of(seed))
         except ArgumentError as error:
             if error.argument != "state":
                 raise
-            raise TrainingError(self._lost(number, "a token's state", math.nan)) from error
+            raise TrainingError(self._failure(number, "a token's state", math.nan)) from error
 
-    def _stepped(self, plan: Plan, seed: int) -> ContinuousTransformer:
+    def _on_grid(self, plan: Plan, seed: int) -> ContinuousTransformer:
         """The model on the grid of this update; networks of layers have one grid only."""
         solver = self.model.solver
         if plan.jitter == 0.0 or self.model.flow.parts[0].field.breaks or not isinstance(solver, Solver):  # pyright: ignore[reportAttributeAccessIssue]
@@ -103,11 +103,11 @@ class Learner:
         inner = (torch.arange(1, steps) + moves) * (depth / steps)
         return self.model.at(grid=(0.0, *inner.tolist(), depth))
 
-    def _lost(self, number: int, what: str, value: float) -> str:
+    def _failure(self, number: int, what: str, value: float) -> str:
         advice = "Lower the learning rate, clip more, or look at the data of this batch"
         return f"update {number}: {what} of {self.name} is {value}. {advice}; the last checkpoint is whole."
 
 
 def _tokens(batch: Batch) -> int:
-    heard = batch.inputs[0].shape[0] * batch.inputs[0].shape[1]
-    return heard if batch.positions is None else heard + batch.positions.numel()
+    tokens = batch.inputs[0].shape[0] * batch.inputs[0].shape[1]
+    return tokens if batch.positions is None else tokens + batch.positions.numel()

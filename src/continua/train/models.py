@@ -72,16 +72,16 @@ def standard(form: Form, preset: Preset, parameters: int) -> ContinuousTransform
     check_sizes(preset)
     stages = 2 if preset.stepping is Stepping.MIDPOINT else 1
 
-    def built(layers: int, hidden: int) -> ContinuousTransformer:
+    def build(layers: int, hidden: int) -> ContinuousTransformer:
         sizes = Layers(layers, preset.width, preset.heads, hidden)
         body = encoder(sizes, _plain_embedding(form, preset), _readout(form, preset.width), norm_first=True,
                        causal=form.causal)  # fmt: skip
         return body
 
     for layers in range(stages * preset.steps, 0, -1):
-        hidden = _fitted(lambda hidden, layers=layers: built(layers, hidden), parameters)
+        hidden = _fit_hidden(lambda hidden, layers=layers: build(layers, hidden), parameters)
         if hidden >= preset.width // 2 or (layers == 1 and hidden >= 1):
-            return built(layers, hidden)
+            return build(layers, hidden)
     cure = "Compare a model with more parameters, or train without --compare."
     reject("parameters", parameters, "a single standard layer of this width has more", cure)
 
@@ -91,9 +91,9 @@ def parameters_of(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
-def _fitted(built: Callable[[int], nn.Module], parameters: int) -> int:
+def _fit_hidden(build: Callable[[int], nn.Module], parameters: int) -> int:
     """The hidden size at which the number of parameters, which is affine in it, comes nearest."""
-    one, two = parameters_of(built(1)), parameters_of(built(2))
+    one, two = parameters_of(build(1)), parameters_of(build(2))
     return round(1 + (parameters - one) / (two - one))
 
 

@@ -1,4 +1,4 @@
-"""The objective of a task: its question as a loss, read at the tokens or at asked times."""
+"""The objective of a task: its question as a loss, read at the tokens or at query times."""
 
 import dataclasses
 from typing import Any, Protocol, final, runtime_checkable
@@ -45,7 +45,7 @@ class AnyObjective(Protocol):
 @final
 @dataclasses.dataclass(frozen=True)
 class AskingObjective:
-    """As `Objective`, where the targets stand at times of their own: `batch.positions` are asked, as by `model.ask`."""
+    """As `Objective`, where the targets stand at times of their own: the query times `batch.positions`."""
 
     objective: Objective
 
@@ -87,5 +87,5 @@ def objective_of(
 
 
 def answers(model: Any, form: Form, batch: Batch) -> torch.Tensor:
-    """The model's output on a batch: at its tokens, or at the asked times."""
+    """The model's output on a batch: at its tokens, or at the query times."""
     return model.ask(batch.positions, *batch.inputs) if form.queries else model(*batch.inputs)
