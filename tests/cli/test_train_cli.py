@@ -57,7 +57,8 @@ def test_a_run_holds_everything(text_run, capsys):
     sizes = run.manifest["facts"]["parameters"]
     assert abs(sizes["standard"] / sizes["continuous"] - 1) < 0.05
     for learner in ("continuous", "standard"):
-        shown = {name[3:].removesuffix(f"-{learner}") for name in run.figures() if name.endswith(learner)}
+        names = [path.stem for path in (text_run / "figures").glob(f"*-{learner}.json")]
+        shown = {name[3:].removesuffix(f"-{learner}") for name in names}
         assert {"depth", "tokens", "attention", "optimal-control", "resolution"} <= shown
     optimisers = run.manifest["facts"]["optimisers"]
     assert optimisers["standard"] == "AdamW, rate 0.001"

@@ -69,7 +69,7 @@ def test_asked_times_have_costates_too(tmp_path):
 
     assert main(["train", "spirals", *STEP, "--stiff", "--quiet", "--folder", "run"]) == 0
     run = Run.open(tmp_path / "run")
-    assert any("optimal-control" in name for name in run.figures())
+    assert any("Optimal control" in section.heading for section in run.sections())
     assert all("at_random_depth" in each["running"] for each in run.records("update"))
 
 
