@@ -4,14 +4,14 @@ import dataclasses
 import functools
 import json
 import math
+from typing import final
 
 import pytest
 import torch
 
-from continua.bench import Outcome, Ratio, written
-from continua.bench.memory import prepared
-from continua.bench.peak import peak_memory
-from continua.bench.timing import interleaved, paired, summed, using_threads
+from continua.bench import AbstractBenchmark, BenchResult, Ratio, write_result
+from continua.bench.benchmark import median_ratio, sum_rounds, time_in_turn
+from continua.bench.memory import peak_memory, prepare_solve
 from continua.cli.bench import BENCHMARKS
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
@@ -25,26 +25,32 @@ def no_processes(monkeypatch):
         prepare(**settings)()
         return 10.0 * settings.get("steps", settings.get("tokens", 1))
 
-    for room in ("memory", "attention"):
-        monkeypatch.setattr(f"continua.bench.{room}.peak_memory", peak)
+    for file in ("memory", "attention"):
+        monkeypatch.setattr(f"continua.bench.{file}.peak_memory", peak)
 
 
 @functools.cache
-def quick_outcome(name: str) -> Outcome:
-    return BENCHMARKS[name].quick().run()
+def quick_result(name: str) -> BenchResult:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)  # other than those of the quick sizes: giving them back can be seen
+    try:
+        result = BENCHMARKS[name].quick().run()
+        assert torch.get_num_threads() == threads + 1
+    finally:
+        torch.set_num_threads(threads)
+    return result
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_runs_and_is_written_down(name, no_processes, tmp_path):
-    benchmark, before = BENCHMARKS[name].quick(), torch.get_num_threads()
-    path = written(tmp_path, name, ["continua", "bench", name, "--quick"], benchmark, quick_outcome(name))
+    benchmark = BENCHMARKS[name].quick()
+    path = write_result(tmp_path, name, ["continua", "bench", name, "--quick"], benchmark, quick_result(name))
     record = json.loads(path.read_text())
     assert record["command"] == f"continua bench {name} --quick"
     assert record["claim"] == benchmark.claim and record["threads"] == 1
     assert record["settings"]["threads"] == 1 and record["versions"]["torch"] == torch.__version__
-    assert record["rows"] and all(isinstance(row, dict) for row in record["rows"])
+    assert record["rows"] == [dict(row) for row in quick_result(name).rows] and all(record["rows"])
     assert record["ratios"] and all(math.isfinite(ratio["value"]) for ratio in record["ratios"])
-    assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -55,7 +61,7 @@ def test_a_claim_says_how_many_threads_it_speaks_of(name):
 
 
 def test_speed_counts_the_evaluations_of_both_sides(no_processes):
-    rows = quick_outcome("speed").rows
+    rows = quick_result("speed").rows
     assert {row["solve"] for row in rows} == {"Direct", "odeint", "Checkpointed", "odeint_adjoint"}
     for row in rows:
         assert row["forward evaluations"] >= 8  # the start, the probe, one step of six
@@ -74,40 +80,55 @@ def test_speed_counts_the_evaluations_of_both_sides(no_processes):
     ],
 )
 def test_the_limits_are_those_that_were_promised(name, limits, no_processes):
-    ratios = quick_outcome(name).ratios
+    ratios = quick_result(name).ratios
     for start, limit in limits.items():
         assert {r.limit for r in ratios if r.name.startswith(start)} == {limit}, start
 
 
 def test_every_case_runs_in_every_round():
     order = []
-    seconds = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repetitions=3)
+    seconds = time_in_turn({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repetitions=3)
     assert order == ["b", "a", "a", "b", "b", "a", "a", "b"]
     assert [len(times) for times in seconds.values()] == [3, 3]
 
 
 def test_ratios_are_taken_round_by_round():
-    assert paired([1.0, 30.0, 3.0], [2.0, 60.0, 3.0]) == 0.5
-    assert summed({"a": [1.0, 2.0], "b": [10.0, 20.0], "c": [7.0, 7.0]}, ["a", "b"]) == [11.0, 22.0]
+    assert median_ratio([1.0, 30.0, 3.0], [2.0, 60.0, 3.0]) == 0.5
+    assert sum_rounds({"a": [1.0, 2.0], "b": [10.0, 20.0], "c": [7.0, 7.0]}, ["a", "b"]) == [11.0, 22.0]
 
 
 def test_a_ratio_without_a_limit_is_for_information():
     assert Ratio("r", 5.0).holds and Ratio("r", 0.7, 0.75).holds and not Ratio("r", 0.8, 0.75).holds
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class _Failing(AbstractBenchmark):
+    """Fails on as many threads as it was allowed."""
+
+    threads: int
+    claim: str = "none"
+
+    def quick(self):
+        return self
+
+    def measure(self):
+        raise ZeroDivisionError(torch.get_num_threads())
+
+
 def test_threads_are_given_back_after_a_failure():
     before = torch.get_num_threads()
-    with pytest.raises(ZeroDivisionError), using_threads(before + 1):
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError, match=f"^{before + 1}$"):
+        _Failing(before + 1).run()
     assert torch.get_num_threads() == before
 
 
 def test_peak_memory_is_that_of_a_process_of_its_own():
     sizes = {"batch": 2, "tokens": 64, "width": 32, "heads": 2, "hidden": 64}
-    peak = peak_memory(prepared, gradient="Direct", steps=4, modes=2, threads=1, sizes=sizes)
+    peak = peak_memory(prepare_solve, gradient="Direct", steps=4, modes=2, threads=1, sizes=sizes)
     assert 0.5 < peak < 200.0  # a graph of 24 evaluations of 2 x 64 tokens
 
 
 def test_a_failed_process_says_why():
     with pytest.raises(RuntimeError, match="no_such_gradient"):
-        peak_memory(prepared, gradient="no_such_gradient", steps=1, modes=2, threads=1, sizes={})
+        peak_memory(prepare_solve, gradient="no_such_gradient", steps=1, modes=2, threads=1, sizes={})

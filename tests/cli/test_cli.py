@@ -7,7 +7,7 @@ from typing import final
 
 import pytest
 
-from continua.bench import AbstractBenchmark, Outcome, Ratio
+from continua.bench import AbstractBenchmark, BenchResult, Ratio
 from continua.cli.bench import BENCHMARKS
 from continua.cli.main import COMMANDS, main
 
@@ -60,7 +60,7 @@ def test_version(capsys):
         (["feed-a-cat"], "Choose from train, eval, generate, report, lab, solve, bench"),
         (
             ["bench", "sped"],
-            "Choose from speed, overhead, memory, attention, estimators, fields, recipe, spectral, lab, reading, all",
+            "Choose from speed, overhead, memory, attention, estimators, fields, recipe, spectral, lab, decoding, all",
         ),
         (["solve", "--width", "7"], "--width = 7"),
         (["solve", "--tokens", "1"], "--tokens = 1"),
@@ -109,8 +109,8 @@ class _Judged(AbstractBenchmark):
     def quick(self):
         return self
 
-    def run(self):
-        return Outcome(({"case": "only"},), (Ratio("known", self.value, 1.0),))
+    def measure(self):
+        return BenchResult(({"case": "only"},), (Ratio("known", self.value, 1.0),))
 
 
 def test_bench_leaves_code_1_where_a_ratio_is_above_its_limit(tmp_path, monkeypatch, capsys):

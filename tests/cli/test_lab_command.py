@@ -14,7 +14,7 @@ from continua.cli.lab_list import list_experiments
 from continua.cli.lab_overview import Unfinished, measuring, unfinished
 from continua.cli.main import main
 from continua.core.errors import SolveError
-from continua.lab import Finished, Shelf
+from continua.lab import CellStore, ExperimentResult
 from continua.runs import Run
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
@@ -80,12 +80,12 @@ class KilledError(BaseException):
 def test_a_report_after_a_kill_says_what_is_incomplete_and_how_to_go_on(capsys, tmp_path, monkeypatch):
     folder, name = str(tmp_path / "lab"), "lions-derivative"
     cells = EXPERIMENTS[name].quick().cells()
-    kept = Shelf.write
+    kept = CellStore.write
 
-    def killed_at_the_third(shelf, cell, row):
+    def killed_at_the_third(store, cell, row):
         if cell == cells[2]:
             raise KilledError
-        kept(shelf, cell, row)
+        kept(store, cell, row)
 
     def reported() -> tuple[str, str]:
         assert main(["lab", "report", "--folder", folder]) == 0
@@ -93,7 +93,7 @@ def test_a_report_after_a_kill_says_what_is_incomplete_and_how_to_go_on(capsys, 
 
     command = f"continua lab run {name} --quick --folder {folder}"
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr(Shelf, "write", killed_at_the_third)
+        patch.setattr(CellStore, "write", killed_at_the_third)
         main(["lab", "run", name, "--quick", "--folder", folder])
     said, page = reported()
     assert f"incomplete: {name}, 2 of {len(cells)} cells are done; go on with `{command}`" in said
@@ -103,7 +103,7 @@ def test_a_report_after_a_kill_says_what_is_incomplete_and_how_to_go_on(capsys, 
     said, page = reported()
     assert "ncomplete" not in said and "Incomplete" not in page and " · finished · " in page
     with monkeypatch.context() as patch, pytest.raises(KilledError):  # another size, beside a verdict that stays
-        patch.setattr(Finished, "of", lambda *_: (_ for _ in ()).throw(KilledError()))
+        patch.setattr(ExperimentResult, "measure", lambda *_: (_ for _ in ()).throw(KilledError()))
         main(["lab", "run", name, "--folder", folder])
     said, page = reported()
     assert f"incomplete: {name}, " in said and f"go on with `{command.replace(' --quick', '')}`" in said
@@ -134,7 +134,7 @@ def test_a_sweep_that_does_not_reach_its_end_says_so(error, code, state, tmp_pat
     def stopped(*_):
         raise error
 
-    monkeypatch.setattr(Finished, "of", stopped)
+    monkeypatch.setattr(ExperimentResult, "measure", stopped)
     assert main(["lab", "run", "clusters", "--quick", "--folder", str(tmp_path / "lab")]) == code
     assert Run.open(tmp_path / "lab").manifest["state"] == state
     assert capsys.readouterr().err.strip().startswith("continua: ")
@@ -170,7 +170,7 @@ def test_commands_and_paths_of_an_odd_folder_can_be_copied(tmp_path, monkeypatch
             "--time is not given: the question needs --tokens, --beta, --time",
         ),
         (["run", "clusters", "--tokens", "8", "--time", "4"], "--beta is not given: the question needs"),
-        (["run", "clusters", "--tokens", "0"], "tokens = 0: an inner product needs two tokens"),
+        (["run", "clusters", "--tokens", "0"], "tokens = 0: it must be a whole number, at least 2"),
         (["run", "clusters", "--tokens", "8", "--beta", "nan", "--time", "1"], "beta = nan"),
         (["run", "clusters", "--circle", "--beta", "4", "--time", "2"], "without time"),
         (["run", "mean-field", "--beta", "4"], "only clusters"),

@@ -57,7 +57,8 @@ def test_a_run_holds_everything(text_run, capsys):
     sizes = run.manifest["facts"]["parameters"]
     assert abs(sizes["standard"] / sizes["continuous"] - 1) < 0.05
     for learner in ("continuous", "standard"):
-        shown = {name[3:].removesuffix(f"-{learner}") for name in run.figures() if name.endswith(learner)}
+        names = [path.stem for path in (text_run / "figures").glob(f"*-{learner}.json")]
+        shown = {name[3:].removesuffix(f"-{learner}") for name in names}
         assert {"depth", "tokens", "attention", "optimal-control", "resolution"} <= shown
     optimisers = run.manifest["facts"]["optimisers"]
     assert optimisers["standard"] == "AdamW, rate 0.001"
@@ -159,7 +160,7 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
         (["uea"], "Pass --series NAME_TRAIN.ts"),
         (["spirals", "--id", "who"], "use `continua train csv`"),
         (["mnist1d", "--series", "own.csv"], "use `continua train uea` or `continua train csv`"),
-        (["csv", "--series", "own.csv", "--context", "4"], "--context = 4: an eighth of its rows is held out"),
+        (["csv", "--series", "own.csv", "--context", "4"], "--context = 4: it must be a whole number, at least 8"),
         (["csv", "--series", "own.csv", "--dropped", "0.5"], "--dropped = 0.5: the task csv does not read it"),
         (["burgers", "--context", "64"], "--context = 64: the task burgers does not read it"),
         (["csv", "--series", "absent.csv"], "--series = 'absent.csv': there is no such file"),

@@ -34,8 +34,8 @@ def test_the_bar_tells_loss_speed_evaluations_and_time_of_the_first_learner():
     screen = io.StringIO()
     bar = Bar(Console(file=screen, force_terminal=True, width=120))
     bar.begin(Plan(updates=10, batch=1), 0)
-    bar.updated(1, "continuous", row(2.0))
-    bar.updated(1, "standard", row(8.0))
+    bar.on_update(1, "continuous", row(2.0))
+    bar.on_update(1, "standard", row(8.0))
     bar.progress.refresh()
     bar.end()
     shown = screen.getvalue()
@@ -47,8 +47,8 @@ def test_json_lines_are_json_even_where_a_number_is_not():
     written = io.StringIO()
     lines = JsonLines(every=1, stream=written)
     lines.begin(Plan(updates=1, batch=1), 0)
-    lines.updated(1, "continuous", row(float("nan")))
-    lines.evaluated(1, "continuous", {"loss": float("inf")})
+    lines.on_update(1, "continuous", row(float("nan")))
+    lines.on_evaluation(1, "continuous", {"loss": float("inf")})
     lines.end()
     found = [
         json.loads(line, parse_constant=lambda word: pytest.fail(word)) for line in written.getvalue().split("\n")[:-1]
@@ -69,7 +69,7 @@ def test_asked_times_have_costates_too(tmp_path):
 
     assert main(["train", "spirals", *STEP, "--stiff", "--quiet", "--folder", "run"]) == 0
     run = Run.open(tmp_path / "run")
-    assert any("optimal-control" in name for name in run.figures())
+    assert any("Optimal control" in section.heading for section in run.sections())
     assert all("at_random_depth" in each["running"] for each in run.records("update"))
 
 

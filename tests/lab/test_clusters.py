@@ -7,9 +7,8 @@ from scipy.integrate import solve_ivp
 from scipy.special import ive
 
 from continua.lab import FastestMode, Overlap
-from continua.lab.clusters.circle import exact_rates, ring_rates
-from continua.lab.clusters.equiangular import Equiangular, exact_half_time, exact_overlap
-from continua.lab.clusters.sphere import Collapse, Metastable
+from continua.lab.clusters.exact import exact_half_time, exact_overlap, exact_rates
+from continua.lab.clusters.particles import Collapse, Equiangular, Metastable, ring_rates
 from continua.lab.flows import on_sphere
 
 TABLE = {

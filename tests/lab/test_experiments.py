@@ -14,25 +14,27 @@ from continua.lab import (
     AdamWCompactness,
     AdamWLimit,
     AttentionLipschitz,
+    CellStore,
     Clusters,
     DepthLimit,
     DimensionFree,
-    Finished,
+    ExperimentResult,
     LionsDerivative,
-    Local,
+    LocalProcesses,
     MeanField,
     Mnist1dCeiling,
-    PostNorm,
+    PostNormLimit,
+    Problem,
     RMSScaling,
     SDEScaling,
-    Shelf,
+    Word,
+    silent,
+    sweep,
 )
-from continua.lab.depth_limit import EulerGap, distance, smooth_flow, solved
+from continua.lab.depth_limit import EulerGap, after_steps, distance, smooth_flow
 from continua.lab.lipschitz import wasserstein
-from continua.lab.mean_field import Sampled, limit_map
+from continua.lab.mean_field import SampledTokens, limit_map
 from continua.lab.sde_scaling import Walk
-from continua.lab.sweep import silent
-from continua.lab.training.problem import Problem
 from continua.runs import from_plain, to_plain
 from continua.solve import RK4, Euler
 
@@ -55,12 +57,16 @@ TINY = [
     MeanField(tokens=(32, 64, 128), seeds=24, few=(4, 8, 16), draws=512),
     Clusters(((4, 1.0),), (0.5, 1.0), (1.0, 9.0), (2.0, 3.0, 4.0), (16,), seeds=1, film=2.0),
     RMSScaling(widths=(5, 12), layers=4, updates=2),
-    PostNorm(scales=(2.0, 3.0), layers=8, starts=4),
+    PostNormLimit(scales=(2.0, 3.0), layers=8, starts=4),
     SDEScaling(layers=(8, 16, 32), seeds=256),
     Mnist1dCeiling(dropped=(0.0, 0.5), signals=20, part=20),
 ]
 LONG = ("depth-limit", "adamw-limit", "adamw-compactness")
 """Their cells are long; shapes are checked where each kind of cell is tested alone, here and in `test_training`."""
+OPEN = {
+    "depth-limit", "adamw-limit", "adamw-compactness", "dimension-free", "mean-field", "sde-scaling", "mnist1d-ceiling",
+}  # fmt: skip
+"""At these sizes their intervals are too wide, or training has not converged: they may stay inconclusive."""
 KEYS = ["experiment", "claim", "source", "measured", "bound", "verdict", "seconds"]
 
 
@@ -69,20 +75,56 @@ def test_every_experiment_of_the_command_line_is_tested_here():
     assert all(type(EXPERIMENTS[e.name]) is type(e) is type(EXPERIMENTS[e.name].quick()) for e in TINY)
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Rows of the tiny experiments: what one test has measured another concludes from."""
+    return CellStore(tmp_path_factory.mktemp("cells"))
+
+
 @pytest.mark.parametrize("experiment", TINY, ids=lambda e: e.name)
-def test_an_experiment_leaves_plain_data_figures_and_a_verdict(experiment, request):
+def test_an_experiment_leaves_plain_data_figures_and_a_verdict(experiment, request, store):
     if experiment.name in LONG:
         request.getfixturevalue("unchecked")
-    finished = Finished.of(experiment, silent, Local(1), Shelf())
-    record = json.loads(json.dumps(finished.record(), allow_nan=False))
+    result = ExperimentResult.measure(experiment, silent, LocalProcesses(1), store)
+    record = json.loads(json.dumps(result.record(), allow_nan=False))
     assert list(record) == KEYS
     assert record["experiment"] == experiment.name
-    assert record["verdict"] in ("holds", "inconclusive", "fails") and record["measured"]["reason"]
-    assert record["verdict"] != "fails", record["measured"]["reason"]
-    section = finished.section("continua lab run")
+    reason = record["measured"]["reason"]
+    assert record["verdict"] in ("holds", "inconclusive" if experiment.name in OPEN else "holds"), reason
+    section = result.section("continua lab run")
+    *_, criteria = section.figures
+    assert reason == "; ".join(row[0] for row in criteria.rows) and len(criteria.rows) >= 2
     assert len(section.figures) >= 2 and section.formula and section.verdict is not None
     again = from_plain(json.loads(json.dumps(to_plain(section))))
     assert again.heading == experiment.name and len(again.figures) == len(section.figures)
+
+
+CONTRADICTIONS = {
+    "depth-limit": ("worst", lambda row: [1.0 for _ in row["worst"]]),
+    "adamw-limit": ("states", lambda row: [[x * row["layers"] ** 4 for x in own] for own in row["states"]]),
+    "adamw-compactness": ("parameters", lambda row: [1e6]),
+    "dimension-free": ("states", lambda row: [[x * row["width"] ** 2 for x in own] for own in row["states"]]),
+    "lions-derivative": ("curvature", lambda row: 1e-3),
+    "attention-lipschitz": ("found", lambda row: 1.1 * row["bound"]),
+    "mean-field": ("own", lambda row: [x * row["tokens"] for x in row["own"]]),
+    "clusters": ("overlap", lambda row: row["overlap"] + 1e-6),
+    "rms-scaling": ("adjoints", lambda row: 1e-8),
+    "post-norm": ("normed_constant", lambda row: 2.0 * row["plain_constant"]),
+    "sde-scaling": ("moved", lambda row: [x * row["layers"] for x in row["moved"]]),
+    "mnist1d-ceiling": ("sure", lambda row: [1.0 for _ in row["sure"]]),
+}
+"""For each experiment one number of its rows, and what it would be if the claim were wrong."""
+
+
+@pytest.mark.parametrize("experiment", TINY, ids=lambda e: e.name)
+def test_rows_that_contradict_the_claim_give_the_verdict_fails(experiment, request, store):
+    if experiment.name in LONG:
+        request.getfixturevalue("unchecked")
+    key, wrong = CONTRADICTIONS[experiment.name]
+    rows = sweep(experiment.name, experiment.cells(), LocalProcesses(1), store, silent)
+    assert any(key in row for row in rows)
+    contradicted = [{**row, key: wrong(row)} if key in row else row for row in rows]
+    assert experiment.conclude(contradicted).judgement.word is Word.FAILS
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
@@ -102,8 +144,8 @@ def test_wasserstein_distances_of_clouds_are_those_of_pot():
 def test_layers_converge_to_the_flow_at_first_order():
     flow, x = smooth_flow(4), torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.no_grad():
-        exact = solved(flow, x, 16, RK4())
-        gaps = [float(distance(solved(flow, x, L, Euler()), exact).max()) for L in (32, 64)]
+        exact = after_steps(flow, x, 16, RK4())
+        gaps = [float(distance(after_steps(flow, x, L, Euler()), exact).max()) for L in (32, 64)]
     assert gaps[0] / gaps[1] == pytest.approx(2.0, abs=0.1)
 
 
@@ -119,7 +161,7 @@ def test_the_limit_of_sampled_tokens_does_not_depend_on_its_grid(causal):
 
 
 def test_causal_tokens_go_to_a_limit_of_their_own():
-    row = Sampled(128, 8, True, grid=256).measure()
+    row = SampledTokens(128, 8, True, grid=256).measure()
     assert np.mean(row["other"]) > 10 * np.mean(row["own"])
 
 
@@ -131,8 +173,9 @@ def test_heads_of_mean_zero_leave_tokens_where_they_are():
 
 def test_sizes_are_fields():
     for experiment in TINY:
-        assert dataclasses.is_dataclass(experiment)
-        assert all(cell.key() for cell in experiment.cells())
+        assert dataclasses.replace(experiment) == experiment
+        cells = experiment.cells()
+        assert len({cell.key() for cell in cells}) == len(cells)  # none would take the row of another
 
 
 def test_a_ceiling_needs_all_samples_and_half_of_them():

@@ -9,9 +9,8 @@ import sys
 import pytest
 
 from continua.core.extras import MissingExtraError
-from continua.lab import AbstractCell, Local, Ray, Shelf
-from continua.lab.clusters.equiangular import Equiangular
-from continua.lab.sweep import silent, swept
+from continua.lab import AbstractCell, CellStore, LocalProcesses, Ray, silent, sweep
+from continua.lab.clusters.particles import Equiangular
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,14 +27,14 @@ class Counted(AbstractCell):
 
 
 def test_a_sweep_measures_only_what_is_missing(tmp_path):
-    marks, shelf = tmp_path / "marks", Shelf(tmp_path / "cells")
+    marks, store = tmp_path / "marks", CellStore(tmp_path / "cells")
     cells = [Counted(i, str(marks)) for i in range(6)]
     for cell in cells[:4]:
-        shelf.write(cell, cell.measure())
+        store.write(cell, cell.measure())
     damaged = tmp_path / "cells" / f"{cells[1].key()}.json"
     damaged.write_text('{"squ')
     seen = []
-    rows = swept("squares", cells, Local(1), shelf, lambda name, done, total: seen.append((name, done, total)))
+    rows = sweep("squares", cells, LocalProcesses(1), store, lambda name, done, total: seen.append((name, done, total)))
     assert [row["square"] for row in rows] == [0, 1, 4, 9, 16, 25]
     assert marks.read_text().split() == ["0", "1", "2", "3", "1", "4", "5"]
     assert seen == [("squares", done, 6) for done in (3, 4, 5, 6)]
@@ -45,8 +44,7 @@ def test_a_sweep_measures_only_what_is_missing(tmp_path):
 SWEEP = """
 import dataclasses, sys, time
 from pathlib import Path
-from continua.lab import AbstractCell, Local, Shelf
-from continua.lab.sweep import silent, swept
+from continua.lab import AbstractCell, CellStore, LocalProcesses, sweep
 
 @dataclasses.dataclass(frozen=True)
 class Slow(AbstractCell):
@@ -55,11 +53,10 @@ class Slow(AbstractCell):
         time.sleep(0.0 if self.place < 3 or sys.argv[2] == "go" else 60.0)
         return {"place": self.place}
 
-class Told:
-    def __call__(self, name, done, total):
-        print(done, flush=True)
+def tell(name, done, total):
+    print(done, flush=True)
 
-rows = swept("slow", [Slow(i) for i in range(5)], Local(1), Shelf(Path(sys.argv[1])), Told())
+rows = sweep("slow", [Slow(i) for i in range(5)], LocalProcesses(1), CellStore(Path(sys.argv[1])), tell)
 print([row["place"] for row in rows])
 """
 
@@ -80,7 +77,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path):
 
 def test_processes_give_the_rows_of_one():
     cells = [Equiangular(n, 1.0, 0.5) for n in (2, 3, 4)]
-    alone, apart = (dict(engine.rows(cells)) for engine in (Local(1), Local(2)))
+    alone, apart = (dict(engine.rows(cells)) for engine in (LocalProcesses(1), LocalProcesses(2)))
     assert alone == apart and sorted(alone) == [0, 1, 2]
 
 
@@ -99,11 +96,11 @@ def test_without_ray_the_error_says_how_to_get_it(monkeypatch):
 def test_a_cluster_gives_the_rows_of_one_process_and_goes_on_after_a_kill(tmp_path):
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'continua[scale]'")
     cells = [Equiangular(n, 1.0, 0.5) for n in (2, 3, 4)]
-    alone, apart = Shelf(tmp_path / "alone"), Shelf(tmp_path / "apart")
-    swept("overlaps", cells, Local(1), alone, silent)
+    alone, apart = CellStore(tmp_path / "alone"), CellStore(tmp_path / "apart")
+    sweep("overlaps", cells, LocalProcesses(1), alone, silent)
     apart.write(cells[1], {"kept": True})
     try:
-        rows = swept("overlaps", cells, Ray(), apart, silent)
+        rows = sweep("overlaps", cells, Ray(), apart, silent)
     finally:
         ray.shutdown()
     assert rows[1] == {"kept": True}
@@ -114,4 +111,4 @@ def test_a_cluster_gives_the_rows_of_one_process_and_goes_on_after_a_kill(tmp_pa
 
 def test_a_sweep_needs_a_process():
     with pytest.raises(ValueError, match="processes = 0"):
-        Local(0)
+        LocalProcesses(0)

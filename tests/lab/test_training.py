@@ -8,14 +8,10 @@ import torch
 
 from continua.core.slopes import fitted_slope
 from continua.lab.flows import attention_flow
-from continua.lab.training.adversary import Adversarial
-from continua.lab.training.cells import AgainstLimit, ClosedForm
-from continua.lab.training.compactness import LongTraining
-from continua.lab.training.limit import Limit, limit_courses
-from continua.lab.training.network import Network
-from continua.lab.training.problem import Problem, Training
-from continua.lab.training.stationary import Stationary
-from continua.lab.training.trained import trained
+from continua.lab.training.cells import Adversarial, AgainstLimit, ClosedForm
+from continua.lab.training.compactness import LongTraining, Stationary
+from continua.lab.training.networks import Limit, Network, compute_limits
+from continua.lab.training.problem import Problem, UpdateRule, train
 from continua.solve import Adaptive, Direct, DormandPrince, integrate
 from continua.spaces import Cloud
 
@@ -44,8 +40,8 @@ def test_the_limit_is_the_flow_that_the_solver_finds():
 @pytest.mark.parametrize(("blockwise", "gap"), [(True, 1e-12), (False, 1e-6)])
 def test_the_limit_does_not_depend_on_its_nodes(blockwise, gap):
     # AdamW's update g/(|g| + eps) bends where an entry of g crosses zero along depth: polynomials feel it.
-    training = Training(blockwise=blockwise)
-    coarse, fine = (limit_courses(SMALL, training, (0, 3), nodes)[3].course for nodes in (33, 49))
+    rule = UpdateRule(blockwise=blockwise)
+    coarse, fine = (compute_limits(SMALL, rule, (0, 3), nodes)[3].path for nodes in (33, 49))
     assert float((coarse.states[-1] - fine.states[-1]).abs().max()) < gap
     assert float((coarse.adjoints[0] - fine.adjoints[0]).abs().max()) < gap
 
@@ -53,8 +49,8 @@ def test_the_limit_does_not_depend_on_its_nodes(blockwise, gap):
 @pytest.mark.parametrize("blockwise", [False, True])
 def test_without_sampling_everything_converges_like_one_over_the_layers(blockwise):
     layers = (16, 32, 64, 128)
-    training = Training(blockwise=blockwise, rate=0.2 if blockwise else 0.05)
-    rows = [AgainstLimit(L, 1, 1, (0, 3), SMALL, training, sampled=False).measure() for L in layers]
+    rule = UpdateRule(blockwise=blockwise, learning_rate=0.2 if blockwise else 0.05)
+    rows = [AgainstLimit(L, 1, 1, (0, 3), SMALL, rule, sampled=False).measure() for L in layers]
     for kind, places in (("states", (0, 1)), ("adjoints", (0, 1)), ("parameters", (1,))):
         for place in places:
             errors = [row[kind][place][0] ** 0.5 for row in rows]
@@ -62,7 +58,7 @@ def test_without_sampling_everything_converges_like_one_over_the_layers(blockwis
 
 
 def test_updates_are_those_of_torch():
-    network = Network(SMALL, SMALL.drawn(3, 2, 4, 0))
+    network = Network(SMALL, SMALL.draw_atoms(3, 2, 4, 0))
     mine = [w.clone() for w in network.parameters]
     other = torch.optim.AdamW(mine, lr=0.05, betas=(0.9, 0.99), eps=0.05, weight_decay=0.1)
 
@@ -72,30 +68,28 @@ def test_updates_are_those_of_torch():
                 w.grad = own.grad.clone()
             other.step()
 
-    trained(network, Training(), 3, follow)
+    train(network, UpdateRule(), 3, follow)
     for w, own in zip(mine, network.parameters, strict=True):
         torch.testing.assert_close(own, w, rtol=1e-12, atol=1e-13)
 
 
 def test_seeds_do_not_see_each_other():
-    together = Network(SMALL, SMALL.drawn(6, 3, 4, 0))
-    alone = Network(SMALL, SMALL.drawn(6, 3, 4, 0)[:, 1:2].contiguous())
+    together = Network(SMALL, SMALL.draw_atoms(6, 3, 4, 0))
+    alone = Network(SMALL, SMALL.draw_atoms(6, 3, 4, 0)[:, 1:2].contiguous())
     ends = {}
-    trained(together, Training(), 2, lambda update, passed: ends.update(many=passed.states[-1, 1]))
-    trained(alone, Training(), 2, lambda update, passed: ends.update(one=passed.states[-1, 0]))
+    train(together, UpdateRule(), 2, lambda update, passed: ends.update(many=passed.states[-1, 1]))
+    train(alone, UpdateRule(), 2, lambda update, passed: ends.update(one=passed.states[-1, 0]))
     torch.testing.assert_close(ends["many"], ends["one"], rtol=1e-12, atol=1e-13)
 
 
 def test_sampled_heads_come_closer_with_more_of_them():
-    few, many = (AgainstLimit(32, H, 24, (2,), SMALL, Training()).measure()["states"][0] for H in (1, 16))
+    few, many = (AgainstLimit(32, H, 24, (2,), SMALL, UpdateRule()).measure()["states"][0] for H in (1, 16))
     assert 2.0 < (sum(few) / sum(many)) ** 0.5 < 8.0  # sixteen times the heads: a quarter of the error
 
 
 def test_a_problem_in_a_subspace_is_the_same_problem_for_blockwise_updates():
-    training = Training(blockwise=True, rate=0.2)
-    rows = [
-        AgainstLimit(8, 2, 3, (3,), dataclasses.replace(SMALL, inner=3, width=d), training).measure() for d in (3, 24)
-    ]
+    rule = UpdateRule(blockwise=True, learning_rate=0.2)
+    rows = [AgainstLimit(8, 2, 3, (3,), dataclasses.replace(SMALL, inner=3, width=d), rule).measure() for d in (3, 24)]
     for kind in ("states", "adjoints", "parameters"):
         assert rows[0][kind][0] == pytest.approx(rows[1][kind][0], rel=1e-6)
 
@@ -107,14 +101,19 @@ def test_problems_that_cannot_be_are_refused():
         Problem(width=8, inner=9)
 
 
-def test_initial_conditions_that_climb_are_further_from_the_limit_and_stay_in_the_ball():
-    row = Adversarial(8, 4, 3, 1, SMALL, Training(), starts=2, ascent=4).measure()
-    assert all(found >= drawn for drawn, found in zip(row["drawn"], row["found"], strict=True))
+def test_initial_conditions_that_climb_are_further_from_the_limit_and_stay_in_the_ball(monkeypatch):
+    starts, forward = [], Limit.forward
+    monkeypatch.setattr(Limit, "forward", lambda limit, start: starts.append(start) or forward(limit, start))
+    row = Adversarial(8, 4, 3, 1, SMALL, UpdateRule(), starts=2, ascent=4).measure()
+    climbed = torch.stack([start for start in starts if len(start) == 6])
+    assert len(climbed) == 5 and float((climbed[1:] - climbed[:-1]).abs().amax((1, 2, 3)).min()) > 1e-3
+    assert float(climbed.norm(dim=-1).max()) <= SMALL.radius * (1.0 + 1e-12)
+    assert all(found > drawn for drawn, found in zip(row["drawn"], row["found"], strict=True))
     assert sum(row["found"]) > 2.0 * sum(row["drawn"])
 
 
 def test_the_slope_of_the_error_in_the_initial_condition_is_that_of_autograd():
-    network, limit = Network(SMALL, SMALL.drawn(5, 1, 4, 0)), Limit(SMALL, 25)
+    network, limit = Network(SMALL, SMALL.draw_atoms(5, 1, 4, 0)), Limit(SMALL, 25)
     start = SMALL.start()[:1].requires_grad_()
     ends = network.forward(start)[-1], limit.forward(start)[-1]
     gap = (ends[0] - ends[1]).detach()
@@ -127,7 +126,7 @@ def test_the_slope_of_the_error_in_the_initial_condition_is_that_of_autograd():
 
 @pytest.mark.parametrize("blockwise", [False, True])
 def test_the_residual_vanishes_at_kkt_points_alone(blockwise):
-    cell = Stationary(1, 1, 1, SMALL, Training(decay=0.5, blockwise=blockwise))
+    cell = Stationary(1, 1, 1, SMALL, UpdateRule(weight_decay=0.5, blockwise=blockwise))
     w = torch.tensor([[0.0, 0.0], [0.0, 2.0]], dtype=torch.float64)  # at the edge of |b(theta)| <= 2
     pushed = torch.tensor([[0.0, 0.0], [0.0, -3.0]], dtype=torch.float64)
     for gradient, residual in ((pushed, 0.0), (0.0 * pushed, 0.0), (-0.5 * pushed, 1.5)):
@@ -140,6 +139,6 @@ def test_the_residual_vanishes_at_kkt_points_alone(blockwise):
 
 
 def test_adjoints_grow_no_more_than_the_operator_allows():
-    row = LongTraining(4, 2, 2, 6, SMALL, Training()).measure()
+    row = LongTraining(4, 2, 2, 6, SMALL, UpdateRule()).measure()
     assert all(own <= most for own, most in zip(row["pull"], row["pull_allowed"], strict=True))
     assert min(row["pull_allowed"]) > 0

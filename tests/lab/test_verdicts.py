@@ -5,7 +5,7 @@ import math
 import pytest
 
 from continua.core.intervals import Interval
-from continua.lab.verdicts import Word, all_of, at_least, at_most, equals, no_slower, settled
+from continua.lab.verdicts import Word, all_of, at_least, at_most, equals, once_converged, stays_below
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_a_number_against_its_limit(value, word):
     [(-0.7, -0.5, Word.HOLDS), (-0.5, -0.28, Word.HOLDS), (-0.5, -0.1, Word.INCONCLUSIVE), (-0.2, -0.1, Word.FAILS)],
 )
 def test_a_decay_no_slower_than_a_bound(low, high, word):
-    judgement = no_slower("slope", Interval((low + high) / 2, low, high), -1 / 3, 0.1)
+    judgement = stays_below("slope", Interval((low + high) / 2, low, high), -1 / 3, 0.1)
     assert judgement.word is word and f"{high:.3f}" in judgement.reason
 
 
@@ -35,8 +35,8 @@ def test_a_slope_of_one_value(low, high, word):
 
 
 def test_nothing_is_said_before_training_has_converged():
-    assert settled("residual", 0.01, 0.02).word is Word.HOLDS
-    assert settled("residual", 0.03, 0.02).word is Word.INCONCLUSIVE
+    assert once_converged("residual", 0.01, 0.02).word is Word.HOLDS
+    assert once_converged("residual", 0.03, 0.02).word is Word.INCONCLUSIVE
 
 
 def test_one_failure_decides_and_every_reason_is_told():

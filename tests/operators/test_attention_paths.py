@@ -120,7 +120,7 @@ def test_binding_changes_the_path_only_when_asked():
 
 PEAK = """
 import sys, torch
-from continua.bench.peak import high_water
+from continua.bench.memory import high_water
 from continua.operators import Attention, Exact
 from continua.operators import draw_theta, map_leaves
 from continua.spaces import Cloud

@@ -88,9 +88,9 @@ def test_jitter_moves_the_inner_depths_of_the_grid_within_half_a_step():
     model = continuous(task.form, preset)
     learner, grids = Learner("one", model, objective_of(task.form), decayed(model, 1e-3, 0.0)), []
     for seed in range(20):
-        stepped = learner._stepped(Plan(1, 1, jitter=0.6), seed)
+        stepped = learner._on_grid(Plan(1, 1, jitter=0.6), seed)
         grids.append(torch.tensor(stepped.solve(model.embedding(*task.training_batch(2, 0, 0).inputs)).stats.grid))
-    assert learner._stepped(Plan(1, 1), 0) is model
+    assert learner._on_grid(Plan(1, 1), 0) is model
     moved = torch.stack(grids) - torch.tensor([0.0, 0.5, 1.0, 1.5])
     assert bool((moved[:, [0, 3]].abs() < 1e-6).all()) and float(moved.abs().max()) <= 0.5 * 0.6 * 0.5 + 1e-6
     assert bool((moved[:, 1:3].std(0) > 0.05).all())

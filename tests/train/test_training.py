@@ -27,15 +27,13 @@ from continua.train import (
     Learner,
     Plan,
     Preset,
-    Silent,
     Stepping,
-    Together,
     Training,
     TrainingError,
     anytime,
     continuous,
     decayed,
-    evaluated,
+    evaluate,
     objective_of,
     parameters_of,
     presets_of,
@@ -57,9 +55,9 @@ def learners(task, names=("continuous",), preset=SMALL):
     return [Learner(n, m, objective_of(task.form, m), decayed(m, preset.lr, 0.01)) for n, m in models.items()]
 
 
-def training(folder, plan, names=("continuous",), task=TASK, reporter=None):
+def training(folder, plan, names=("continuous",), task=TASK, reporters=()):
     run = Run.open(folder) if folder.exists() else Run.begin(folder, "train", {})
-    return Training(run, task, learners(task, names), plan, reporter or Silent())
+    return Training(run, task, learners(task, names), plan, reporters)
 
 
 def values(some):
@@ -74,11 +72,11 @@ class StopAfter(AbstractReporter):
 
     def begin(self, plan, done): ...
 
-    def updated(self, update, learner, row):
+    def on_update(self, update, learner, row):
         if update == self.when and learner == "continuous":  # once: a second one would be obeyed
             os.kill(os.getpid(), self.number)
 
-    def evaluated(self, update, learner, measures): ...
+    def on_evaluation(self, update, learner, measures): ...
 
     def end(self): ...
 
@@ -88,7 +86,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path, number):
     plan = Plan(updates=6, batch=4, evaluations=2, checkpoints=2, jitter=1.0, seed=3)
     whole = training(tmp_path / "whole", plan, ("continuous", "standard"))
     whole.go()
-    stopped = training(tmp_path / "stopped", plan, ("continuous", "standard"), reporter=StopAfter(4, number))
+    stopped = training(tmp_path / "stopped", plan, ("continuous", "standard"), reporters=[StopAfter(4, number)])
     before = signal.getsignal(number)
     with pytest.raises(Interrupted, match="after update 4 of 6"):
         stopped.go()
@@ -123,9 +121,9 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
 def test_it_learns(tmp_path):
     plan = Plan(updates=40, batch=20, evaluations=1)
     some = training(tmp_path / "run", plan)
-    before = evaluated(some.learners[0].model, TASK, Split.TEST)["mean squared error"]
+    before = evaluate(some.learners[0].model, TASK, Split.TEST)["mean squared error"]
     some.go()
-    after = evaluated(some.learners[0].model, TASK, Split.TEST)["mean squared error"]
+    after = evaluate(some.learners[0].model, TASK, Split.TEST)["mean squared error"]
     assert after < 0.7 * before
 
 
@@ -228,7 +226,7 @@ def test_matrices_decay_and_vectors_do_not():
 
 def test_evaluation_is_a_mean_over_sequences_whatever_the_batches():
     (learner,) = learners(TASK)
-    whole, parts = (evaluated(learner.model, TASK, Split.TEST, size) for size in (100, 3))
+    whole, parts = (evaluate(learner.model, TASK, Split.TEST, size) for size in (100, 3))
     assert whole.keys() == parts.keys() and learner.model.training
     assert all(abs(whole[name] - parts[name]) < 1e-5 for name in whole)
 
@@ -253,8 +251,8 @@ def test_asked_objective_agrees_with_ask():
 
 def test_reporters_tell(tmp_path):
     console, lines = Console(file=io.StringIO(), width=120), io.StringIO()
-    reporter = Together(Bar(console), JsonLines(every=2, stream=lines))
-    training(tmp_path / "run", Plan(updates=4, batch=5, evaluations=2), reporter=reporter).go()
+    reporters = [Bar(console), JsonLines(every=2, stream=lines)]
+    training(tmp_path / "run", Plan(updates=4, batch=5, evaluations=2), reporters=reporters).go()
     told = [json.loads(line) for line in lines.getvalue().splitlines()]
     assert [row["kind"] for row in told] == ["begin", *["update"] * 2, "evaluation", "update", "evaluation", "end"]
     assert "squared error ahead" in console.file.getvalue()

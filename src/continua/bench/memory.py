@@ -1,14 +1,19 @@
 """Peak memory of the gradients as the number of steps grows."""
 
 import dataclasses
+import importlib
+import json
+import resource
+import subprocess
+import sys
 from collections.abc import Callable
-from typing import final
+from pathlib import Path
+from typing import Any, final
 
 import torch
 
-from continua.bench.benchmark import AbstractBenchmark, Outcome, Ratio, Row
-from continua.bench.flows import SPAN, Sizes, bound, depth_dependent, tokens
-from continua.bench.peak import peak_memory
+from continua.bench.benchmark import AbstractBenchmark, BenchResult, Case, Ratio, Row
+from continua.bench.flows import SPAN, Sizes, bind, depth_dependent, tokens
 from continua.core.slopes import fitted_slope
 from continua.model import Flow
 from continua.solve import AbstractGradient, Checkpointed, Direct, DormandPrince, Fixed, integrate
@@ -16,7 +21,7 @@ from continua.solve import AbstractGradient, Checkpointed, Direct, DormandPrince
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Memory(AbstractBenchmark):
+class MemoryCost(AbstractBenchmark):
     """Forward and backward on few to many steps: `Checkpointed` with one-step windows, and `Direct`.
 
     Each case has a process of its own; what counts is the peak above where the loaded and warmed-up process stood.
@@ -34,10 +39,10 @@ class Memory(AbstractBenchmark):
             f"{self.steps[0]}; that of Direct grows like the steps"
         )
 
-    def quick(self) -> "Memory":
-        return Memory(Sizes(2, 64, 32, 2, 64), steps=(1, 2), modes=2, threads=1)
+    def quick(self) -> "MemoryCost":
+        return MemoryCost(Sizes(2, 64, 32, 2, 64), steps=(1, 2), modes=2, threads=1)
 
-    def run(self) -> Outcome:
+    def measure(self) -> BenchResult:
         peaks = {name: [self._peak(name, steps) for steps in self.steps] for name in _GRADIENTS}
         rows: list[Row] = []
         for name, measured in peaks.items():
@@ -48,17 +53,19 @@ class Memory(AbstractBenchmark):
             Ratio(f"Checkpointed: {self.steps[-1]} steps / {self.steps[0]} steps", many / few, 1.5),
             Ratio("Direct: exponent in the steps, away from 1", abs(exponent - 1.0), 0.1),
         )
-        return Outcome(tuple(rows), ratios)
+        return BenchResult(tuple(rows), ratios)
 
     def _peak(self, name: str, steps: int) -> float:
         sizes = dataclasses.asdict(self.sizes)
-        return peak_memory(prepared, gradient=name, steps=steps, modes=self.modes, threads=self.threads, sizes=sizes)
+        return peak_memory(
+            prepare_solve, gradient=name, steps=steps, modes=self.modes, threads=self.threads, sizes=sizes
+        )
 
 
 _GRADIENTS: dict[str, AbstractGradient] = {"Checkpointed": Checkpointed(steps=1), "Direct": Direct()}
 
 
-def prepared(gradient: str, steps: int, modes: int, threads: int, sizes: dict[str, int]) -> Callable[[], None]:
+def prepare_solve(gradient: str, steps: int, modes: int, threads: int, sizes: dict[str, int]) -> Case:
     """One solve with its gradient, ready to run; one small step has warmed up the libraries."""
     torch.set_num_threads(threads)
     rule, wanted = _GRADIENTS[gradient], Sizes(**sizes)
@@ -69,6 +76,38 @@ def prepared(gradient: str, steps: int, modes: int, threads: int, sizes: dict[st
 
 
 def _solve(flow: Flow, sizes: Sizes, gradient: AbstractGradient, steps: int) -> None:
-    velocity = bound(flow, tokens(sizes))
+    velocity = bind(flow, tokens(sizes))
     solution = integrate(velocity, velocity.initial(), SPAN, DormandPrince(), Fixed(steps), gradient)
     solution.x.square().mean().backward()
+
+
+def peak_memory(prepare: Callable[..., Case], **settings: Any) -> float:
+    """MiB by which `prepare(**settings)()` raises the peak of a fresh process above where preparation left it.
+
+    `prepare` is a function of a module, its settings are plain data; it builds the case and warms up the libraries.
+    """
+    program = "from continua.bench.memory import child; child()"
+    words = [prepare.__module__, prepare.__qualname__, json.dumps(settings)]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"the case {prepare.__qualname__}({settings}) failed: {done.stderr.strip()}")
+    return float(done.stdout.splitlines()[-1])
+
+
+def child() -> None:
+    """The other side of `peak_memory`: runs the case that the command line names and prints MiB."""
+    module, function, settings = sys.argv[1:]
+    case = getattr(importlib.import_module(module), function)(**json.loads(settings))
+    before = high_water()
+    case()
+    print(high_water() - before)
+
+
+def high_water() -> float:
+    """The most memory this process has held, in MiB."""
+    status = Path("/proc/self/status")
+    if status.exists():  # `ru_maxrss` of Linux starts at the peak of the parent process
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) / 1024
+    unit = 1024**2 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

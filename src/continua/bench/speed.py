@@ -2,17 +2,26 @@
 
 import dataclasses
 import statistics
-from typing import final
+from typing import Any, final
 
 import torch
+from torch import nn
 
-from continua.bench.benchmark import AbstractBenchmark, Outcome, Ratio, Row
-from continua.bench.flows import SPAN, Sizes, bound, depth_dependent, tokens
-from continua.bench.peers import Velocity, solved
-from continua.bench.timing import Case, interleaved, paired, summed, using_threads
-from continua.core.shapes import Points
-from continua.model import Flow
-from continua.solve import AbstractGradient, Adaptive, Checkpointed, Direct, DormandPrince, integrate
+from continua.bench.benchmark import (
+    AbstractBenchmark,
+    BenchResult,
+    Case,
+    Ratio,
+    Row,
+    median_ratio,
+    sum_rounds,
+    time_in_turn,
+)
+from continua.bench.flows import DEPTH, SPAN, Sizes, bind, depth_dependent, tokens
+from continua.core.extras import extra
+from continua.core.shapes import Points, Tensor
+from continua.model import Flow, FlowVectorField
+from continua.solve import AbstractGradient, Adaptive, Checkpointed, Direct, DormandPrince, State, integrate
 
 _RIVALS = (("Direct", "odeint", 0.75), ("Checkpointed", "odeint_adjoint", 0.7))
 
@@ -40,17 +49,16 @@ class Speed(AbstractBenchmark):
     def quick(self) -> "Speed":
         return Speed(Sizes(2, 4, 8, 2, 16), (2,), 1e-2, repetitions=1, threads=1)
 
-    def run(self) -> Outcome:
-        with using_threads(self.threads):
-            tracks = [_Track(self, modes) for modes in self.modes]
-            cases = {f"{t.modes} {name}": case for t in tracks for name, case in t.cases().items()}
-            seconds = interleaved(cases, self.repetitions)
+    def measure(self) -> BenchResult:
+        tracks = [_Track(self, modes) for modes in self.modes]
+        cases = {f"{t.modes} {name}": case for t in tracks for name, case in t.cases().items()}
+        seconds = time_in_turn(cases, self.repetitions)
         rows = [row for track in tracks for row in track.rows(seconds)]
         ratios = []
         for ours, theirs, limit in _RIVALS:
-            times = [summed(seconds, [f"{m} {name}" for m in self.modes]) for name in (ours, theirs)]
-            ratios.append(Ratio(f"{ours} / torchdiffeq {theirs}", paired(*times), limit))
-        return Outcome(tuple(rows), tuple(ratios))
+            times = [sum_rounds(seconds, [f"{m} {name}" for m in self.modes]) for name in (ours, theirs)]
+            ratios.append(Ratio(f"{ours} / torchdiffeq {theirs}", median_ratio(*times), limit))
+        return BenchResult(tuple(rows), tuple(ratios))
 
 
 class _Track:
@@ -85,7 +93,7 @@ class _Track:
 
     def _ours(self, gradient: AbstractGradient) -> None:
         self._clear()
-        velocity = bound(self.flow, self.start)
+        velocity = bind(self.flow, self.start)
         control = Adaptive(self.tolerance, self.tolerance)
         solution = integrate(velocity, velocity.initial(), SPAN, DormandPrince(), control, gradient)
         solution.x.square().mean().backward()
@@ -95,8 +103,8 @@ class _Track:
 
     def _theirs(self, name: str) -> None:
         self._clear()
-        velocity = Velocity(bound(self.flow, self.start))
-        end = solved(velocity, self.start, self.tolerance, adjoint=name == "odeint_adjoint")
+        velocity = _Velocity(bind(self.flow, self.start))
+        end = solve_with_torchdiffeq(velocity, self.start, self.tolerance, adjoint=name == "odeint_adjoint")
         forward = velocity.calls
         end.square().mean().backward()
         self.ends[name] = end.detach()
@@ -108,6 +116,30 @@ class _Track:
 
     @torch.no_grad()
     def _exact(self) -> Points:
-        velocity = bound(self.flow, self.start)
+        velocity = bind(self.flow, self.start)
         control = Adaptive(0.01 * self.tolerance, 0.01 * self.tolerance)
         return integrate(velocity, velocity.initial(), SPAN, controller=control, gradient=Direct()).x
+
+
+class _Velocity(nn.Module):
+    """func(t, x) as torchdiffeq asks for it; counts its calls."""
+
+    def __init__(self, bound: FlowVectorField) -> None:
+        super().__init__()
+        self.bound = bound
+        self.calls = 0
+
+    def forward(self, t: Tensor, x: Points) -> Points:
+        self.calls += 1
+        z = min(max(t.item(), 0.0), DEPTH)
+        return self.bound(z, State(x)).x
+
+
+def solve_with_torchdiffeq(velocity: _Velocity, points: Points, tolerance: float, adjoint: bool) -> Points:
+    """The end of `odeint`, or of `odeint_adjoint` with the gradients of the same parameters, by "dopri5"."""
+    peer = extra("torchdiffeq", "peers")
+    settings: dict[str, Any] = {"rtol": tolerance, "atol": tolerance, "method": "dopri5"}
+    if adjoint:
+        parameters = tuple(velocity.bound.flow.parameters())
+        return peer.odeint_adjoint(velocity, points, torch.tensor(SPAN), adjoint_params=parameters, **settings)[-1]
+    return peer.odeint(velocity, points, torch.tensor(SPAN), **settings)[-1]

@@ -11,16 +11,16 @@ from rich.table import Table
 from continua.bench import (
     AbstractBenchmark,
     AttentionCost,
+    BenchResult,
+    DecodingCost,
     EstimatorCost,
     FieldCostRatio,
-    Memory,
-    Outcome,
+    MemoryCost,
     Overhead,
-    ReadingCost,
     RecipeCost,
     SpectralGain,
     Speed,
-    written,
+    write_result,
 )
 from continua.cli.choices import choose
 from continua.cli.lab_cost import LabCost
@@ -30,14 +30,14 @@ from continua.runs import check_writable
 BENCHMARKS: dict[str, AbstractBenchmark] = {
     "speed": Speed(),
     "overhead": Overhead(),
-    "memory": Memory(),
+    "memory": MemoryCost(),
     "attention": AttentionCost(),
     "estimators": EstimatorCost(),
     "fields": FieldCostRatio(),
     "recipe": RecipeCost(),
     "spectral": SpectralGain(),
     "lab": LabCost(),
-    "reading": ReadingCost(),
+    "decoding": DecodingCost(),
 }
 """The one table from words to benchmarks."""
 
@@ -51,12 +51,12 @@ class Bench:
     gradients from 8 to 64 steps), attention (weighted causal attention against plain), estimators (how cost
     grows with the tokens at a fixed number of nodes), fields (weights that depend on depth against constant ones),
     recipe (an update of the recipe against torch's AdamW), spectral (what a preconditioner gains there), lab (many
-    networks trained at once, against a budget of seconds), reading (text with kept keys and values against solves of
-    the whole window), or all. Exit code 1: a ratio is above its limit.
+    networks trained at once, against a budget of seconds), decoding (text with cached keys and values against solves
+    of the whole window), or all. Exit code 1: a ratio is above its limit.
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
-    """speed, overhead, memory, attention, estimators, fields, recipe, spectral, lab, reading or all"""
+    """speed, overhead, memory, attention, estimators, fields, recipe, spectral, lab, decoding or all"""
     quick: Flag = False
     """tiny sizes, to see that it runs; the ratios then say nothing"""
     folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("bench-results")
@@ -71,35 +71,35 @@ class Bench:
             benchmark = BENCHMARKS[name].quick() if self.quick else BENCHMARKS[name]
             console.print(f"[bold]{name}[/bold]: {benchmark.claim}")
             with console.status(f"measuring {name}"):
-                outcome = benchmark.run()
-            console.print(_rows(outcome), _ratios(outcome, judged=not self.quick))
+                result = benchmark.run()
+            console.print(_rows(result), _ratios(result, judged=not self.quick))
             words = ["continua", "bench", name, *(["--quick"] if self.quick else [])]
-            kept = written(self.folder, name, words, benchmark, outcome)
-            console.print(f"written: {kept}\n", markup=False, highlight=False, soft_wrap=True)
+            path = write_result(self.folder, name, words, benchmark, result)
+            console.print(f"written: {path}\n", markup=False, highlight=False, soft_wrap=True)
             missed += (
-                [] if self.quick else [f"{name}: {r.name} = {_shown(r.value)}" for r in outcome.ratios if not r.holds]
+                [] if self.quick else [f"{name}: {r.name} = {_shown(r.value)}" for r in result.ratios if not r.holds]
             )
         for ratio in missed:
             console.print(f"above its limit: {ratio}", style="bold red", soft_wrap=True)
         return 1 if missed else 0
 
 
-def _rows(outcome: Outcome) -> Table:
+def _rows(result: BenchResult) -> Table:
     table = Table()
-    names = list(dict.fromkeys(key for row in outcome.rows for key in row))
+    names = list(dict.fromkeys(key for row in result.rows for key in row))
     for name in names:
-        table.add_column(name, justify="left" if isinstance(outcome.rows[0].get(name), str) else "right")
-    for row in outcome.rows:
+        table.add_column(name, justify="left" if isinstance(result.rows[0].get(name), str) else "right")
+    for row in result.rows:
         table.add_row(*(_shown(row.get(name, "")) for name in names))
     return table
 
 
-def _ratios(outcome: Outcome, judged: bool) -> Table:
+def _ratios(result: BenchResult, judged: bool) -> Table:
     table = Table()
     table.add_column("ratio")
     for name in ("measured", "at most", "verdict"):
         table.add_column(name, justify="right")
-    for ratio in outcome.ratios:
+    for ratio in result.ratios:
         verdict = "" if ratio.limit is None or not judged else "holds" if ratio.holds else "fails"
         table.add_row(ratio.name, _shown(ratio.value), "" if ratio.limit is None else _shown(ratio.limit), verdict)
     return table

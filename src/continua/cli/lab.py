@@ -25,24 +25,24 @@ from continua.lab import (
     AdamWCompactness,
     AdamWLimit,
     AttentionLipschitz,
+    CellStore,
     Clusters,
     DepthLimit,
     DimensionFree,
+    ExperimentResult,
     FastestMode,
-    Finished,
     LionsDerivative,
-    Local,
+    LocalProcesses,
     MeanField,
     Mnist1dCeiling,
     Overlap,
-    PostNorm,
+    PostNormLimit,
+    Progress,
     Ray,
     RMSScaling,
     SDEScaling,
-    Shelf,
+    check_question,
 )
-from continua.lab.clusters.equiangular import check_question
-from continua.lab.sweep import Progress
 from continua.report import write_report
 from continua.runs import Run
 
@@ -58,7 +58,7 @@ EXPERIMENTS: dict[str, AbstractExperiment] = {
         MeanField(),
         Clusters(),
         RMSScaling(),
-        PostNorm(),
+        PostNormLimit(),
         SDEScaling(),
         Mnist1dCeiling(),
     )
@@ -127,17 +127,17 @@ class Lab:
         asked = self._asks()
         run = None if asked else _opened(self.folder)
         noted = nullcontext() if run is None else measuring(run, chosen, self.quick)
-        shelf = Shelf() if asked else Shelf(self.folder / "cells")
+        store = CellStore() if asked else CellStore(self.folder / "cells")
         failed = False
         with noted, _bar(shown=not asked) as progress:
             for experiment in chosen:
-                finished = Finished.of(experiment, progress, engine, shelf)
-                record = finished.record()
+                result = ExperimentResult.measure(experiment, progress, engine, store)
+                record = result.record()
                 failed = failed or record["verdict"] == "fails"
                 if run is not None:
                     command = run_command(experiment.name, self.quick, self.folder)
                     run.record("experiment", quick=self.quick, **record)
-                    run.keep_section(experiment.name, finished.section(command))
+                    run.keep_section(experiment.name, result.section(command))
                 if self.json:
                     print(json.dumps(record), flush=True)
                 else:
@@ -181,7 +181,7 @@ class Lab:
     def _engine(self) -> AbstractEngine:
         if choose("--engine", self.engine, ("local", "ray"), "engine", "lab") == "ray":
             return Ray()
-        return Local(1 if self.processes is None and self.quick else self.processes)
+        return LocalProcesses(1 if self.processes is None and self.quick else self.processes)
 
     def _report(self, console: Console) -> int:
         if not (self.folder / "manifest.json").is_file():

@@ -5,10 +5,9 @@ import os
 import time
 from typing import final
 
-from continua.bench import AbstractBenchmark, Outcome, Ratio
+from continua.bench import AbstractBenchmark, BenchResult, Ratio
 from continua.core.errors import reject
-from continua.lab.engines import Local
-from continua.lab.training import AgainstLimit, Problem, Training
+from continua.lab import AgainstLimit, LocalProcesses, Problem, UpdateRule
 
 
 @final
@@ -39,18 +38,18 @@ class LabCost(AbstractBenchmark):
     def quick(self) -> "LabCost":
         return LabCost(seeds=2, layers=4, heads=2, tokens=3, width=4, updates=2, threads=1)
 
-    def run(self) -> Outcome:
+    def measure(self) -> BenchResult:
         problem = Problem(tokens=self.tokens, width=self.width, key=self.width, sequences=1, trained=1)
         if self.seeds % self.threads:
             cure = f"Pass a multiple of {self.threads}."
             reject("seeds", self.seeds, f"{self.threads} processes share them evenly", cure)
-        share, asked = self.seeds // self.threads, (0, self.updates)
+        share, milestones = self.seeds // self.threads, (0, self.updates)
         cells = [
-            AgainstLimit(self.layers, self.heads, share, asked, problem, Training(), first=first)
+            AgainstLimit(self.layers, self.heads, share, milestones, problem, UpdateRule(), first=first)
             for first in range(self.threads)
         ]
         began, spent = time.perf_counter(), _processor_seconds()
-        rows = [row for _, row in Local(self.threads).rows(cells)]
+        rows = [row for _, row in LocalProcesses(self.threads).rows(cells)]
         clock, spent = time.perf_counter() - began, _processor_seconds() - spent
         errors = {
             f"error of {kind}": (sum(sum(row[kind][-1]) for row in rows) / (share * len(rows))) ** 0.5
@@ -62,7 +61,7 @@ class LabCost(AbstractBenchmark):
         beside = Ratio(
             f"processor seconds / {self.threads} cores / {self.seconds:g}", spent / self.threads / self.seconds
         )
-        return Outcome((measured,), (judged, beside))
+        return BenchResult((measured,), (judged, beside))
 
 
 def _processor_seconds() -> float:

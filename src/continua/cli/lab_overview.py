@@ -7,8 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, final
 
-from continua.lab import AbstractExperiment, Shelf
-from continua.lab.sweep import measured
+from continua.lab import AbstractExperiment, CellStore
 from continua.runs import Run, Section, Table
 
 FOLDER = Path("runs/lab")
@@ -76,13 +75,13 @@ def unfinished(run: Run, experiments: Mapping[str, AbstractExperiment]) -> list[
             open_ones.add((row["experiment"], row["quick"]))
         elif row["kind"] == "experiment":
             open_ones -= {(row["experiment"], row["quick"]), (row["experiment"], True)}
-    shelf = Shelf(run.folder / "cells")
+    store = CellStore(run.folder / "cells")
     found = []
     for name, experiment in experiments.items():
         for quick in (True, False):
             if (name, quick) in open_ones:
                 cells = (experiment.quick() if quick else experiment).cells()
-                found.append(Unfinished(name, quick, measured(cells, shelf), len(cells), run.folder))
+                found.append(Unfinished(name, quick, store.count(cells), len(cells), run.folder))
     return found
 
 

@@ -13,7 +13,7 @@ from continua.core.shapes import Tensor
 from continua.data import AbstractTask, Question, Split
 from continua.model import ContinuousTransformer, citation
 from continua.runs import Run
-from continua.train import Learner, anytime, keep_portrait, portrait, prediction_section, resolutions, solver_gap
+from continua.train import Learner, anytime, diagnose, keep_diagnostics, prediction_section, resolutions, solver_gap
 
 Results = dict[str, dict[str, Any]]
 BEGUN = "measuring the test, in other samplings and with other depth steps (some moments)"
@@ -52,7 +52,7 @@ def portrayed(run: Run, task: AbstractTask, learners: Sequence[Learner], sequenc
         resolution = None
         if not task.form.queries:  # answers at query times are compared in the samplings of the test
             resolution = resolution_report(learner.model, batch.inputs, batch.targets, _loss(task)).plain()
-        keep_portrait(run, learner.name, portrait(learner.model, batch, learner.objective, resolution, learner.name))
+        keep_diagnostics(run, learner.name, diagnose(learner.model, batch, learner.objective, resolution, learner.name))
     used = [part for learner in learners for part in (learner.model, learner.optimiser, learner.objective)]
     run.note(references=[reference.plain() for reference in citation(*used)])
 

@@ -30,8 +30,6 @@ from continua.train import (
     Learner,
     Plan,
     Preset,
-    Silent,
-    Together,
     Training,
     check_sizes,
     continuous,
@@ -168,7 +166,7 @@ class Train:
 
     def _go(self, console: Console, run: Run | None) -> None:
         folder = self._prepared(run)
-        reporter = self._reporter(console, folder)
+        reporters = self._reporters(console, folder)
         task = task_of(self)
         preset = preset_of(self, task)
         plan = Plan(preset.updates, preset.batch, self.seed, preset.warmup, self.clip, self.evaluations,
@@ -185,7 +183,7 @@ class Train:
             optimisers = {learner.name: optimiser_name(learner.optimiser) for learner in learners}
             run.note(parameters=sizes, optimisers=optimisers, preset=_plain(preset), threads=torch.get_num_threads())
         self._introduce(console, run, task, learners)
-        training = Training(run, task, learners, plan, reporter)
+        training = Training(run, task, learners, plan, reporters)
         with ended(run):
             training.go(training.resume() if again else 0)
             if not (self.json or self.quiet):
@@ -229,9 +227,9 @@ class Train:
         words = self._optimisers()
         return [Learner(n, m, j, optimiser_of(*words[n], m, preset)) for n, (m, j) in trained.items()]
 
-    def _reporter(self, console: Console, folder: Path) -> AbstractReporter:
-        shown = JsonLines() if self.json else Silent() if self.quiet else Bar(console)
-        return Together(shown, Events(folder / "tensorboard")) if self.tensorboard else shown
+    def _reporters(self, console: Console, folder: Path) -> list[AbstractReporter]:
+        shown: list[AbstractReporter] = [JsonLines()] if self.json else [] if self.quiet else [Bar(console)]
+        return [*shown, Events(folder / "tensorboard")] if self.tensorboard else shown
 
     def _introduce(self, console: Console, run: Run, task: AbstractTask, learners: list[Learner]) -> None:
         if self.quiet or self.json:

@@ -1,23 +1,29 @@
-"""Floor 5: the lab - claims about the continuous Transformer, measured."""
+"""Floor 5: the lab - claims about the continuous Transformer, measured. Only the command line imports it."""
 
 from continua.lab.ceiling import Mnist1dCeiling
-from continua.lab.cells import AbstractCell, Shelf
-from continua.lab.clusters import Clusters, FastestMode, Overlap
-from continua.lab.depth_limit import DepthLimit
-from continua.lab.engines import AbstractEngine, Local, Ray
-from continua.lab.experiment import AbstractExperiment, Findings, Finished
+from continua.lab.clusters import Clusters, FastestMode, Overlap, check_question
+from continua.lab.depth_limit import DepthLimit, PostNormLimit
+from continua.lab.experiment import AbstractExperiment, ExperimentResult, Findings
 from continua.lab.lions import LionsDerivative
 from continua.lab.lipschitz import AttentionLipschitz
 from continua.lab.mean_field import MeanField
-from continua.lab.post_norm import PostNorm
-from continua.lab.rms_scaling import RMSScaling
 from continua.lab.sde_scaling import SDEScaling
-from continua.lab.training import AdamWCompactness, AdamWLimit, DimensionFree
+from continua.lab.sweep import AbstractCell, AbstractEngine, CellStore, LocalProcesses, Progress, Ray, silent, sweep
+from continua.lab.training import (
+    AdamWCompactness,
+    AdamWLimit,
+    AgainstLimit,
+    DimensionFree,
+    Problem,
+    RMSScaling,
+    UpdateRule,
+)
 from continua.lab.verdicts import Judgement, Word
 
 __all__ = [
-    "AbstractCell", "AbstractEngine", "AbstractExperiment", "AdamWCompactness", "AdamWLimit", "AttentionLipschitz",
-    "Clusters", "DepthLimit", "DimensionFree", "FastestMode", "Findings", "Finished", "Judgement",
-    "LionsDerivative", "Local", "MeanField", "Mnist1dCeiling", "Overlap", "PostNorm", "RMSScaling", "Ray",
-    "SDEScaling", "Shelf", "Word",
+    "AbstractCell", "AbstractEngine", "AbstractExperiment", "AdamWCompactness", "AdamWLimit", "AgainstLimit",
+    "AttentionLipschitz", "CellStore", "Clusters", "DepthLimit", "DimensionFree", "ExperimentResult", "FastestMode",
+    "Findings", "Judgement", "LionsDerivative", "LocalProcesses", "MeanField", "Mnist1dCeiling", "Overlap",
+    "PostNormLimit", "Problem", "Progress", "RMSScaling", "Ray", "SDEScaling", "UpdateRule", "Word",
+    "check_question", "silent", "sweep",
 ]  # fmt: skip

@@ -12,18 +12,20 @@ from continua.core.errors import reject
 from continua.core.intervals import Interval
 from continua.core.seeds import generator_of
 from continua.data import Mnist1dPosterior, raw_mnist1d
-from continua.lab.cells import AbstractCell, Row
 from continua.lab.experiment import AbstractExperiment, Findings
-from continua.lab.verdicts import Judgement, Word, all_of, at_least, equals
+from continua.lab.sweep import AbstractCell, Row
+from continua.lab.verdicts import all_of, at_least, equals, stays_below
 from continua.runs import Lines, Scale, Series
 
 _TRAINING = 4000
+"""The signals before these are the training split of MNIST-1D."""
 _KEPT = 0.9
+"""The share of the best accuracy that was asked for with half of the samples dropped."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Told(AbstractCell):
+class ExactPosterior(AbstractCell):
     """Of `count` test signals from `first` on, less a random share of their samples: the largest posterior, and hits.
 
     The largest posterior is the probability of being right, so its mean is the accuracy, with less spread than hits.
@@ -73,7 +75,11 @@ class Mnist1dCeiling(AbstractExperiment):
 
     def cells(self) -> Sequence[AbstractCell]:
         starts = range(0, self.signals, self.part)
-        return [Told(share, first, min(self.part, self.signals - first)) for share in self.dropped for first in starts]
+        return [
+            ExactPosterior(share, first, min(self.part, self.signals - first))
+            for share in self.dropped
+            for first in starts
+        ]
 
     def conclude(self, rows: Sequence[Row]) -> Findings:
         sure = {s: np.concatenate([row["sure"] for row in rows if row["dropped"] == s]) for s in self.dropped}
@@ -84,7 +90,7 @@ class Mnist1dCeiling(AbstractExperiment):
         limit = _KEPT * best[whole].value
         judgement = all_of(
             at_least("best accuracy with all samples", best[whole].value, 0.99),
-            _below("best accuracy with half of them", best[half], limit),
+            stays_below("best accuracy with half of them", best[half], limit),
             equals("hits less probabilities, half dropped", gaps[half], 0.0, 4.0 * _error(right[half] - sure[half])),
         )
         measured = {f"best accuracy, {share:.0%} dropped": best[share] for share in self.dropped}
@@ -100,19 +106,8 @@ class Mnist1dCeiling(AbstractExperiment):
                 Series.of("nine tenths of all", self.dropped, [limit] * len(self.dropped), mark="dashed"),
             ),
         )
-        return Findings(
-            [],
-            (figure,),
-            {**measured, **hits},
-            {f"best accuracy, {half:.0%} dropped": limit},
-            judgement,
-        )
-
-
-def _below(name: str, value: Interval, limit: float) -> Judgement:
-    """The whole interval lies below a limit."""
-    word = Word.HOLDS if value.high < limit else Word.FAILS if value.low > limit else Word.INCONCLUSIVE
-    return Judgement(word, f"{name} {value} against a limit of {limit:.3f}")
+        bound = {f"best accuracy, {half:.0%} dropped": limit}
+        return Findings((figure,), {**measured, **hits}, bound, judgement)
 
 
 def _error(values: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""`depth-limit`: layers are Euler steps of a flow, and their distance to it falls like 1/L."""
+"""`depth-limit` and `post-norm`: layers are Euler steps of a flow, at a distance C/L, and what sets the constant."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ import torch
 from continua.core.intervals import slope_interval
 from continua.core.shapes import Float, Points, Tensor
 from continua.fields import Expansion
-from continua.lab.cells import AbstractCell, Row
 from continua.lab.experiment import AbstractExperiment, Findings
-from continua.lab.flows import in_ball
+from continua.lab.flows import attention_flow, in_ball, random_theta, solve_flow
+from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most, equals
 from continua.model import Flow, Part
 from continua.operators import Attention, leaves
 from continua.runs import Lines, Scale, Series
-from continua.solve import RK4, Direct, Euler, Fixed, integrate
-from continua.spaces import Cloud, Legendre
+from continua.solve import RK4, AbstractStepper, Euler, Fixed, Projected
+from continua.spaces import Cloud, Legendre, Sphere
 
 _RADIUS = 1.5
 
@@ -41,10 +41,10 @@ class EulerGap(AbstractCell):
         flow = smooth_flow(self.width)
         x = in_ball((self.starts, self.tokens, self.width), _RADIUS, 11)
         for _ in range(self.ascent):
-            x = self._climbed(flow, x)
+            x = self._ascend(flow, x)
         with torch.no_grad():
-            exact = solved(flow, x, self.fine, RK4())
-            gaps = {L: distance(solved(flow, x, L, Euler()), exact) for L in self.layers}
+            exact = after_steps(flow, x, self.fine, RK4())
+            gaps = {L: distance(after_steps(flow, x, L, Euler()), exact) for L in self.layers}
         return {
             "tokens": self.tokens,
             "ascent": self.ascent,
@@ -53,9 +53,9 @@ class EulerGap(AbstractCell):
             "mean": [float(gap.mean()) for gap in gaps.values()],
         }
 
-    def _climbed(self, flow: Flow, x: Points) -> Points:
+    def _ascend(self, flow: Flow, x: Points) -> Points:
         x = x.clone().requires_grad_()
-        gap = distance(solved(flow, x, 16, Euler()), solved(flow, x, 16, RK4()))
+        gap = distance(after_steps(flow, x, 16, Euler()), after_steps(flow, x, 16, RK4()))
         (slope,) = torch.autograd.grad(gap.log().sum(), x)
         moved = x.detach() + 0.1 * slope / slope.norm(dim=(-1, -2), keepdim=True) * x.shape[1] ** 0.5
         return moved * (_RADIUS / moved.norm(dim=-1, keepdim=True).clamp_min(_RADIUS))
@@ -63,22 +63,21 @@ class EulerGap(AbstractCell):
 
 def smooth_flow(width: int) -> Flow:
     """Attention with four heads whose parameters are smooth over depth."""
-    torch_state = torch.Generator().manual_seed(5)
+    generator = torch.Generator().manual_seed(5)
     operator = Attention(heads=4, key=width, beta=1.0, biased=False, measured=True)
     spec = operator.spec(width)
-    field = Expansion(spec, Legendre(4), 1.0, generator=torch_state).double()
+    field = Expansion(spec, Legendre(4), 1.0, generator=generator).double()
     with torch.no_grad():
         for name, _ in leaves(spec):
-            if name != "p":
+            if name != "p":  # a density has no directions: it stays as it was built
                 c = field.coefficients[name]
-                c.copy_(torch.randn(c.shape, generator=torch_state, dtype=torch.float64) * 0.5 / width**0.5)
+                c.copy_(torch.randn(c.shape, generator=generator, dtype=torch.float64) * 0.5 / width**0.5)
     return Flow([Part(operator, field)], 1.0).double().eval().requires_grad_(False)
 
 
-def solved(flow: Flow, x: Points, steps: int, method: Euler | RK4) -> Points:
+def after_steps(flow: Flow, x: Points, steps: int, method: AbstractStepper) -> Points:
     """The tokens at depth 1 after equal steps."""
-    bound = flow.bind(Cloud(x))
-    return integrate(bound, bound.initial(), (0.0, 1.0), method, Fixed(steps), Direct()).x
+    return solve_flow(flow, Cloud(x), method, Fixed(steps)).x
 
 
 def distance(a: Points, b: Points) -> Float[Tensor, " batch"]:
@@ -141,7 +140,7 @@ class DepthLimit(AbstractExperiment):
             "adversarial gain": climbed["worst"][-1] / drawn["worst"][-1],
         }
         bound = dict.fromkeys(slopes, -1.0)
-        return Findings(rows, self._figures(drawn, climbed, constants, worst), measured, bound, judgement)
+        return Findings(self._figures(drawn, climbed, constants, worst), measured, bound, judgement)
 
     def _figures(self, drawn: Row, climbed: Row, constants: list[float], worst: list[float]) -> tuple[Lines, Lines]:
         line = [drawn["worst"][0] * self.layers[0] / L for L in self.layers]
@@ -166,3 +165,85 @@ class DepthLimit(AbstractExperiment):
             ),
         )
         return over_layers, over_tokens
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class NormedLayers(AbstractCell):
+    """L times the distance between L layers and their flow, with steps projected on the sphere and without."""
+
+    scale: float
+    layers: int
+    starts: int
+    width: int = 8
+
+    def measure(self) -> Row:
+        operator = Attention(4, self.width, beta=1.0, biased=False, measured=True)
+        flow = attention_flow(operator, random_theta(4, self.width, self.width, self.scale, 51))
+        x = in_ball((self.starts, 8, self.width), 1.0, 52)
+        x = x / x.norm(dim=-1, keepdim=True)
+        row = {"scale": self.scale, "layers": self.layers}
+        # Layers normalise after the step alone. Their limit is the tangential flow, whose stages RK4 must project too.
+        pairs = {
+            "plain": (Euler(), RK4()),
+            "normed": (Projected(Euler(), Sphere()), Projected(RK4(), Sphere(), tangent=True)),
+        }
+        with torch.no_grad():
+            for name, (coarse, fine) in pairs.items():
+                layers, exact = after_steps(flow, x, self.layers, coarse), after_steps(flow, x, 4 * self.layers, fine)
+                row[f"{name}_constant"] = self.layers * float(distance(layers, exact).max())
+                row[f"{name}_state"] = float(exact.norm(dim=-1).max())
+        return row
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PostNormLimit(AbstractExperiment):
+    """Constants and sizes of states over the scale of the weights."""
+
+    name: ClassVar[str] = "post-norm"
+    claim: ClassVar[str] = (
+        "normalisation after every layer keeps states bounded where they grow exponentially without it, and so "
+        "improves the constant of the depth limit"
+    )
+    formula: ClassVar[str] = '|x(1)| ≤ R e^{|O^T V|} " without, " |x(1)| = R " with normalisation"'
+    source: ClassVar[str] = "arXiv 2605.11059, section 1.1"
+
+    scales: tuple[float, ...] = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5)
+    layers: int = 256
+    starts: int = 128
+
+    def quick(self) -> "PostNormLimit":
+        return PostNormLimit(scales=(1.5, 2.0, 2.5, 3.0), layers=64, starts=32)
+
+    def cells(self) -> Sequence[AbstractCell]:
+        return [NormedLayers(scale, self.layers, self.starts) for scale in self.scales]
+
+    def conclude(self, rows: Sequence[Row]) -> Findings:
+        ratios = [row["normed_constant"] / row["plain_constant"] for row in rows]
+        states = max(abs(row["normed_state"] - 1.0) for row in rows)
+        judgement = all_of(
+            at_most("normed states, distance from the sphere", states, 1e-12),
+            at_most("constant with over constant without, largest weights", ratios[-1], 1.0),
+        )
+        measured = {"constants, with": [row["normed_constant"] for row in rows]}
+        measured |= {"constants, without": [row["plain_constant"] for row in rows], "ratio": ratios}
+        measured |= {"largest state without": [row["plain_state"] for row in rows]}
+
+        def figure(title: str, kind: str, label: str) -> Lines:
+            names = {"plain": "without", "normed": "projected on the sphere"}
+            return Lines(
+                title=title,
+                x=Scale("Frobenius norm of each matrix"),
+                y=Scale(label, log=True),
+                series=tuple(
+                    Series.of(names[way], self.scales, [row[f"{way}_{kind}"] for row in rows], mark="both")
+                    for way in names
+                ),
+            )
+
+        figures = (
+            figure("constant of the depth limit", "constant", "L x distance"),
+            figure("largest state at depth 1", "state", "|x(1)|"),
+        )
+        return Findings(figures, measured, {"largest ratio": 1.0}, judgement)

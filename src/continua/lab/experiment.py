@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, final
 
+import numpy as np
+
 from continua.core.intervals import Interval
-from continua.lab.cells import AbstractCell, Row, Shelf
-from continua.lab.engines import AbstractEngine, Local
-from continua.lab.sweep import Progress, silent, swept
+from continua.lab.sweep import AbstractCell, AbstractEngine, CellStore, LocalProcesses, Progress, Row, silent, sweep
 from continua.lab.verdicts import Judgement, Word
-from continua.runs import AbstractFigure, Section, Table, Verdict
+from continua.runs import AbstractFigure, Section, Series, Table, Verdict
 
 OVERFLOW = 1e300
 """What stands, in rows and numbers, for all that is as large or larger."""
@@ -23,9 +23,8 @@ Numbers: TypeAlias = Mapping[str, Any]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Findings:
-    """What came out: the rows of the cells, figures, the numbers beside what bounds them, and the judgement."""
+    """What came out: figures, the numbers beside what bounds them, and the judgement."""
 
-    rows: Sequence[Row]
     figures: tuple[AbstractFigure, ...]
     measured: Numbers
     bound: Numbers
@@ -61,14 +60,19 @@ class AbstractExperiment(abc.ABC):
         """From the rows of the cells to the judgement."""
 
     @final
-    def run(self, progress: Progress = silent, engine: AbstractEngine = Local(1), shelf: Shelf = Shelf()) -> Findings:
-        """Measures what is not on the shelf yet, and concludes."""
-        return self.conclude(swept(self.name, self.cells(), engine, shelf, progress))
+    def run(
+        self,
+        progress: Progress = silent,
+        engine: AbstractEngine = LocalProcesses(1),
+        store: CellStore = CellStore(),
+    ) -> Findings:
+        """Measures what is not in the store yet, and concludes."""
+        return self.conclude(sweep(self.name, self.cells(), engine, store, progress))
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Finished:
+class ExperimentResult:
     """An experiment with its findings and the seconds that it took this time."""
 
     experiment: AbstractExperiment
@@ -76,10 +80,12 @@ class Finished:
     seconds: float
 
     @classmethod
-    def of(cls, experiment: AbstractExperiment, progress: Progress, engine: AbstractEngine, shelf: Shelf) -> "Finished":
+    def measure(
+        cls, experiment: AbstractExperiment, progress: Progress, engine: AbstractEngine, store: CellStore
+    ) -> "ExperimentResult":
         """Runs it by the clock."""
         began = time.perf_counter()
-        return cls(experiment, experiment.run(progress, engine, shelf), time.perf_counter() - began)
+        return cls(experiment, experiment.run(progress, engine, store), time.perf_counter() - began)
 
     def record(self) -> dict[str, Any]:
         """One JSON object; the reason of the verdict is among what was measured."""
@@ -100,13 +106,13 @@ class Finished:
         claim = self.experiment.claim
         again = f"Measured in float64 with fixed seeds, {self.seconds:.1f} s. Again: {command}"
         names = dict.fromkeys((*found.measured, *found.bound))
-        rows = tuple((name, _shown(found.measured.get(name)), _shown(found.bound.get(name))) for name in names)
+        rows = tuple((name, _format(found.measured.get(name)), _format(found.bound.get(name))) for name in names)
         numbers = Table(title="numbers", columns=("quantity", "measured", "claimed"), rows=rows)
-        told = tuple((one.reason, one.word.value) for one in judgement.parts)
-        criteria = Table(title="criteria", columns=("criterion", "verdict"), rows=told)
+        parts = tuple((one.reason, one.word.value) for one in judgement.parts)
+        criteria = Table(title="criteria", columns=("criterion", "verdict"), rows=parts)
         met = sum(one.word is Word.HOLDS for one in judgement.parts)
         holds = {Word.HOLDS: True, Word.FAILS: False}.get(judgement.word)
-        text = f"{met} of {len(told)} criteria are met." + ("" if holds is not None else " Inconclusive.")
+        text = f"{met} of {len(parts)} criteria are met." + ("" if holds is not None else " Inconclusive.")
         prose = (f"{claim[0].upper()}{claim[1:]}.", f"Source: {self.experiment.source}.", again)
         figures = (*found.figures, numbers, criteria)
         return Section(self.experiment.name, prose, self.experiment.formula, figures, Verdict(text, holds))
@@ -123,11 +129,19 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _shown(value: Any) -> str | None:
+def _format(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, float):
         return f"{value:.5g}" if abs(value) < OVERFLOW else "overflow"
     if isinstance(value, list | tuple) and not isinstance(value, Interval):
-        return ", ".join(str(_shown(v)) for v in value)
+        return ", ".join(str(_format(v)) for v in value)
     return str(value)
+
+
+def rms_series(
+    name: str, x: Sequence[int] | Sequence[float] | np.ndarray, squares: np.ndarray, colour: int | None = None
+) -> Series:
+    """Root mean square over seeds, with a band from 10 % to 90 %; `squares` has a row per x, a column per seed."""
+    low, high = np.sqrt(np.quantile(squares, [0.1, 0.9], axis=1))
+    return Series.of(name, x, np.sqrt(squares.mean(-1)), low, high, mark="both", colour=colour)

@@ -1,6 +1,7 @@
 """Flows that the experiments share, built from the project's own attention, fields and solver."""
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 
@@ -8,9 +9,19 @@ from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Points, Tensor
 from continua.fields import Constant
 from continua.model import Flow, Part
-from continua.operators import Attention, AttentionTheta
-from continua.solve import Adaptive, Direct, DormandPrince, Projected, Solution, integrate
+from continua.operators import AbstractTokenIntegral, Attention, AttentionTheta, Exact
+from continua.solve import (
+    AbstractStepper,
+    Adaptive,
+    Direct,
+    DormandPrince,
+    Projected,
+    Solution,
+    integrate,
+)
 from continua.spaces import Cloud, Sphere
+
+Queries: TypeAlias = Float[Tensor, "batch queries width"]
 
 
 def attention_flow(operator: Attention, theta: AttentionTheta, depth: float = 1.0) -> Flow:
@@ -25,29 +36,36 @@ def identity_theta(width: int) -> AttentionTheta:
     return AttentionTheta(eye, eye, eye, eye)
 
 
-def identity_flow(width: int, beta: float, depth: float) -> Flow:
-    """dx_i/dz = sum_j softmax_j(beta <x_i, x_j>) x_j."""
-    operator = Attention(heads=1, key=width, beta=beta, biased=False)
-    return attention_flow(operator, identity_theta(width), depth)
+def softmax_mean(q: Queries, cloud: Cloud, beta: float, integral: AbstractTokenIntegral = Exact()) -> Queries:
+    """Gamma(q, mu) = int y e^{beta <q, y>} dmu(y) / int e^{beta <q, y>} dmu(y), by the project's attention."""
+    width = q.shape[-1]
+    operator, theta = Attention(1, width, beta=beta, biased=False, integral=integral), identity_theta(width)
+    return operator.attend(theta, Cloud(q), operator.memory(theta, cloud))
 
 
+def solve_flow(
+    flow: Flow, cloud: Cloud, method: AbstractStepper, control: AbstractController, at: Sequence[float] = ()
+) -> Solution:
+    """The flow from depth 0 to its end; gradients, where they are wanted, pass through every step."""
+    bound = flow.bind(cloud)
+    return integrate(bound, bound.initial(), (0.0, flow.depth), method, control, Direct(), at)
+
+
+@torch.no_grad()
 def on_sphere(points: Points, beta: float, depth: float, at: Sequence[float] = (), rtol: float = 1e-11) -> Solution:
     """Tokens on the unit sphere under attention with Q = K = V = I: the tangential flow, by projected steps."""
-    flow = identity_flow(points.shape[-1], beta, depth)
-    method = Projected(DormandPrince(), Sphere(), tangent=True)
-    # n orthonormal tokens have n entries each, of which all but one begin at zero.
-    control = Adaptive(rtol=rtol, atol=rtol / points.shape[-1], max_steps=1_000_000)
-    bound = flow.bind(Cloud(points))
-    with torch.no_grad():
-        return integrate(bound, bound.initial(), (0.0, depth), method, control, Direct(), at)
+    width = points.shape[-1]
+    flow = attention_flow(Attention(heads=1, key=width, beta=beta, biased=False), identity_theta(width), depth)
+    # n orthonormal tokens have n entries each, of which all but one begin at zero: the absolute tolerance judges them.
+    control = Adaptive(rtol=rtol, atol=rtol / width, max_steps=1_000_000)
+    return solve_flow(flow, Cloud(points), Projected(DormandPrince(), Sphere(), tangent=True), control, at)
 
 
 def random_theta(heads: int, key: int, width: int, scale: float, seed: int) -> AttentionTheta:
     """Heads with mass 1/heads whose four matrices have Frobenius norm `scale`, in random directions."""
     generator = generator_of(seed)
-    q, k, v, o = (
-        _normed(torch.randn(heads, key, width, generator=generator, dtype=torch.float64), scale) for _ in "qkvo"
-    )
+    q, k, v, o = (torch.randn(heads, key, width, generator=generator, dtype=torch.float64) for _ in "qkvo")
+    q, k, v, o = (scale * w / w.flatten(1).norm(dim=-1)[:, None, None] for w in (q, k, v, o))
     return AttentionTheta(q, k, v, o, p=torch.full((heads,), 1.0 / heads, dtype=torch.float64))
 
 
@@ -57,7 +75,3 @@ def in_ball(shape: Sequence[int], radius: float, seed: int) -> Tensor:
     x = torch.randn(*shape, generator=generator, dtype=torch.float64)
     r = torch.rand(*shape[:-1], 1, generator=generator, dtype=torch.float64) ** (1.0 / shape[-1])
     return radius * r * x / x.norm(dim=-1, keepdim=True)
-
-
-def _normed(w: Float[Tensor, "heads key width"], scale: float) -> Float[Tensor, "heads key width"]:
-    return scale * w / w.flatten(1).norm(dim=-1)[:, None, None]

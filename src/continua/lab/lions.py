@@ -2,21 +2,19 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import ClassVar, TypeAlias, final
+from typing import ClassVar, final
 
 import torch
 
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Points, Tensor
-from continua.lab.cells import AbstractCell, Row
 from continua.lab.experiment import AbstractExperiment, Findings
-from continua.lab.flows import identity_theta
+from continua.lab.flows import Queries, softmax_mean
+from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most
-from continua.operators import Attention, Exact, Tilted, radial
+from continua.operators import Exact, Tilted, radial
 from continua.runs import Lines, Scale, Series
 from continua.spaces import Cloud
-
-Queries: TypeAlias = Float[Tensor, "batch queries width"]
 
 
 @final
@@ -71,10 +69,8 @@ class LionsGap(AbstractCell):
         }
 
     def _gamma(self, q: Queries, x: Points, mass: Float[Tensor, "batch tokens"] | None = None) -> Queries:
-        """Gamma(q, P# mu) by the project's attention."""
-        operator = Attention(1, self.width, beta=self.beta, biased=False, integral=Exact(materialised=True))
-        theta, cloud = identity_theta(self.width), Cloud(radial(x, self.radius), mass)
-        return operator.attend(theta, Cloud(q), operator.memory(theta, cloud))
+        """Gamma(q, P# mu)."""
+        return softmax_mean(q, Cloud(radial(x, self.radius), mass), self.beta, Exact(materialised=True))
 
     def _differences(self, q: Queries, x: Points) -> Float[Tensor, "tokens width width"]:
         """Central differences of fourth order, all tokens and coordinates at once."""
@@ -161,6 +157,4 @@ class LionsDerivative(AbstractExperiment):
                 Series.of(name, range(len(rows)), [row[name] for row in rows], mark="points") for name in names
             ),
         )
-        return Findings(
-            rows, (figure,), measured, {**limits, "slope_of_bound": 1.0, "curvature_of_bound": 1.0}, judgement
-        )
+        return Findings((figure,), measured, {**limits, "slope_of_bound": 1.0, "curvature_of_bound": 1.0}, judgement)

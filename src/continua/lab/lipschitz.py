@@ -4,22 +4,20 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from typing import ClassVar, TypeAlias, final
+from typing import ClassVar, final
 
 import torch
 
 from continua.core.extras import extra
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Points, Tensor
-from continua.lab.cells import AbstractCell, Row
 from continua.lab.experiment import AbstractExperiment, Findings
-from continua.lab.flows import identity_theta, in_ball, random_theta
+from continua.lab.flows import Queries, in_ball, random_theta, softmax_mean
+from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most
 from continua.operators import Attention, radial, wasserstein_bound
 from continua.runs import Lines, Scale, Series
 from continua.spaces import Cloud
-
-Queries: TypeAlias = Float[Tensor, "batch queries width"]
 
 
 @final
@@ -48,33 +46,35 @@ class Stretch(AbstractCell):
         y = radial(x + in_ball(shape, 0.3 * self.radius, 22), self.radius)
         drawn = self._ratios(q, x, y)
         for _ in range(self.ascent):
-            x, y = self._climbed(q, x, y)
+            x, y = self._ascend(q, x, y)
         found = self._ratios(q, x, y)
         bound = wasserstein_bound(self.beta, self.radius, self.query, self.p)
+        # JSON has no infinity: 1e9 stands for it in rows.
         sizes = {"p": min(self.p, 1e9), "beta": self.beta, "radius": self.radius, "query": self.query}
         return {**sizes, "drawn": float(drawn.max()), "found": float(max(drawn.max(), found.max())), "bound": bound}
 
-    def _gamma(self, q: Queries, x: Points) -> Queries:
-        operator, theta = Attention(1, self.width, beta=self.beta, biased=False), identity_theta(self.width)
-        return operator.attend(theta, Cloud(q), operator.memory(theta, Cloud(x)))
+    def _change(self, q: Queries, x: Points, y: Points) -> Float[Tensor, " batch"]:
+        means = (softmax_mean(q, Cloud(points), self.beta) for points in (x, y))
+        return torch.sub(*means).norm(dim=-1)[:, 0]
 
-    def _climbed(self, q: Queries, x: Points, y: Points) -> tuple[Points, Points]:
+    def _ascend(self, q: Queries, x: Points, y: Points) -> tuple[Points, Points]:
         x, y = x.clone().requires_grad_(), y.clone().requires_grad_()
         moved = (x - y).norm(dim=-1)
         distance = moved.amax(-1) if math.isinf(self.p) else moved.pow(self.p).mean(-1).pow(1.0 / self.p)
-        ratio = (self._gamma(q, x) - self._gamma(q, y)).norm(dim=-1)[:, 0] / distance
-        slopes = torch.autograd.grad(ratio.log().sum(), (x, y))
-        step = 0.03 * self.radius
+        slopes = torch.autograd.grad((self._change(q, x, y) / distance).log().sum(), (x, y))
 
-        def climbed(points: Points, slope: Points) -> Points:
-            norm = slope.norm(dim=(-1, -2), keepdim=True).clamp_min(1e-12)
-            return radial(points.detach() + step * slope / norm, self.radius)
+        def climb(points: Points, slope: Points) -> Points:
+            return radial(points.detach() + 0.03 * self.radius * _unit(slope), self.radius)
 
-        return climbed(x, slopes[0]), climbed(y, slopes[1])
+        return climb(x, slopes[0]), climb(y, slopes[1])
 
     def _ratios(self, q: Queries, x: Points, y: Points) -> Float[Tensor, " batch"]:
-        gap = (self._gamma(q, x) - self._gamma(q, y)).norm(dim=-1)[:, 0]
-        return gap / wasserstein(x, y, self.p).clamp_min(1e-9)
+        return self._change(q, x, y) / wasserstein(x, y, self.p).clamp_min(1e-9)
+
+
+def _unit(slope: Points) -> Points:
+    """Steps of one length for every sequence, however steep its ratio."""
+    return slope / slope.norm(dim=(-1, -2), keepdim=True).clamp_min(1e-12)
 
 
 def wasserstein(x: Points, y: Points, p: float) -> Float[Tensor, " batch"]:
@@ -114,8 +114,7 @@ class VelocityStretch(AbstractCell):
             ratio = change.norm(dim=-1).amax(-1) / (x - y).norm(dim=-1).amax(-1)
             best = max(best, float(ratio.detach().max()))
             slopes = torch.autograd.grad(ratio.log().sum(), (x, d))
-            unit = [s / s.norm(dim=(-1, -2), keepdim=True).clamp_min(1e-12) for s in slopes]
-            x, d = radial(x.detach() + 0.1 * unit[0], self.radius), d.detach() + 0.5 * unit[1]
+            x, d = radial(x.detach() + 0.1 * _unit(slopes[0]), self.radius), d.detach() + 0.5 * _unit(slopes[1])
         return {"radius": self.radius, "found": best, "bound": float(operator.lipschitz_bound(theta, self.radius))}
 
 
@@ -156,10 +155,10 @@ class AttentionLipschitz(AbstractExperiment):
             own = [row for row in measures if row["p"] == min(p, 1e9)]
             tilt = [row["query"] for row in own]
             name = "p infinite" if math.isinf(p) else f"p = {p:g}"
-            series.append(Series.of(f"{name}, found", tilt, [row["found"] for row in own], mark="both", colour=colour))
-            series.append(
-                Series.of(f"{name}, bound", tilt, [row["bound"] for row in own], mark="dashed", colour=colour)
-            )
+            series += [
+                Series.of(f"{name}, {kind}", tilt, [row[kind] for row in own], mark=mark, colour=colour)
+                for kind, mark in (("found", "both"), ("bound", "dashed"))
+            ]
         figure = Lines(
             title="how much attention stretches W_p",
             measured=f"{self.pairs} pairs of 5 tokens, {self.ascent} steps of gradient ascent; distances from POT",
@@ -170,4 +169,4 @@ class AttentionLipschitz(AbstractExperiment):
         found = {
             f"found / bound, p = {row['p']:g}, tilt {row['query']:g}": row["found"] / row["bound"] for row in measures
         }
-        return Findings(rows, (figure,), {**worst, **found}, dict.fromkeys(worst, 1.0), judgement)
+        return Findings((figure,), {**worst, **found}, dict.fromkeys(worst, 1.0), judgement)

@@ -12,15 +12,14 @@ import torch
 from continua.core.intervals import Interval, bootstrap_slopes
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Points, Tensor
-from continua.lab.cells import AbstractCell, Row
-from continua.lab.experiment import AbstractExperiment, Findings
-from continua.lab.flows import attention_flow, random_theta
-from continua.lab.series import rms_series
+from continua.lab.experiment import AbstractExperiment, Findings, rms_series
+from continua.lab.flows import attention_flow, random_theta, solve_flow
+from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, equals
 from continua.model import Flow
 from continua.operators import Attention
 from continua.runs import Lines, Scale, Series
-from continua.solve import RK4, Direct, Fixed, integrate
+from continua.solve import RK4, Fixed
 from continua.spaces import CausalTrapezoid, Cloud, GaussLegendre
 
 _STEPS = 8
@@ -29,7 +28,7 @@ _STEPS = 8
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Sampled(AbstractCell):
+class SampledTokens(AbstractCell):
     """N tokens at independent uniform times s_i, x_i(0) = curve(s_i), against the limit flow from the same points.
 
     Tokens that see little when masked (s < 0.3) are left out. `own` and `other` are the mean squared distances to the
@@ -68,8 +67,7 @@ def _flow(causal: bool) -> Flow:
 
 
 def _ends(flow: Flow, cloud: Cloud) -> Points:
-    bound = flow.bind(cloud)
-    return integrate(bound, bound.initial(), (0.0, 1.0), RK4(), Fixed(_STEPS), Direct()).x
+    return solve_flow(flow, cloud, RK4(), Fixed(_STEPS)).x
 
 
 @functools.lru_cache(maxsize=4)
@@ -92,10 +90,8 @@ def limit_map(causal: bool, grid: int) -> Float[Tensor, "depths width"]:
 def _read(grid: Float[Tensor, "nodes width"], s: Float[Tensor, "seeds tokens"]) -> Points:
     """Linear interpolation on equal steps of [0, 1]: at 1024 of them off by about 1e-5."""
     place = s * (len(grid) - 1)
-    low = place.floor().clamp(0, len(grid) - 2)
-    part = (place - low).unsqueeze(-1)
-    left = low.long()
-    return torch.lerp(grid[left], grid[left + 1], part)
+    left = place.floor().clamp(0, len(grid) - 2).long()  # s = 1 belongs to the last piece
+    return torch.lerp(grid[left], grid[left + 1], (place - left).unsqueeze(-1))
 
 
 @final
@@ -121,8 +117,8 @@ class MeanField(AbstractExperiment):
 
     def cells(self) -> Sequence[AbstractCell]:
         return [
-            *(Sampled(n, self.seeds, False) for n in self.tokens),
-            *(Sampled(n, self.seeds, True) for n in self.tokens),
+            *(SampledTokens(n, self.seeds, False) for n in self.tokens),
+            *(SampledTokens(n, self.seeds, True) for n in self.tokens),
             *(Pairs(n, self.draws) for n in self.few),
         ]
 
@@ -144,7 +140,7 @@ class MeanField(AbstractExperiment):
         measured = {"slope": rate, "slope, causal": masked, "covariance slope": chaos, "covariances": covariances}
         measured |= {"causal to its own limit": own, "causal to the unmasked limit": other}
         bound = {"slope": -0.5, "slope, causal": -0.5, "covariance slope": -1.0}
-        return Findings([], (self._figure(full, causal),), measured, bound, judgement)
+        return Findings((self._figure(full, causal),), measured, bound, judgement)
 
     def _figure(self, full: Sequence[Row], causal: Sequence[Row]) -> Lines:
         def series(name: str, rows: Sequence[Row], kind: str) -> Series:

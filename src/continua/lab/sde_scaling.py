@@ -11,10 +11,10 @@ import torch
 from continua.core.intervals import Interval, bootstrap_slopes
 from continua.core.seeds import generator_of
 from continua.core.shapes import Points, Tensor
-from continua.lab.cells import AbstractCell, Row
 from continua.lab.experiment import AbstractExperiment, Findings
 from continua.lab.flows import in_ball, random_theta
-from continua.lab.verdicts import Judgement, Word, all_of, at_least, equals
+from continua.lab.sweep import AbstractCell, Row
+from continua.lab.verdicts import all_of, at_least, equals
 from continua.operators import Attention, AttentionTheta
 from continua.runs import Lines, Scale, Series
 from continua.spaces import Cloud
@@ -37,6 +37,7 @@ class Walk(AbstractCell):
     gaussian: bool = False
 
     def measure(self) -> Row:
+        # Every size draws from a stream of its own: the bootstrap of the slopes takes cells as independent.
         generator = generator_of(61 + self.layers + (7 if self.gaussian else 0))
         law = random_theta(_ATOMS, _WIDTH, _WIDTH, 1.5, 62)
         start = x = in_ball((1, _TOKENS, _WIDTH), 1.0, 63).repeat(self.seeds, 1, 1)
@@ -50,7 +51,7 @@ class Walk(AbstractCell):
                 )
                 x = x + self.layers**-self.power * operator.velocity(theta, Cloud.on(x, measure))
         moved = (x - start).square().sum(-1).mean(-1)
-        return {"layers": self.layers, "moved": moved.tolist(), "seen": _seen(x).tolist()}
+        return {"layers": self.layers, "moved": moved.tolist(), "seen": _observable(x).tolist()}
 
     def _masses(self, generator: torch.Generator) -> Tensor:
         """What multiplies the atoms in one layer: a sign at one of them, or M^-1/2 times independent normal numbers."""
@@ -61,7 +62,7 @@ class Walk(AbstractCell):
         return torch.zeros(self.seeds, _ATOMS, dtype=torch.float64).scatter_(1, chosen, signs)
 
 
-def _seen(x: Points) -> Tensor:
+def _observable(x: Points) -> Tensor:
     """A bounded smooth function of the tokens."""
     return torch.tanh(x[..., 0]).mean(-1) + torch.exp(-x.square().sum(-1)).mean(-1)
 
@@ -103,8 +104,8 @@ class SDEScaling(AbstractExperiment):
         judgement = all_of(
             equals("slope of the displacement, 1/L", fall, -0.5, 0.1),
             equals("slope of the displacement, 1/sqrt(L)", stay, 0.0, 0.1),
-            _zero("squared displacement minus that of the diffusion", spread[-1], 0.1 * float(np.mean(limit["moved"]))),
-            _zero("bounded function minus that of the diffusion", seen[-1], 0.1 * float(np.std(limit["seen"]))),
+            equals("squared displacement minus the diffusion's", spread[-1], 0.0, 0.1 * float(np.mean(limit["moved"]))),
+            equals("bounded function minus the diffusion's", seen[-1], 0.0, 0.1 * float(np.std(limit["seen"]))),
             at_least("displacement of the diffusion", float(np.sqrt(np.mean(limit["moved"]))), 0.1),
         )
         measured = {
@@ -114,7 +115,7 @@ class SDEScaling(AbstractExperiment):
             "function gap": seen,
         }
         bound = {"slope, 1/L": -0.5, "slope, 1/sqrt(L)": 0.0}
-        return Findings([], (self._figure(still, moving, limit),), measured, bound, judgement)
+        return Findings((self._figure(still, moving, limit),), measured, bound, judgement)
 
     def _figure(self, still: Sequence[Row], moving: Sequence[Row], limit: Row) -> Lines:
         def size(row: Row) -> float:
@@ -138,11 +139,3 @@ def _difference(a: Sequence[float], b: Sequence[float]) -> Interval:
     x, y = np.array(a), np.array(b)
     gap, half = float(x.mean() - y.mean()), 1.96 * math.sqrt(float(x.var() / len(x) + y.var() / len(y)))
     return Interval(gap, gap - half, gap + half)
-
-
-def _zero(name: str, gap: Interval, margin: float) -> Judgement:
-    """Means that agree: the interval lies within the margin; it fails where it does not even reach the margin."""
-    if -margin <= gap.low and gap.high <= margin:
-        return Judgement(Word.HOLDS, f"{name} {gap} within {margin:.3g}")
-    word = Word.FAILS if gap.low > margin or gap.high < -margin else Word.INCONCLUSIVE
-    return Judgement(word, f"{name} {gap} against a margin of {margin:.3g}")

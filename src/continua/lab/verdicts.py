@@ -42,33 +42,33 @@ def at_least(name: str, value: float, limit: float) -> Judgement:
     return Judgement(word, f"{name} = {value:.3g} {'>=' if word is Word.HOLDS else 'stays below'} {limit:.3g}")
 
 
-def settled(name: str, value: float, limit: float) -> Judgement:
+def once_converged(name: str, value: float, limit: float) -> Judgement:
     """A claim about what training converges to: before it has converged, nothing is said."""
     if value <= limit:
         return Judgement(Word.HOLDS, f"{name} = {value:.3g} <= {limit:.3g}")
     return Judgement(Word.INCONCLUSIVE, f"{name} = {value:.3g} > {limit:.3g}: training has not converged")
 
 
-def no_slower(name: str, slope: Interval, limit: float, margin: float) -> Judgement:
-    """A decay at least as fast as a bound allows: slope <= limit, up to a margin that is said.
+def stays_below(name: str, value: Interval, limit: float, margin: float = 0.0) -> Judgement:
+    """A measured number, such as the slope of a decay, that is claimed to be at most a limit, up to a margin.
 
     It holds when the whole interval is below limit + margin, fails when the whole interval is above it, and otherwise
     more seeds or larger sizes are needed.
     """
-    shown = f"{name} {slope} against at most {limit:.3f} (margin {margin:g})"
-    if slope.high <= limit + margin:
+    shown = f"{name} {value} against at most {limit:.3f} (margin {margin:g})"
+    if value.high <= limit + margin:
         return Judgement(Word.HOLDS, shown)
-    if slope.low > limit + margin:
-        return Judgement(Word.FAILS, f"{shown}: slower than claimed")
+    if value.low > limit + margin:
+        return Judgement(Word.FAILS, f"{shown}: larger than claimed")
     return Judgement(Word.INCONCLUSIVE, f"{shown}: the interval is too wide")
 
 
-def equals(name: str, slope: Interval, value: float, margin: float) -> Judgement:
-    """A slope that is claimed to have one value: |slope - value| <= margin, with the interval to say how sure."""
-    shown = f"{name} {slope} against {value:.3f} (margin {margin:g})"
-    if value - margin <= slope.low and slope.high <= value + margin:
+def equals(name: str, found: Interval, value: float, margin: float) -> Judgement:
+    """A number that is claimed to have one value: |found - value| <= margin, with the interval to say how sure."""
+    shown = f"{name} {found} against {value:.3f} (margin {margin:g})"
+    if value - margin <= found.low and found.high <= value + margin:
         return Judgement(Word.HOLDS, shown)
-    if slope.high < value - margin or slope.low > value + margin:
+    if found.high < value - margin or found.low > value + margin:
         return Judgement(Word.FAILS, shown)
     return Judgement(Word.INCONCLUSIVE, f"{shown}: the interval is too wide")
 

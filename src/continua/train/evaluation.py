@@ -1,18 +1,34 @@
-"""Measures of a trained model on a split."""
+"""What a trained model answers: its measures on a split, labels counted, series and fields beside the truth."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 
 from continua.control import call_model
-from continua.data import AbstractTask, Split
+from continua.core.batch import Batch
+from continua.core.shapes import Float, Tensor
+from continua.data import AbstractTask, Question, Split, Wording
 from continua.model import ContinuousTransformer
+from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series, Table
 from continua.solve import Adaptive, DormandPrince, Solver
 from continua.train.objectives import objective_of
 
+_CURVES = 6
+"""Figures of curves in all: so many sequences of one number each, or as many numbers of fewer sequences."""
+_FIELDS = 6
+"""Frames of a field in the plane."""
+_TIMES = 101
+"""Times at which a predicted series is query."""
+_CLASSES = 20
+"""Of more classes only those that are mistaken most are counted in a row of their own."""
+
+Models = Mapping[str, ContinuousTransformer]
+
 
 @torch.no_grad()
-def evaluated(model: ContinuousTransformer, task: AbstractTask, split: Split, size: int = 250) -> dict[str, float]:
+def evaluate(model: ContinuousTransformer, task: AbstractTask, split: Split, size: int = 250) -> dict[str, float]:
     """The loss and every measure of the task, each a mean over the sequences of the split; no model state changes."""
     before, form = model.training, task.form
     model.eval()
@@ -34,14 +50,14 @@ def evaluated(model: ContinuousTransformer, task: AbstractTask, split: Split, si
 def resolutions(model: ContinuousTransformer, task: AbstractTask, size: int = 250) -> dict[str, dict[str, float]]:
     """The test as it is, and in every other sampling that the task knows, without further training."""
     tests = {"as trained": task, **task.variants()}
-    return {name: evaluated(model, test, Split.TEST, size) for name, test in tests.items()}
+    return {name: evaluate(model, test, Split.TEST, size) for name, test in tests.items()}
 
 
 def anytime(
     model: ContinuousTransformer, task: AbstractTask, steps: Sequence[int] = (1, 2, 3, 4, 6, 8, 16), size: int = 250
 ) -> dict[int, dict[str, float]]:
     """The test with other numbers of depth steps: what a coarser solve costs, and whether a finer one agrees."""
-    return {count: evaluated(model.at(steps=count), task, Split.TEST, size) for count in steps}
+    return {count: evaluate(model.at(steps=count), task, Split.TEST, size) for count in steps}
 
 
 @torch.no_grad()
@@ -56,3 +72,172 @@ def solver_gap(model: ContinuousTransformer, task: AbstractTask, size: int = 32,
     finally:
         model.train(before)
     return float((own - exact).abs().max() / exact.abs().max())
+
+
+@torch.no_grad()
+def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> Section | None:
+    """Confusions of labels, curves of series and functions, pictures of fields; nothing for text.
+
+    All models are query in evaluation mode, with the depth steps of training, and are left in their own mode.
+    """
+    if task.form.question is Question.TOKEN:
+        return None
+    seen = {name: model.at() for name, model in models.items()}
+    for model in seen.values():
+        model.training = False
+    if task.form.question is Question.LABEL:
+        found = {name: _confusions(task, model, size) for name, model in seen.items()}
+        figures = tuple(_confusion(counts, task, name, len(found)) for name, counts in found.items())
+        prose = "Every sequence of the test, counted by its label and by the answer."
+        return Section("Predictions", (prose,), figures=figures)
+    if task.wording.plane:
+        prose = "The given field is not shown; what the models make of it stands beside the truth."
+        return Section("Predictions", (prose,), figures=(_fields(task, seen),))
+    prose = "The first sequences of the test, not chosen: what was given, the truth, and the answers."
+    if task.form.queries:
+        prose += " They are query for between the observations and beyond the last of them."
+    return Section("Predictions", (prose,), figures=tuple(_curves(task, seen)))
+
+
+def _confusions(task: AbstractTask, model: ContinuousTransformer, size: int) -> np.ndarray:
+    """counts[label, answer] over the test."""
+    outputs = task.form.outputs
+    counts = torch.zeros(outputs * outputs, dtype=torch.long)
+    for batch in task.batches(Split.TEST, size):
+        assert batch.targets is not None
+        answer = call_model(model, batch).output.argmax(-1)
+        counts += torch.bincount(batch.targets * outputs + answer, minlength=outputs * outputs)
+    return counts.view(outputs, outputs).numpy()
+
+
+def _confusion(counts: np.ndarray, task: AbstractTask, name: str, models: int) -> AbstractFigure:
+    names = task.wording.names or tuple(str(k) for k in range(len(counts)))
+    worst = np.argsort(np.diag(counts) - counts.sum(1), kind="stable")[:_CLASSES]
+    shown = np.sort(worst) if len(counts) > _CLASSES else np.arange(len(counts))
+    totals = counts.sum(1)
+    rows = tuple(
+        (names[i], *(int(counts[i, j]) or None for j in shown), float(counts[i, i] / totals[i]) if totals[i] else None)
+        for i in shown
+    )
+    left = f" Only the {_CLASSES} classes of the most mistakes are shown." if len(shown) < len(counts) else ""
+    return Table(
+        title="Confusion matrix" + (f", {name}" if models > 1 else ""),
+        caption="Row: the true label. Column: the answer. An empty cell is zero; the last column is the share of "
+        f"this label that was told right.{left}",
+        measured=f"{int(totals.sum())} sequences, the whole test split",
+        columns=("label", *(names[j] for j in shown), "right"),
+        rows=rows,
+    )
+
+
+def _curves(task: AbstractTask, models: Models) -> list[AbstractFigure]:
+    """Curves of the first sequences, one figure for each number of an answer."""
+    outputs = min(task.form.outputs, _CURVES)
+    sequences = min(max(1, _CURVES // outputs), task.count(Split.TEST))
+    batch = task.batch(Split.TEST, torch.arange(sequences))
+    query = _dense(batch) if task.form.queries else batch
+    answered = {name: call_model(model, query).output for name, model in models.items()}
+    return [
+        _curve(task, batch, query, answered, sequence, output)
+        for sequence in range(sequences)
+        for output in range(outputs)
+    ]
+
+
+def _dense(batch: Batch) -> Batch:
+    """The same observations, query at even times from the first to the last that the batch queries for or observes."""
+    assert batch.query_times is not None
+    first = min(float(batch.query_times.min()), float(batch.inputs[1].min()))
+    times = torch.linspace(first, float(batch.query_times.max()), _TIMES).expand(len(batch.query_times), -1)
+    return Batch(batch.inputs, None, query_times=times)
+
+
+def _curve(
+    task: AbstractTask, batch: Batch, query: Batch, answered: Mapping[str, Tensor], sequence: int, output: int
+) -> Lines:
+    wording, queries = task.wording, task.form.queries
+    name = wording.names[output] if wording.names else "value"
+    given = _observations(task, batch, sequence, output) if queries else _input_curve(task, batch, sequence)
+    where, when = (_places(task, each)[sequence] for each in (batch, query))
+
+    def series(word: str, times: np.ndarray, numbers: Tensor, **look: Any) -> Series:
+        return Series.of(word, times, _units(numbers[sequence, :, output], wording, output), **look)
+
+    assert batch.targets is not None
+    predicted = [
+        series(f"{model}, predicted", when, answer, mark="line" if queries else "dashed", colour=k)
+        for k, (model, answer) in enumerate(answered.items())
+    ]
+    truth = series("true", where, batch.targets, mark="points" if queries else "line", colour=3)
+    return Lines(
+        title=f"{name}, test sequence {sequence + 1}",
+        measured="one sequence of the test, evaluation mode",
+        x=Scale(wording.time),
+        y=Scale(name),
+        series=(*predicted, truth, given),
+        notes=(Note(float(given.x.max()), "last observation"),) if queries and given.x.size else (),
+    )
+
+
+def _places(task: AbstractTask, batch: Batch) -> np.ndarray:
+    """Where the answers of a batch stand, in the reader's units: the query times, or those of the tokens."""
+    times = batch.query_times if task.form.queries else batch.inputs[1]
+    assert times is not None
+    return task.wording.duration * times.double().numpy()
+
+
+def _observations(task: AbstractTask, batch: Batch, sequence: int, output: int) -> Series:
+    """The observations of one number of an answer, those that are missing left out (`Form`)."""
+    values, times, there = (x[sequence] for x in batch.inputs)
+    if values.shape[-1] == 2 * task.form.outputs:
+        there = there & (values[:, task.form.outputs + output] > 0)
+    seen = _units(values[there, output], task.wording, output)
+    return Series.of("observed", task.wording.duration * times[there].double().numpy(), seen, mark="points", colour=7)
+
+
+def _input_curve(task: AbstractTask, batch: Batch, sequence: int) -> Series:
+    """The first feature of the tokens, the function that an operator is applied to."""
+    values = batch.inputs[0][sequence, :, 0].double().numpy()
+    return Series.of("given", _places(task, batch)[sequence], values, mark="faint", colour=7)
+
+
+def _units(numbers: Float[Tensor, " some"], wording: Wording, output: int) -> np.ndarray:
+    """Numbers of an answer in the reader's units."""
+    offset, scale = (wording.offset[output], wording.scale[output]) if wording.scale else (0.0, 1.0)
+    return offset + scale * numbers.double().numpy()
+
+
+def _fields(task: AbstractTask, models: Models) -> Heat:
+    """True, answered and error of a field in the plane, side by side; a model is a panel, a sequence is a frame."""
+    count = min(_FIELDS, task.count(Split.TEST))
+    batch = task.batch(Split.TEST, torch.arange(count))
+    assert batch.targets is not None
+    place = batch.inputs[0][0, :, 1:3].double().numpy()
+    (xs, column), (ys, row) = (np.unique(place[:, k].round(6), return_inverse=True) for k in (0, 1))
+
+    def to_grid(field: Float[Tensor, "size tokens outputs"]) -> np.ndarray:
+        grid = np.full((count, len(ys), len(xs)), np.nan)
+        grid[:, row, column] = field[..., 0].double().numpy()
+        return grid
+
+    truth, gap = to_grid(batch.targets), np.full((count, len(ys), 1), np.nan)
+    panels = [
+        np.concatenate([truth, gap, answer, gap, np.abs(answer - truth)], axis=2)
+        for answer in (to_grid(call_model(model, batch).output) for model in models.values())
+    ]
+    name = task.wording.names[0] if task.wording.names else "value"
+    return Heat(
+        title=f"{name}: true, predicted, and the size of the error",
+        caption="Three squares side by side in one range of colours, each from x = -1 to 1. The slider chooses one of "
+        f"the first {count} test sequences" + (", the list a model." if len(models) > 1 else "."),
+        measured=f"{count} sequences of the test, evaluation mode",
+        x=Scale("x, from -1 to 1 in each square"),
+        y=Scale("y"),
+        columns=np.concatenate([xs, [np.nan], xs, [np.nan], xs]),
+        rows=ys,
+        values=np.stack(panels),
+        value=name,
+        frames=np.arange(1.0, count + 1.0),
+        slider="test sequence",
+        panels=tuple(models),
+    )

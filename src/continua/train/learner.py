@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from continua.control import Terms
+from continua.control import Objective, Terms
 from continua.core.batch import Batch
 from continua.core.errors import ArgumentError, reject
 from continua.core.seeds import branched, generator_of
 from continua.model import ContinuousTransformer
 from continua.solve import Fixed, Solver
-from continua.train.objectives import Objective
 from continua.train.plan import Plan
 
 
@@ -58,11 +57,11 @@ class Learner:
         self.optimiser.zero_grad(set_to_none=True)
         terms = self._terms(batch, number, plan, seed)
         if not math.isfinite(terms.total.item()):
-            raise TrainingError(self._lost(number, "the loss", terms.total.item()))
+            raise TrainingError(self._failure(number, "the loss", terms.total.item()))
         terms.total.backward()
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), plan.clip))
         if not math.isfinite(norm):
-            raise TrainingError(self._lost(number, "the gradient", norm))
+            raise TrainingError(self._failure(number, "the gradient", norm))
         self.optimiser.step()
         running = {name: cost.item() for name, cost in terms.running.items()}
         counts = (terms.stats.evaluations, terms.stats.accepted, _tokens(batch))
@@ -89,7 +88,7 @@ class Learner:
         except ArgumentError as error:
             if error.argument != "state":
                 raise
-            raise TrainingError(self._lost(number, "a token's state", math.nan)) from error
+            raise TrainingError(self._failure(number, "a token's state", math.nan)) from error
 
     def _grid(self, plan: Plan, seed: int) -> list[float] | None:
         """The grid of this update, its inner depths moved at random; networks of layers have one grid only."""
@@ -103,11 +102,11 @@ class Learner:
         inner = (torch.arange(1, steps) + moves) * (depth / steps)
         return [0.0, *inner.tolist(), depth]
 
-    def _lost(self, number: int, what: str, value: float) -> str:
+    def _failure(self, number: int, what: str, value: float) -> str:
         advice = "Lower the learning rate, clip more, or look at the data of this batch"
         return f"update {number}: {what} of {self.name} is {value}. {advice}; the last checkpoint is whole."
 
 
 def _tokens(batch: Batch) -> int:
-    heard = batch.inputs[0].shape[0] * batch.inputs[0].shape[1]
-    return heard if batch.query_times is None else heard + batch.query_times.numel()
+    tokens = batch.inputs[0].shape[0] * batch.inputs[0].shape[1]
+    return tokens if batch.query_times is None else tokens + batch.query_times.numel()

@@ -1,19 +1,51 @@
 """The loop: the same batches for every learner, records, evaluations, checkpoints; it goes on where it stopped."""
 
 import dataclasses
+import signal
 import time
 from collections.abc import Sequence
+from types import FrameType, TracebackType
 from typing import Any, final
 
 from continua.core.errors import reject
 from continua.data import AbstractTask, Split
 from continua.model import save
 from continua.runs import Run
-from continua.train.evaluation import evaluated
-from continua.train.interruption import Interrupted, Listening
+from continua.train.evaluation import evaluate
 from continua.train.learner import Learner
 from continua.train.plan import Plan
-from continua.train.reporter import AbstractReporter, Silent
+from continua.train.reporter import AbstractReporter
+
+
+class Interrupted(Exception):  # noqa: N818 - it is no error
+    """A run that was asked to stop and did so with a checkpoint."""
+
+
+class StopRequest:
+    """While this is open, SIGINT and SIGTERM are noted instead of obeyed; a second SIGINT is obeyed."""
+
+    def __init__(self) -> None:
+        self.made = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "StopRequest":
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._hear)
+        except ValueError:  # signals belong to the main thread; elsewhere there is nothing to hear
+            pass
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.made and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.made = True
 
 
 @final
@@ -29,7 +61,7 @@ class Training:
     task: AbstractTask
     learners: Sequence[Learner]
     plan: Plan
-    reporter: AbstractReporter = Silent()
+    reporters: Sequence[AbstractReporter] = ()
 
     def resume(self) -> int:
         """Takes up the latest checkpoint, if there is one; says how many updates are done."""
@@ -48,19 +80,21 @@ class Training:
     def go(self, done: int = 0) -> None:
         """Trains from update `done` to the end; asked to stop, it writes a checkpoint and raises `Interrupted`."""
         began = time.perf_counter() - self._seconds(done)
-        self.reporter.begin(self.plan, done)
+        for reporter in self.reporters:
+            reporter.begin(self.plan, done)
         try:
-            with Listening() as listening:
+            with StopRequest() as stop:
                 for number in range(done, self.plan.updates):
                     self._update(number, began)
                     last = number + 1 == self.plan.updates
-                    if self.plan.keeps(number + 1) or last or listening.asked:
+                    if self.plan.keeps(number + 1) or last or stop.made:
                         self._keep(number + 1)
-                    if listening.asked and not last:
+                    if stop.made and not last:
                         self.run.end("interrupted")
                         raise Interrupted(f"stopped after update {number + 1} of {self.plan.updates}")
         finally:
-            self.reporter.end()
+            for reporter in self.reporters:
+                reporter.end()
 
     def _update(self, number: int, began: float) -> None:
         batch = self.task.training_batch(self.plan.batch, number, self.plan.seed)
@@ -69,14 +103,16 @@ class Training:
             facts: dict[str, Any] = row._asdict()
             facts |= {"tokens_per_second": row.tokens_per_second, "clock": time.perf_counter() - began}
             self.run.record("update", update=number + 1, learner=learner.name, **facts)
-            self.reporter.updated(number + 1, learner.name, row)
+            for reporter in self.reporters:
+                reporter.on_update(number + 1, learner.name, row)
         if self.plan.evaluates(number + 1):
             for learner in self.learners:
-                measures = evaluated(learner.model, self.task, Split.VALIDATION)
+                measures = evaluate(learner.model, self.task, Split.VALIDATION)
                 clock = time.perf_counter() - began
                 named = {"update": number + 1, "learner": learner.name, "clock": clock}
                 self.run.record("evaluation", **named, measures=measures)
-                self.reporter.evaluated(number + 1, learner.name, measures)
+                for reporter in self.reporters:
+                    reporter.on_evaluation(number + 1, learner.name, measures)
 
     def _keep(self, update: int) -> None:
         learners = {learner.name: learner.state() for learner in self.learners}

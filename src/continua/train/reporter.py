@@ -1,4 +1,4 @@
-"""Whoever watches a run: nobody, a bar on the console, lines of JSON, or event files."""
+"""Who watches a run: a bar on the console, lines of JSON, or event files."""
 
 import abc
 import dataclasses
@@ -18,60 +18,23 @@ from continua.train.plan import Plan
 
 
 class AbstractReporter(abc.ABC):
-    """Told of the beginning, of every update and evaluation, and of the end."""
+    """Hears of the beginning, of every update and evaluation, and of the end."""
 
     @abc.abstractmethod
     def begin(self, plan: Plan, done: int) -> None:
         """The run begins, or goes on after `done` updates."""
 
     @abc.abstractmethod
-    def updated(self, update: int, learner: str, row: Row) -> None:
+    def on_update(self, update: int, learner: str, row: Row) -> None:
         """A learner made an update; `update` counts from 1."""
 
     @abc.abstractmethod
-    def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None:
+    def on_evaluation(self, update: int, learner: str, measures: dict[str, float]) -> None:
         """A learner was measured on the validation split."""
 
     @abc.abstractmethod
     def end(self) -> None:
         """The run ended, however it did."""
-
-
-@final
-class Silent(AbstractReporter):
-    """Says nothing."""
-
-    def begin(self, plan: Plan, done: int) -> None: ...
-
-    def updated(self, update: int, learner: str, row: Row) -> None: ...
-
-    def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None: ...
-
-    def end(self) -> None: ...
-
-
-@final
-class Together(AbstractReporter):
-    """Several reporters, each told of everything."""
-
-    def __init__(self, *reporters: AbstractReporter) -> None:
-        self.reporters = reporters
-
-    def begin(self, plan: Plan, done: int) -> None:
-        for reporter in self.reporters:
-            reporter.begin(plan, done)
-
-    def updated(self, update: int, learner: str, row: Row) -> None:
-        for reporter in self.reporters:
-            reporter.updated(update, learner, row)
-
-    def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None:
-        for reporter in self.reporters:
-            reporter.evaluated(update, learner, measures)
-
-    def end(self) -> None:
-        for reporter in self.reporters:
-            reporter.end()
 
 
 @final
@@ -95,12 +58,12 @@ class Bar(AbstractReporter):
         self.updates = plan.updates
         if not self.console.is_terminal:  # without a bar, whoever waits should know for what
             went = f" from update {done:,} on" if done else ""
-            told = f"training for {plan.updates:,} updates{went}; validation is read {plan.evaluations} times"
-            self.console.print(told, highlight=False, soft_wrap=True)
+            text = f"training for {plan.updates:,} updates{went}; validation is read {plan.evaluations} times"
+            self.console.print(text, highlight=False, soft_wrap=True)
         self.progress.start()
         self.task = self.progress.add_task("first update", total=plan.updates, completed=done)
 
-    def updated(self, update: int, learner: str, row: Row) -> None:
+    def on_update(self, update: int, learner: str, row: Row) -> None:
         assert self.task is not None
         self.shown = self.shown or learner
         if learner != self.shown:
@@ -109,10 +72,10 @@ class Bar(AbstractReporter):
         speed, cost = f"{row.tokens_per_second:,.0f} tokens/s", f"{row.evaluations} evaluations"
         self.progress.update(self.task, completed=update, description=f"loss {self.smooth:.3f}  {speed}  {cost}")
 
-    def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None:
-        told = "  ".join(f"{name} {value:.4f}" for name, value in measures.items())
+    def on_evaluation(self, update: int, learner: str, measures: dict[str, float]) -> None:
+        text = "  ".join(f"{name} {value:.4f}" for name, value in measures.items())
         done = f"{update:>{len(str(self.updates))}}/{self.updates}"
-        self.console.print(f"{done}  {learner:<10}  {told}", highlight=False, soft_wrap=True)
+        self.console.print(f"{done}  {learner:<10}  {text}", highlight=False, soft_wrap=True)
 
     def end(self) -> None:
         self.progress.stop()
@@ -130,12 +93,12 @@ class JsonLines(AbstractReporter):
     def begin(self, plan: Plan, done: int) -> None:
         self._say(kind="begin", update=done, updates=plan.updates)
 
-    def updated(self, update: int, learner: str, row: Row) -> None:
+    def on_update(self, update: int, learner: str, row: Row) -> None:
         if update % self.every == 0 or update == 1:
             costs = {"evaluations": row.evaluations, "tokens_per_second": row.tokens_per_second}
             self._say(kind="update", update=update, learner=learner, loss=row.loss, lr=row.lr, **costs)
 
-    def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None:
+    def on_evaluation(self, update: int, learner: str, measures: dict[str, float]) -> None:
         self._say(kind="evaluation", update=update, learner=learner, **measures)
 
     def end(self) -> None:
@@ -157,11 +120,11 @@ class Events(AbstractReporter):
 
     def begin(self, plan: Plan, done: int) -> None: ...
 
-    def updated(self, update: int, learner: str, row: Row) -> None:
+    def on_update(self, update: int, learner: str, row: Row) -> None:
         for name in ("loss", "lr", "grad_norm", "evaluations", "tokens_per_second"):
             self._writer(learner).add_scalar(name, getattr(row, name), update)
 
-    def evaluated(self, update: int, learner: str, measures: dict[str, float]) -> None:
+    def on_evaluation(self, update: int, learner: str, measures: dict[str, float]) -> None:
         for name, value in measures.items():
             self._writer(learner).add_scalar(f"validation/{name}", value, update)
 

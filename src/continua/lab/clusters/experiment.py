@@ -9,14 +9,16 @@ from typing import ClassVar, final
 import numpy as np
 
 from continua.core.intervals import Interval
-from continua.lab.cells import AbstractCell, Row
-from continua.lab.clusters.circle import CircleModes
-from continua.lab.clusters.equiangular import Equiangular, exact_overlap
-from continua.lab.clusters.questions import DIGITS, SOURCE, rates_figure
-from continua.lab.clusters.sphere import Collapse, Film, Metastable
+from continua.lab.clusters.exact import exact_overlap
+from continua.lab.clusters.particles import CircleModes, Collapse, Equiangular, Film, Metastable
 from continua.lab.experiment import AbstractExperiment, Findings
+from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, at_most, equals
 from continua.runs import AbstractFigure, Lines, Paths, Scale, Series
+
+DIGITS = 5e-8
+"""Seven digits."""
+SOURCE = "B. Geshkovski, C. Letrouit, Y. Polyanskiy, P. Rigollet, arXiv 2312.10794; docs/mathematics.md, section 11"
 
 
 @final
@@ -96,8 +98,8 @@ class Clusters(AbstractExperiment):
             "half_time_gap": 1e-6,
             "collapse_rates": 2.0,
         }
-        figures = (*self._figures(angles, lasting, collapse), rates_figure(modes), _film(rows[-1]))
-        return Findings([*angles, *lasting], figures, measured, bound, judgement)
+        figures = (*self._figures(angles, lasting, collapse), _rates_figure(modes), _film_figure(rows[-1]))
+        return Findings(figures, measured, bound, judgement)
 
     def _figures(
         self, angles: Sequence[Row], lasting: Sequence[Row], collapse: Sequence[Row]
@@ -147,8 +149,8 @@ def _rate(row: Row) -> Interval:
     times, gaps = np.array(row["times"]), np.array(row["gaps"])
     slopes = []
     for gap in gaps:
-        kept = (gap < 1e-2) & (gap > 1e-8)
-        slopes.append(-np.polyfit(times[kept], np.log(gap[kept]), 1)[0] if kept.sum() > 2 else math.nan)
+        clean = (gap < 1e-2) & (gap > 1e-8)
+        slopes.append(-np.polyfit(times[clean], np.log(gap[clean]), 1)[0] if clean.sum() > 2 else math.nan)
     mean, half = float(np.mean(slopes)), 2.0 * float(np.std(slopes)) / math.sqrt(len(slopes))
     return Interval(mean, mean - half, mean + half)
 
@@ -159,7 +161,7 @@ def _growth(lasting: Sequence[Row]) -> list[float]:
     return [(b["time"] / a["time"]) ** (1.0 / (b["beta"] - a["beta"])) for a, b in pairs]
 
 
-def _film(row: Row) -> Paths:
+def _film_figure(row: Row) -> Paths:
     return Paths(
         title="tokens on the circle",
         caption="Move the slider: clusters form early, and merge only much later.",
@@ -171,4 +173,79 @@ def _film(row: Row) -> Paths:
         tokens=np.arctan2(np.array(row["points"])[0, :, 1], np.array(row["points"])[0, :, 0]),
         hue="angle at the start",
         slider="time t",
+    )
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Overlap(AbstractExperiment):
+    """The common inner product of n tokens that began orthonormal, at inverse temperature beta and one time."""
+
+    tokens: int
+    beta: float
+    time: float
+
+    name: ClassVar[str] = "clusters"
+    claim: ClassVar[str] = "the inner products of tokens that start orthonormal stay equal and obey one scalar equation"
+    formula: ClassVar[str] = "g' = frac{2 e^{beta g} (1-g) ((n-1)g+1)}{e^{beta} + (n-1) e^{beta g}} , g(0) = 0"
+    source: ClassVar[str] = SOURCE
+
+    def quick(self) -> "Overlap":
+        return self
+
+    def cells(self) -> Sequence[AbstractCell]:
+        return [Equiangular(self.tokens, self.beta, self.time)]
+
+    def conclude(self, rows: Sequence[Row]) -> Findings:
+        (row,) = rows
+        gap = abs(row["overlap"] - row["exact"])
+        judgement = all_of(at_most("gap to the exact overlap", gap, DIGITS), at_most("spread", row["spread"], DIGITS))
+        return Findings((), dict(row), {"overlap": row["exact"], "gap": DIGITS}, judgement)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class FastestMode(AbstractExperiment):
+    """The mode that grows fastest on a uniform ring of tokens at inverse temperature beta, and its rate."""
+
+    beta: float
+
+    name: ClassVar[str] = "clusters"
+    claim: ClassVar[str] = "a small perturbation of mode k of uniform tokens on the circle grows at the rate lambda_k"
+    formula: ClassVar[str] = "lambda_k = frac{k^2 I_k(beta)}{beta I_0(beta)}"
+    source: ClassVar[str] = SOURCE
+
+    def quick(self) -> "FastestMode":
+        return self
+
+    def cells(self) -> Sequence[AbstractCell]:
+        return [CircleModes(self.beta)]
+
+    def conclude(self, rows: Sequence[Row]) -> Findings:
+        (row,) = rows
+        wrong = float(row["mode"] != row["formula_mode"])
+        judgement = all_of(
+            at_most("gap to the formula's rate", abs(row["rate"] - row["formula_rate"]), DIGITS),
+            at_most("wrong mode", wrong, 0.0),
+        )
+        measured = {k: value for k, value in row.items() if k not in ("rates", "formula_rates")}
+        bound = {"mode": row["formula_mode"], "rate": row["formula_rate"], "gap": DIGITS}
+        return Findings((_rates_figure(rows),), measured, bound, judgement)
+
+
+def _rates_figure(rows: Sequence[Row]) -> Lines:
+    """Growth rates over modes, formula as lines, particles as points."""
+    series: list[Series] = []
+    for colour, row in enumerate(rows):
+        modes = list(range(1, len(row["rates"]) + 1))
+        name = f"beta = {row['beta']:g}"
+        series.append(Series.of(f"{name}, formula", modes, row["formula_rates"], mark="line", colour=colour))
+        series.append(Series.of(f"{name}, particles", modes, row["rates"], mark="points", colour=colour))
+    return Lines(
+        title="how fast modes grow on the circle",
+        caption="Points: Jacobian of the particles' velocity. Lines: the formula. The fastest mode wins.",
+        measured="one row of the circulant Jacobian by autograd, float64",
+        x=Scale("mode k"),
+        y=Scale("rate"),
+        series=tuple(series),
     )

@@ -8,13 +8,11 @@ from typing import ClassVar, final
 import numpy as np
 
 from continua.core.intervals import Interval, bootstrap_slopes, slope_interval
-from continua.lab.cells import AbstractCell, Row
-from continua.lab.experiment import AbstractExperiment, Findings
-from continua.lab.series import rms_series
-from continua.lab.training.adversary import Adversarial
-from continua.lab.training.cells import AgainstLimit, ClosedForm
-from continua.lab.training.problem import Problem, Training
-from continua.lab.verdicts import Judgement, all_of, at_most, equals, no_slower
+from continua.lab.experiment import AbstractExperiment, Findings, rms_series
+from continua.lab.sweep import AbstractCell, Row
+from continua.lab.training.cells import Adversarial, AgainstLimit, ClosedForm
+from continua.lab.training.problem import Problem, UpdateRule
+from continua.lab.verdicts import Judgement, all_of, at_most, equals, stays_below
 from continua.runs import Lines, Scale, Series
 
 _MARGIN = 0.1
@@ -41,7 +39,7 @@ class AdamWLimit(AbstractExperiment):
     layers: tuple[int, ...] = (16, 32, 64, 128, 256)
     heads: tuple[int, ...] = (1, 4, 16)
     seeds: int = 32
-    asked: tuple[int, ...] = (0, 5, 10)
+    milestones: tuple[int, ...] = (0, 5, 10)
     problem: Problem = Problem()
     tokens: tuple[int, ...] = (4, 16, 64)
     climbers: int = 32
@@ -52,7 +50,7 @@ class AdamWLimit(AbstractExperiment):
             layers=(16, 32, 64, 128),
             heads=(2, 8),
             seeds=48,
-            asked=(0, 3),
+            milestones=(0, 3),
             problem=Problem(tokens=4, sequences=2, trained=1, width=4),
             tokens=(4, 8, 16),
             climbers=12,
@@ -60,20 +58,20 @@ class AdamWLimit(AbstractExperiment):
         )
 
     def cells(self) -> Sequence[AbstractCell]:
-        training, last = Training(), self.asked[-1]
+        rule, last = UpdateRule(), self.milestones[-1]
         return [
             ClosedForm(6, 5, 3, self.problem),
-            *(AgainstLimit(L, 1, 1, self.asked, self.problem, training, sampled=False) for L in self.layers),
+            *(AgainstLimit(L, 1, 1, self.milestones, self.problem, rule, sampled=False) for L in self.layers),
             *(
-                AgainstLimit(L, H, self.seeds, self.asked, self.problem, training)
+                AgainstLimit(L, H, self.seeds, self.milestones, self.problem, rule)
                 for L in self.layers
                 for H in self.heads
             ),
             *(
-                Adversarial(L, self.heads[-1], self.climbers, last, self.problem, training, ascent=self.ascent)
+                Adversarial(L, self.heads[-1], self.climbers, last, self.problem, rule, ascent=self.ascent)
                 for L in self.layers
             ),
-            *(AgainstLimit(16, 4, self.seeds, (last,), self._in_sequences_of(n), training) for n in self.tokens),
+            *(AgainstLimit(16, 4, self.seeds, (last,), self._in_sequences_of(n), rule) for n in self.tokens),
         ]
 
     def _in_sequences_of(self, tokens: int) -> Problem:
@@ -95,7 +93,7 @@ class AdamWLimit(AbstractExperiment):
             at_most("adjoint recursion against autograd", closed["adjoint"], 1e-12),
             at_most("gradient map against autograd", closed["gradient"], 1e-12),
         ]
-        for place, update in enumerate(self.asked):
+        for place, update in enumerate(self.milestones):
             for kind in ("states", "adjoints", "parameters"):
                 if kind == "parameters" and update == 0:
                     continue
@@ -103,12 +101,12 @@ class AdamWLimit(AbstractExperiment):
                 slopes |= self._slopes(f"{kind}, {update} updates", drawn, squares)
         slopes |= self._adversarial(climbed) | self._over_tokens(counts)
         judgements += [
-            no_slower(f"error/bound: {name}", slope, 0.0, _MARGIN)
+            stays_below(f"error/bound: {name}", slope, 0.0, _MARGIN)
             for name, slope in slopes.items()
             if name.startswith("excess")
         ]
         judgements += [
-            no_slower(name, slope, 0.0, _MARGIN) for name, slope in slopes.items() if name.startswith("slope in N")
+            stays_below(name, slope, 0.0, _MARGIN) for name, slope in slopes.items() if name.startswith("slope in N")
         ]
         unsampled = slope_interval(self.layers, [row["states"][-1][0] ** 0.5 for row in every])
         judgements.append(equals("slope in L without sampling", unsampled, -1.0, 0.1))
@@ -126,7 +124,7 @@ class AdamWLimit(AbstractExperiment):
             self._ascent_figure(climbed),
             self._tokens_figure(counts),
         )
-        return Findings(rows, figures, measured, bound, all_of(*judgements))
+        return Findings(figures, measured, bound, all_of(*judgements))
 
     def _slopes(self, name: str, rows: Sequence[Row], squares: np.ndarray) -> dict[str, Interval]:
         """Slopes in L and H of the error, and of the error divided by the bound (its excess)."""
@@ -138,7 +136,7 @@ class AdamWLimit(AbstractExperiment):
     def _adversarial(self, rows: Sequence[Row]) -> dict[str, Interval]:
         """As `_slopes`, in L alone, for the initial conditions that climbed."""
         sizes, squares = np.array([[row["layers"]] for row in rows], float), np.array([row["found"] for row in rows])
-        name = f"adversarial states, {self.asked[-1]} updates"
+        name = f"adversarial states, {self.milestones[-1]} updates"
         (plain,), (excess,) = (bootstrap_slopes(sizes, s) for s in (squares, squares / _bounds(rows)[:, None] ** 2))
         return {f"slope in L: {name}": plain, f"excess in L: {name}": excess}
 
@@ -147,7 +145,7 @@ class AdamWLimit(AbstractExperiment):
         found = {}
         for kind in ("states", "adjoints", "parameters"):
             (slope,) = bootstrap_slopes(sizes, np.array([row[kind][-1] for row in rows]))
-            found[f"slope in N: {kind}, {self.asked[-1]} updates"] = slope
+            found[f"slope in N: {kind}, {self.milestones[-1]} updates"] = slope
         return found
 
     def _ascent_figure(self, rows: Sequence[Row]) -> Lines:
@@ -161,7 +159,7 @@ class AdamWLimit(AbstractExperiment):
         return Lines(
             title="initial conditions that climb the error",
             caption="Largest error of the states over layers and tokens, before and after ascent within the ball.",
-            measured=f"H = {self.heads[-1]}, {self.asked[-1]} updates, {self.ascent} steps of projected ascent",
+            measured=f"H = {self.heads[-1]}, {self.milestones[-1]} updates, {self.ascent} steps of projected ascent",
             x=Scale("layers L", log=True),
             y=Scale("error", log=True),
             series=(series("drawn", "drawn"), found, Series.of("bound", L, scaled, mark="dashed", colour=1)),
@@ -174,7 +172,7 @@ class AdamWLimit(AbstractExperiment):
         return Lines(
             title="errors against the number of tokens",
             caption="The same number of tokens in all, in sequences of N.",
-            measured=f"L = 16, H = 4, {self.seeds} seeds, {self.asked[-1]} updates",
+            measured=f"L = 16, H = 4, {self.seeds} seeds, {self.milestones[-1]} updates",
             x=Scale("tokens N", log=True),
             y=Scale("error", log=True),
             series=tuple(series(kind) for kind in ("states", "adjoints", "parameters")),
@@ -195,7 +193,7 @@ class AdamWLimit(AbstractExperiment):
             Series.of("every atom in every layer", L, [row[kind][-1][0] ** 0.5 for row in every], mark="both")
         )
         return Lines(
-            title=f"errors of {kind} after {self.asked[-1]} updates",
+            title=f"errors of {kind} after {self.milestones[-1]} updates",
             caption="Root mean square over seeds, band from 10% to 90%. Dashed: the bound, through the first point.",
             measured=f"{self.seeds} seeds, {self.problem.atoms} atoms, AdamW, float64; limit by collocation over depth",
             x=Scale("layers L", log=True),

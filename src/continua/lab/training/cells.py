@@ -1,16 +1,16 @@
-"""Cells of the training experiments: finite networks against their limit, and closed forms against autograd."""
+"""Cells of the training experiments: networks against their limit, drawn and adversarial, and closed forms."""
 
 import dataclasses
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 
-from continua.core.shapes import Tensor
-from continua.lab.cells import AbstractCell, Row
-from continua.lab.training.limit import Kept, limit_courses
-from continua.lab.training.network import Network, Pass
-from continua.lab.training.problem import Problem, Training
-from continua.lab.training.trained import trained
+from continua.core.shapes import Float, Points, Tensor
+from continua.lab.flows import in_ball
+from continua.lab.sweep import AbstractCell, Row
+from continua.lab.training.networks import Limit, Network, NetworkPass, TrainedLimit, compute_limits
+from continua.lab.training.problem import Problem, UpdateRule, train
+from continua.operators import radial
 from continua.spaces import Cloud
 
 
@@ -26,34 +26,34 @@ class AgainstLimit(AbstractCell):
     layers: int
     heads: int
     seeds: int
-    asked: tuple[int, ...]
+    milestones: tuple[int, ...]
     problem: Problem
-    training: Training
+    rule: UpdateRule
     sampled: bool = True
     first: int = 0
     nodes: int = 33
 
     def measure(self) -> Row:
-        problem, updates = self.problem, max(self.asked)
+        problem, updates = self.problem, max(self.milestones)
         depths = torch.arange(self.layers + 1, dtype=torch.float64) / self.layers
-        drawn = problem.drawn(self.layers, self.seeds, self.heads, self.first)
-        places = drawn if self.sampled else problem.every(self.layers)
-        exact = limit_courses(problem, self.training, self.asked, self.nodes)
+        drawn = problem.draw_atoms(self.layers, self.seeds, self.heads, self.first)
+        places = drawn if self.sampled else problem.all_atoms(self.layers)
+        exact = compute_limits(problem, self.rule, self.milestones, self.nodes)
         network = Network(problem, places)
         errors: dict[str, list[Any]] = {"states": [], "adjoints": [], "parameters": [], "losses": []}
 
-        def compare(update: int, passed: Pass) -> None:
-            if update not in self.asked:
+        def compare(update: int, passed: NetworkPass) -> None:
+            if update not in self.milestones:
                 return
             limit = exact[update]
-            errors["states"].append(_largest(passed.states - limit.at(depths, limit.course.states)[:, None]))
-            errors["adjoints"].append(_largest(passed.adjoints - limit.at(depths, limit.course.adjoints)[:, None]))
+            errors["states"].append(_largest(passed.states - limit.at(depths, limit.path.states)[:, None]))
+            errors["adjoints"].append(_largest(passed.adjoints - limit.at(depths, limit.path.adjoints)[:, None]))
             errors["parameters"].append(_distances(network, limit, depths[:-1]))
             errors["losses"].append(problem.loss(passed.states[-1].flatten(0, 1)).tolist())
 
-        trained(network, self.training, updates, compare)
+        train(network, self.rule, updates, compare)
         sizes = {"layers": self.layers, "heads": self.heads, "width": problem.width, "sampled": self.sampled}
-        return {**sizes, "blockwise": self.training.blockwise, "updates": list(self.asked), **errors}
+        return {**sizes, "blockwise": self.rule.blockwise, "updates": list(self.milestones), **errors}
 
 
 def _largest(gap: Tensor) -> list[float]:
@@ -61,7 +61,7 @@ def _largest(gap: Tensor) -> list[float]:
     return gap.square().sum(-1).amax((0, 2, 3)).tolist()
 
 
-def _distances(network: Network, limit: Kept, depths: Tensor) -> list[float]:
+def _distances(network: Network, limit: TrainedLimit, depths: Tensor) -> list[float]:
     layer = torch.arange(network.layers)[:, None, None]
     total = torch.zeros(network.seeds, dtype=torch.float64)
     for own, path in zip(network.parameters, limit.parameters, strict=True):
@@ -81,7 +81,7 @@ class ClosedForm(AbstractCell):
     problem: Problem
 
     def measure(self) -> Row:
-        network = Network(self.problem, self.problem.drawn(self.layers, self.seeds, self.heads, 0))
+        network = Network(self.problem, self.problem.draw_atoms(self.layers, self.seeds, self.heads, 0))
         with torch.no_grad():
             passed = network.both()
         closed = [w.grad.clone() for w in network.parameters if w.grad is not None]
@@ -97,6 +97,7 @@ class ClosedForm(AbstractCell):
         gaps = x - self.problem.targets().repeat(self.seeds, 1, 1)
         (cotangent,) = torch.autograd.grad(0.5 * gaps.square().sum(-1).mean(-1).sum(), start)
         scale = self.layers * self.heads
+        # The adjoint of a measure is N times the derivative in one of its N tokens (docs/mathematics.md, section 8).
         adjoint = passed.adjoints[0].flatten(0, 1) - self.problem.tokens * cotangent
         return {
             "adjoint": float(adjoint.abs().max() / passed.adjoints[0].abs().max()),
@@ -104,3 +105,66 @@ class ClosedForm(AbstractCell):
                 float((c - scale * g).abs().max() / c.abs().max()) for c, g in zip(closed, gradients, strict=True)
             ),
         }
+
+
+class _Climb(NamedTuple):
+    """The largest squared distance of each seed over layers, sequences and tokens, and how it grows with x(0)."""
+
+    largest: Float[Tensor, " seeds"]
+    slope: Points
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Adversarial(AbstractCell):
+    """Squared errors of the states of trained networks, the largest that projected gradient ascent on x(0) finds.
+
+    Every seed has its own initial conditions in the ball, none of them seen in training. They climb the distance of the
+    worst token at depth 1; its derivative is the adjoint of the network minus that of the limit, both with the gap of
+    that token as terminal value. `drawn` is where they begin, `found` the largest met on the way.
+    """
+
+    layers: int
+    heads: int
+    seeds: int
+    updates: int
+    problem: Problem
+    rule: UpdateRule
+    starts: int = 1
+    ascent: int = 8
+    nodes: int = 33
+
+    def measure(self) -> Row:
+        problem = self.problem
+        network = Network(problem, problem.draw_atoms(self.layers, self.seeds, self.heads, 0))
+        train(network, self.rule, self.updates, lambda update, passed: None)
+        limit = Limit(problem, self.nodes)
+        exact = compute_limits(problem, self.rule, (self.updates,), self.nodes)[self.updates]
+        limit.q, limit.k, limit.v, limit.o = exact.parameters
+        depths = torch.arange(self.layers + 1, dtype=torch.float64) / self.layers
+
+        def compare(start: Points) -> _Climb:
+            states, path = network.forward(start), limit.forward(start)
+            gaps = torch.stack(states) - exact.at(depths, path)
+            squares = gaps.square().sum(-1)  # (depths sequences tokens)
+            worst = squares[-1] == squares[-1].amax(-1, keepdim=True)
+            end = gaps[-1] * worst[..., None]
+            own, other = network.backward(states, end, lambda layer, g: None)[0], limit.backward(path, end)[0]
+            # Both adjoints are linear in their terminal value, so their difference is the slope of |gap|^2 / 2.
+            return _Climb(squares.amax((0, 2)).unflatten(0, (self.seeds, -1)).amax(-1), own - other)
+
+        x = in_ball((self.seeds * self.starts, problem.tokens, problem.width), problem.radius, 6000)
+        with torch.no_grad():
+            here = compare(x)
+            drawn = found = here.largest
+            for _ in range(self.ascent):
+                x = radial(x + 0.3 * problem.radius * _unit(here.slope), problem.radius)
+                here = compare(x)
+                found = torch.maximum(found, here.largest)
+        sizes = {"layers": self.layers, "heads": self.heads, "updates": self.updates}
+        return {**sizes, "drawn": drawn.tolist(), "found": found.tolist()}
+
+
+def _unit(slope: Points) -> Points:
+    """Steps of one length for the token that moves most."""
+    return slope / slope.norm(dim=-1, keepdim=True).amax(-2, keepdim=True).clamp_min(1e-300)

@@ -3,20 +3,17 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 
 from continua.core.shapes import Tensor
-from continua.lab.cells import AbstractCell, Row
 from continua.lab.experiment import OVERFLOW, AbstractExperiment, Findings
-from continua.lab.training import stationary
+from continua.lab.sweep import AbstractCell, Row
 from continua.lab.training.cells import AgainstLimit
-from continua.lab.training.network import Network, Pass
-from continua.lab.training.problem import Problem, Training
-from continua.lab.training.stationary import Stationary
-from continua.lab.training.trained import trained
-from continua.lab.verdicts import all_of, at_least, at_most, settled
+from continua.lab.training.networks import Network, NetworkPass
+from continua.lab.training.problem import Problem, UpdateRule, train
+from continua.lab.verdicts import Judgement, all_of, at_least, at_most, once_converged
 from continua.operators import AttentionTheta
 from continua.optim import parameter_bound
 from continua.runs import Lines, Note, Scale, Series
@@ -27,8 +24,10 @@ _EDGE = dataclasses.replace(_FAR, scale=1.0)
 """Targets that parameters reach for up to the edge of the box, some of them: others stay within."""
 _NEAR = Problem(keep=1.0, aim=0.3, sequences=1, trained=1, tokens=2, width=8, key=8, beta=2.0)
 """Targets that can be reached: the adjoint may vanish."""
-
-
+RESIDUAL = 0.02
+"""The most that the residual at the end may be, of the largest gradient at the end."""
+OUTSIDE = 0.02
+"""The most that |b(theta)| may be above 1/lam at the end."""
 CALM = 0.1
 """A terminal adjoint that has fallen to this share of its start has vanished."""
 
@@ -50,15 +49,15 @@ class LongTraining(AbstractCell):
     seeds: int
     updates: int
     problem: Problem
-    training: Training
+    rule: UpdateRule
 
     def measure(self) -> Row:
-        network = Network(self.problem, self.problem.drawn(self.layers, self.seeds, self.heads, 0))
+        network = Network(self.problem, self.problem.draw_atoms(self.layers, self.seeds, self.heads, 0))
         names = ("parameters", "states", "adjoints", "loss", "pull", "pull_allowed")
         seen: dict[str, list[float]] = {name: [] for name in names}
 
-        def watch(update: int, passed: Pass) -> None:
-            seen["parameters"].append(max(_size(w, self.training.blockwise) for w in network.parameters))
+        def watch(update: int, passed: NetworkPass) -> None:
+            seen["parameters"].append(max(_size(w, self.rule.blockwise) for w in network.parameters))
             seen["states"].append(float(passed.states.norm(dim=-1).max()))
             seen["adjoints"].append(float(passed.adjoints.norm(dim=-1).max()))
             pull, pull_allowed = _pulls(network, passed)
@@ -66,13 +65,13 @@ class LongTraining(AbstractCell):
             seen["pull_allowed"].append(pull_allowed)
             seen["loss"].append(float(self.problem.loss(passed.states[-1].flatten(0, 1)).mean()))
 
-        start = max(_size(w, self.training.blockwise) for w in network.parameters)
-        trained(network, self.training, self.updates, watch)
-        allowed = parameter_bound(self.training.betas, self.training.decay, start)
+        start = max(_size(w, self.rule.blockwise) for w in network.parameters)
+        train(network, self.rule, self.updates, watch)
+        allowed = parameter_bound(self.rule.betas, self.rule.weight_decay, start)
         return {**seen, "allowed": allowed, "log_states": _log_states(self, allowed)}
 
 
-def _pulls(network: Network, passed: Pass) -> tuple[float, float]:
+def _pulls(network: Network, passed: NetworkPass) -> tuple[float, float]:
     """The growth of the mean adjoint over depth, and what bounds it, of the seed that comes nearest to its own bound.
 
     An adjoint that has vanished has not grown; numbers that have overflowed are beyond any bound.
@@ -91,8 +90,13 @@ def _pulls(network: Network, passed: Pass) -> tuple[float, float]:
 
 def _size(w: Tensor, blockwise: bool) -> float:
     """|b(theta)|_inf; what has overflowed is as large as can be written."""
-    size = float(torch.linalg.matrix_norm(w).max() if blockwise else w.abs().max())
+    size = float(_sizes(w, blockwise).max())
     return size if math.isfinite(size) else OVERFLOW
+
+
+def _sizes(w: Tensor, blockwise: bool) -> Tensor:
+    """|b| of every block: a matrix by its Frobenius norm, or every entry by itself."""
+    return torch.linalg.matrix_norm(w) if blockwise else w.abs()
 
 
 def _log_states(cell: LongTraining, allowed: float) -> float:
@@ -102,8 +106,71 @@ def _log_states(cell: LongTraining, allowed: float) -> float:
     any number for the M that Lemma 26 allows: what is judged instead are the sizes that were met.
     """
     problem = cell.problem
-    M = allowed if cell.training.blockwise else allowed * math.sqrt(problem.key * problem.width)
+    M = allowed if cell.rule.blockwise else allowed * math.sqrt(problem.key * problem.width)
     return math.log(problem.radius) + M**2
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Stationary(AbstractCell):
+    """AdamW with rates that fall: how far its end is from a KKT point of min loss over |b(theta)| <= 1/lam.
+
+        residual = | theta - P(theta - g) | ,   P the projection on the box (blockwise: on balls)
+
+    It vanishes at KKT points and nowhere else: within the set g = 0, on its edge g points inwards. The rate is constant
+    over the first half of the updates and falls to zero over the second. A limit is reached only if parameters move
+    more slowly than the second moment forgets: rate * decay well below 1 - b2.
+    """
+
+    layers: int
+    heads: int
+    updates: int
+    problem: Problem
+    rule: UpdateRule
+
+    def measure(self) -> Row:
+        network = Network(self.problem, self.problem.draw_atoms(self.layers, 1, self.heads, 0))
+        optimiser = self.rule.build(network.parameters)
+        seen: list[Distance] = []
+        with torch.no_grad():
+            for update in range(self.updates + 1):
+                network.both()
+                seen.append(self.distance(network.parameters))
+                left = 2.0 * (1.0 - update / self.updates)
+                optimiser.param_groups[0]["lr"] = self.rule.learning_rate * min(1.0, left**2)
+                optimiser.step()
+        whole = {name: [getattr(one, name) for one in seen] for name in Distance._fields}
+        return {**whole, "blockwise": self.rule.blockwise, "betas": list(self.rule.betas)}
+
+    def distance(self, parameters: list[Tensor]) -> "Distance":
+        """How far parameters with these gradients are from a KKT point."""
+        limit, block = 1.0 / self.rule.weight_decay, self.rule.blockwise
+        residual = gradient = size = 0.0
+        inside: list[Tensor] = []
+        for w in parameters:
+            assert w.grad is not None
+            projected = _project(w - w.grad, limit, block)
+            sizes = _sizes(w, block) / limit
+            residual = max(residual, float(_sizes(w - projected, block).max()))
+            gradient = max(gradient, float(_sizes(w.grad, block).max()))
+            size = max(size, float(sizes.max()))
+            inside.append((sizes < 1.0 - OUTSIDE).flatten())
+        return Distance(residual, gradient, size, 1.0 - float(torch.cat(inside).double().mean()))
+
+
+class Distance(NamedTuple):
+    """The residual, the largest gradient, the largest |b(theta)| of 1/lam, and the share of them at the edge."""
+
+    residual: float
+    gradient: float
+    size: float
+    edge: float
+
+
+def _project(w: Tensor, limit: float, blockwise: bool) -> Tensor:
+    if not blockwise:
+        return w.clamp(-limit, limit)
+    return w * (limit / torch.linalg.matrix_norm(w, keepdim=True).clamp_min(limit))
 
 
 @final
@@ -133,90 +200,128 @@ class AdamWCompactness(AbstractExperiment):
         return AdamWCompactness(updates=150, settle=600, converge=120, seeds=4)
 
     def cells(self) -> Sequence[AbstractCell]:
-        entry = Training(rate=0.05, decay=0.5)
+        entry = UpdateRule(learning_rate=0.05, weight_decay=0.5)
         block = dataclasses.replace(entry, blockwise=True)
-        box = Training(rate=0.03, decay=2.0, eps=1e-8, betas=(0.9, 0.9))
-        balls = dataclasses.replace(box, rate=0.05, decay=1.0, blockwise=True)
+        plain = dataclasses.replace(entry, adaptive=False)
+        # Small eps: otherwise g / (|g| + eps) fades as g does, and the edge of the box is never reached.
+        box = UpdateRule(learning_rate=0.03, weight_decay=2.0, eps=1e-8, betas=(0.9, 0.9))
+        balls = dataclasses.replace(box, learning_rate=0.05, weight_decay=1.0, blockwise=True)
         ends = [(box, 0.9, 0.03), (box, 0.95, 0.02), (balls, 0.9, 0.05), (balls, 0.95, 0.04)]
-        asked = tuple(self.converge * i // 8 for i in range(9))
-        converging = Training(rate=0.05, decay=1e-4)
+        milestones = tuple(self.converge * i // 8 for i in range(9))
+        converging = UpdateRule(learning_rate=0.05, weight_decay=1e-4)
         return [
-            LongTraining(8, 4, self.seeds, self.updates, _FAR, entry),
-            LongTraining(8, 4, self.seeds, self.updates, _FAR, block),
-            LongTraining(8, 4, self.seeds, self.updates, _FAR, dataclasses.replace(entry, rate=0.05, adaptive=False)),
+            *(LongTraining(8, 4, self.seeds, self.updates, _FAR, rule) for rule in (entry, block, plain)),
             *(
-                Stationary(4, 2, self.settle, _EDGE, dataclasses.replace(rule, betas=(0.9, b2), rate=rate))
+                Stationary(4, 2, self.settle, _EDGE, dataclasses.replace(rule, betas=(0.9, b2), learning_rate=rate))
                 for rule, b2, rate in ends
             ),
-            AgainstLimit(16, 4, self.seeds, asked, _NEAR, converging),
+            AgainstLimit(16, 4, self.seeds, milestones, _NEAR, converging),
         ]
 
     def conclude(self, rows: Sequence[Row]) -> Findings:
         entry, block, plain, *ends, near = rows
-        judgements = []
-        measured: dict[str, Any] = {}
-        bound: dict[str, Any] = {}
-        for name, row in (("AdamW", entry), ("Blockwise AdamW", block)):
-            top, state, pull = max(row["parameters"]), math.log(max(row["states"])), max(row["pull"])
-            share = max(own / most for own, most in zip(row["pull"], row["pull_allowed"], strict=True))
-            half = len(row["adjoints"]) // 2
-            late = max(row["adjoints"][half:]) / max(row["adjoints"][:half])
-            judgements += [
-                at_most(f"{name}: largest parameter", top, row["allowed"]),
-                at_most(f"{name}: log of the largest state", state, row["log_states"]),
-                at_most(f"{name}: log growth of the mean adjoint, of what its pass allows", share, 1.0),
-            ]
-            measured |= {f"{name}: parameters": top, f"{name}: log states": state, f"{name}: log adjoint growth": pull}
-            measured |= {
-                f"{name}: log adjoint growth, of its bound": share,
-                f"{name}: adjoints, second half over first": late,
-            }
-            bound |= {f"{name}: parameters": row["allowed"], f"{name}: log states": row["log_states"]}
-            bound |= {f"{name}: log adjoint growth": max(row["pull_allowed"])}
-            bound[f"{name}: log adjoint growth, of its bound"] = 1.0
         escaped = max(plain["parameters"])
-        judgements.append(at_least("SGD: largest parameter", escaped, entry["allowed"]))
-        measured["SGD: parameters"] = escaped
-        for row in ends:
-            judgements += stationary.judged(row)
-            measured |= stationary.numbers(row)
-            bound |= dict(zip(stationary.numbers(row), (stationary.RESIDUAL, 1.0 + stationary.OUTSIDE), strict=False))
-        errors = [math.sqrt(sum(s) / len(s)) for s in near["states"]]
-        losses = [sum(s) / len(s) for s in near["losses"]]
-        vanish, late = math.sqrt(losses[-1] / losses[0]), errors[-1] / errors[len(errors) // 2]
-        judgements += [
-            settled("terminal adjoint at the end, of its start", vanish, CALM),
-            (at_most if vanish <= CALM else settled)("growth of the error over the second half of training", late, 1.1),
+        parts = [
+            _judge_sizes("AdamW", entry),
+            _judge_sizes("Blockwise AdamW", block),
+            _Part([at_least("SGD: largest parameter", escaped, entry["allowed"])], {"SGD: parameters": escaped}, {}),
+            *(_judge_end(row) for row in ends),
+            _judge_convergence(near),
         ]
-        measured |= {
-            "adjoint at the end": vanish,
-            "error growth, second half": late,
-            "errors": errors,
-            "losses": losses,
-        }
-        bound |= {"adjoint at the end": CALM, "error growth, second half": 1.1}
-        figures = (_sizes(entry, block, plain), stationary.figure(ends), _calm(near, errors))
-        return Findings([], figures, measured, bound, all_of(*judgements))
+        measured = {name: value for part in parts for name, value in part.measured.items()}
+        bound = {name: value for part in parts for name, value in part.bound.items()}
+        figures = (_sizes_figure(entry, block, plain), _residual_figure(ends), _convergence_figure(near))
+        return Findings(figures, measured, bound, all_of(*(one for part in parts for one in part.judgements)))
 
 
-def _sizes(entry: Row, block: Row, plain: Row) -> Lines:
+class _Part(NamedTuple):
+    """What one kind of cell contributes to the findings."""
+
+    judgements: list[Judgement]
+    measured: dict[str, Any]
+    bound: dict[str, Any]
+
+
+def _judge_sizes(name: str, row: Row) -> _Part:
+    """Parameters, states and adjoints of one long training, against what the lemmas allow."""
+    top, state = max(row["parameters"]), math.log(max(row["states"]))
+    share = max(own / most for own, most in zip(row["pull"], row["pull_allowed"], strict=True))
+    half = len(row["adjoints"]) // 2
+    judgements = [
+        at_most(f"{name}: largest parameter", top, row["allowed"]),
+        at_most(f"{name}: log of the largest state", state, row["log_states"]),
+        at_most(f"{name}: log growth of the mean adjoint, of what its pass allows", share, 1.0),
+    ]
+    measured = {
+        f"{name}: parameters": top,
+        f"{name}: log states": state,
+        f"{name}: log adjoint growth": max(row["pull"]),
+        f"{name}: log adjoint growth, of its bound": share,
+        f"{name}: adjoints, second half over first": max(row["adjoints"][half:]) / max(row["adjoints"][:half]),
+    }
+    bound = {
+        f"{name}: parameters": row["allowed"],
+        f"{name}: log states": row["log_states"],
+        f"{name}: log adjoint growth": max(row["pull_allowed"]),
+        f"{name}: log adjoint growth, of its bound": 1.0,
+    }
+    return _Part(judgements, measured, bound)
+
+
+def _judge_end(row: Row) -> _Part:
+    """A limit point is claimed to be a KKT point: before the limit is reached nothing is said."""
+    residual, size = row["residual"][-1] / row["gradient"][-1], row["size"][-1]
+    first, second = (
+        f"{what}, {_label(row)}" for what in ("KKT residual of the gradient", "largest parameter of 1/lam")
+    )
+    judgements = [
+        once_converged(first, residual, RESIDUAL),
+        (at_most if residual <= RESIDUAL else once_converged)(second, size, 1.0 + OUTSIDE),
+    ]
+    measured = {first: residual, second: size, f"share of parameters at the edge, {_label(row)}": row["edge"][-1]}
+    return _Part(judgements, measured, {first: RESIDUAL, second: 1.0 + OUTSIDE})
+
+
+def _judge_convergence(near: Row) -> _Part:
+    """As the adjoint vanishes, errors stop growing; before it has vanished nothing is said."""
+    errors, losses = _root_means(near["states"]), [sum(s) / len(s) for s in near["losses"]]
+    vanish, late = math.sqrt(losses[-1] / losses[0]), errors[-1] / errors[len(errors) // 2]
+    judge = at_most if vanish <= CALM else once_converged
+    judgements = [
+        once_converged("terminal adjoint at the end, of its start", vanish, CALM),
+        judge("growth of the error over the second half of training", late, 1.1),
+    ]
+    measured = {"adjoint at the end": vanish, "error growth, second half": late, "errors": errors, "losses": losses}
+    return _Part(judgements, measured, {"adjoint at the end": CALM, "error growth, second half": 1.1})
+
+
+def _root_means(squares: Sequence[Sequence[float]]) -> list[float]:
+    return [math.sqrt(sum(s) / len(s)) for s in squares]
+
+
+def _label(row: Row) -> str:
+    """`box, b = (0.9, 0.9)`, or balls."""
+    b1, b2 = row["betas"]
+    return f"{'balls' if row['blockwise'] else 'box'}, b = ({b1:g}, {b2:g})"
+
+
+def _sizes_figure(entry: Row, block: Row, plain: Row) -> Lines:
     named = (("AdamW, |theta|_inf", entry), ("Blockwise AdamW, Frobenius", block), ("SGD, |theta|_inf", plain))
     return Lines(
         title="how far parameters go",
         x=Scale("updates"),
         y=Scale("largest |b(theta)|", log=True),
-        series=tuple(Series.of(name, range(len(row["parameters"])), _shown(row["parameters"])) for name, row in named),
+        series=tuple(
+            # What has overflowed leaves a gap; it would flatten the other curves.
+            Series.of(name, range(len(sizes := row["parameters"])), [s if s < 1e3 else math.nan for s in sizes])
+            for name, row in named
+        ),
         notes=(Note(entry["allowed"], "bound of Lemma 26", "y"),),
     )
 
 
-def _shown(sizes: list[float]) -> list[float]:
-    """What has overflowed leaves a gap."""
-    return [size if size < 1e3 else math.nan for size in sizes]
-
-
-def _calm(near: Row, errors: list[float]) -> Lines:
-    losses = [math.sqrt(sum(s) / len(s)) for s in near["losses"]]
+def _convergence_figure(near: Row) -> Lines:
+    errors, losses = _root_means(near["states"]), _root_means(near["losses"])
     return Lines(
         title="error and adjoint while training converges",
         x=Scale("updates"),
@@ -225,4 +330,15 @@ def _calm(near: Row, errors: list[float]) -> Lines:
             Series.of("error of the states", near["updates"], errors, mark="both"),
             Series.of("terminal adjoint, root mean square", near["updates"], losses, mark="both"),
         ),
+    )
+
+
+def _residual_figure(rows: Sequence[Row]) -> Lines:
+    """Residuals over training."""
+    return Lines(
+        title="distance from a KKT point",
+        caption="|theta - P(theta - g)|, P the projection on |b(theta)| <= 1/lam; the rate falls over the second half.",
+        x=Scale("updates"),
+        y=Scale("residual", log=True),
+        series=tuple(Series.of(_label(row), range(len(row["residual"])), row["residual"]) for row in rows),
     )

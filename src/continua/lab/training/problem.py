@@ -1,7 +1,8 @@
-"""What is trained: sequences with targets, an atomic law of the heads, and the way of training."""
+"""What is trained, and how: sequences with targets, an atomic law of the heads, the rule of updates and its loop."""
 
 import dataclasses
-from typing import final
+from collections.abc import Callable
+from typing import Protocol, TypeVar, final, runtime_checkable
 
 import torch
 from torch.optim import SGD, Optimizer
@@ -17,23 +18,23 @@ from continua.spaces import FlatSpace
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Training:
-    """AdamW, with one second moment a matrix where `blockwise` (arXiv 2605.11059, Algorithm 1); otherwise SGD."""
+class UpdateRule:
+    """AdamW, with one second moment per matrix where `blockwise` (arXiv 2605.11059, Algorithm 1); otherwise SGD."""
 
-    rate: float = 0.05
-    decay: float = 0.1
+    learning_rate: float = 0.05
+    weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.99)
     eps: float = 0.05
     blockwise: bool = False
     adaptive: bool = True
 
-    def optimiser(self, parameters: list[Tensor]) -> Optimizer:
+    def build(self, parameters: list[Tensor]) -> Optimizer:
         """The optimiser of the project; gradients are those of section 8, rescaled by layers x heads."""
         if not self.adaptive:
-            return SGD(parameters, lr=self.rate)
+            return SGD(parameters, lr=self.learning_rate)
         block = Frobenius() if self.blockwise else Entrywise()
         space = FlatSpace(2 if self.blockwise else 0)
-        return BlockwiseAdamW(parameters, self.rate, self.betas, self.eps, self.decay, block, space)
+        return BlockwiseAdamW(parameters, self.learning_rate, self.betas, self.eps, self.weight_decay, block, space)
 
 
 @final
@@ -100,12 +101,12 @@ class Problem:
         columns = torch.randn(self.width, self.inner, generator=generator_of(5000 + self.seed), dtype=torch.float64)
         return torch.linalg.qr(columns).Q.mT
 
-    def drawn(self, layers: int, seeds: int, heads: int, first: int) -> Int[Tensor, "layers seeds heads"]:
+    def draw_atoms(self, layers: int, seeds: int, heads: int, first: int) -> Int[Tensor, "layers seeds heads"]:
         """Which atom each head starts as: independent draws."""
         generator = generator_of(4000 + 7919 * first + self.seed)
         return torch.randint(self.atoms, (seeds, layers, heads), generator=generator).transpose(0, 1).contiguous()
 
-    def every(self, layers: int) -> Int[Tensor, "layers seeds heads"]:
+    def all_atoms(self, layers: int) -> Int[Tensor, "layers seeds heads"]:
         """Every atom once in every layer: no sampling at all."""
         return torch.arange(self.atoms).expand(layers, 1, self.atoms).contiguous()
 
@@ -118,3 +119,26 @@ class Problem:
         """The training loss of each network."""
         gaps = (points.unflatten(0, (-1, self.sequences)) - self.targets())[:, : self.trained]
         return 0.5 * gaps.square().sum(-1).mean((-1, -2))
+
+
+Result = TypeVar("Result", covariant=True)
+
+
+@runtime_checkable
+class Trainable(Protocol[Result]):
+    """Parameters, and a pass forward and back that leaves their gradients."""
+
+    @property
+    def parameters(self) -> list[Tensor]: ...
+
+    def both(self) -> Result: ...
+
+
+def train(learner: Trainable[Result], rule: UpdateRule, updates: int, watch: Callable[[int, Result], None]) -> None:
+    """`updates` updates, of all seeds at once; `watch` sees every pass, the one after the last update included."""
+    optimiser = rule.build(learner.parameters)
+    with torch.no_grad():
+        for update in range(updates + 1):
+            watch(update, learner.both())
+            if update < updates:
+                optimiser.step()

@@ -1,4 +1,4 @@
-"""The portrait shows what the model does: its grid, its states, its weights, its heads, its costates."""
+"""Diagnostics show what the model does: its grid, its states, its weights, its heads, its costates."""
 
 import math
 
@@ -17,7 +17,7 @@ from continua.report import report_page
 from continua.runs import Run
 from continua.solve import Adaptive, Euler, Fixed, Solver, State
 from continua.spaces import Cloud, Legendre
-from continua.train import Preset, continuous, keep_portrait, objective_of, portrait, resolution_section
+from continua.train import Preset, continuous, diagnose, keep_diagnostics, objective_of, resolution_section
 
 
 def batch_of(tokens: int = 10) -> Batch:
@@ -42,7 +42,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def sections(model):
-    return {s.heading: s for s in portrait(model, batch_of(), Objective(CrossEntropy()), source="ours")}
+    return {s.heading: s for s in diagnose(model, batch_of(), Objective(CrossEntropy()), source="ours")}
 
 
 def test_it_has_everything_the_model_has_and_leaves_it_as_it_was(model, sections):
@@ -108,9 +108,9 @@ def test_the_hamiltonian_is_the_costate_times_the_velocity(model, sections):
     assert len(sizes.series) == 2 and sections["Optimal control"].verdict.holds
 
 
-def test_a_kept_portrait_is_reported_without_the_model(model, sections, tmp_path):
+def test_kept_diagnostics_are_reported_without_the_model(model, sections, tmp_path):
     run = Run.begin(tmp_path / "run", "train", {"task": "waves"})
-    keep_portrait(run, "ours / 1", list(sections.values()))
+    keep_diagnostics(run, "ours / 1", list(sections.values()))
     run.note(references=[reference.plain() for reference in continua.citation(model)])
     page = report_page([run.folder])
     assert [section.heading for section in page.sections] == list(sections)
@@ -118,12 +118,12 @@ def test_a_kept_portrait_is_reported_without_the_model(model, sections, tmp_path
     assert "Neural ordinary differential equations" in page.html()
 
 
-def test_a_model_of_layers_on_plain_tokens_has_a_portrait(unchecked):
+def test_a_model_of_layers_on_plain_tokens_has_diagnostics(unchecked):
     torch.manual_seed(0)
     embedding = continua.TokenEmbedding(11, 16, continua.LearnedPositions(80, 16))
     gpt = continua.gpt(continua.Layers(3, width=16, heads=2, hidden=32), embedding, continua.TokenReadout(16, 11))
     tokens = torch.randint(11, (2, 70))
-    found = {s.heading: s for s in portrait(gpt, Batch((tokens,), None))}
+    found = {s.heading: s for s in diagnose(gpt, Batch((tokens,), None))}
     assert list(found) == ["Depth", "Tokens", "Attention"]
     assert [note.at for note in found["Depth"].figures[0].notes] == [1.0, 2.0]
     heat = found["Attention"].figures[0]
@@ -159,7 +159,7 @@ def test_costates_of_asked_times_are_those_of_the_asking_objective():
     model = continuous(task.form, Preset(8, 2, 8, modes=2, steps=2)).double()
     batch = task.batch(Split.TEST, torch.arange(3)).to(dtype=torch.float64)
     asking = objective_of(task.form, model, energy=0.1)
-    sections = {section.heading: section for section in portrait(model, batch, asking)}
+    sections = {section.heading: section for section in diagnose(model, batch, asking)}
     table = {row[0]: row[1] for row in sections["Optimal control"].figures[-1].rows}
     total = asking(model, batch).total
     total.backward()
@@ -193,7 +193,7 @@ def translator():
 def test_costates_of_a_decoder_are_those_of_autograd_through_its_steps(translator):
     """Euler's steps written out on the encoder's tokens, every state kept: autograd gives dJ/dX(z) at each of them."""
     both, batch = translator
-    sections = [s for s in portrait(both, batch, Objective(MeanSquaredError())) if s.heading == "Optimal control"]
+    sections = [s for s in diagnose(both, batch, Objective(MeanSquaredError())) if s.heading == "Optimal control"]
     assert [section.source for section in sections] == ["decoder"]
     hamiltonian, sizes, table = sections[0].figures
     (source,), (target,) = batch.inputs
@@ -221,7 +221,7 @@ def test_costates_of_a_decoder_are_those_of_autograd_through_its_steps(translato
 
 def test_an_encoder_and_a_decoder_are_portrayed_each_under_its_name(translator):
     both, batch = translator
-    sections = portrait(both, batch, source="ours")
+    sections = diagnose(both, batch, source="ours")
     headings = ["Depth", "Tokens", "Attention"]
     assert [(s.source, s.heading) for s in sections] == [
         (f"ours, {word}", heading) for word in ("encoder", "decoder") for heading in headings
@@ -238,13 +238,11 @@ def test_an_encoder_and_a_decoder_are_portrayed_each_under_its_name(translator):
     gaps = (end - end.mean(0)).norm(dim=-1).max()  # the plane shows no more than there is, and most of it
     assert 0.0 < np.linalg.norm(paths[-1] - paths[-1].mean(0), axis=-1).max() <= float(gaps) * (1 + 1e-9)
     with pytest.raises(ValueError, match="a tuple for the source and one for the target"):
-        portrait(both, Batch((batch.inputs[1][0],), None))
+        diagnose(both, Batch((batch.inputs[1][0],), None))
 
 
 def test_a_flow_too_wild_for_an_adaptive_solve_keeps_its_other_figures(model, monkeypatch):
-    from continua.train import depth
-
-    monkeypatch.setattr(depth, "Adaptive", lambda *_: Adaptive(1e-5, 1e-5, max_steps=1))
-    first = portrait(model, batch_of())[0]
+    monkeypatch.setattr("continua.train.diagnostics.Adaptive", lambda *_: Adaptive(1e-5, 1e-5, max_steps=1))
+    first = diagnose(model, batch_of())[0]
     table = first.figures[-1]
     assert table.columns == ("", "as trained") and "was not possible" in table.caption

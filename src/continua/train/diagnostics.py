@@ -1,0 +1,214 @@
+"""Diagnostics of a trained model: everything worth seeing of one batch, as sections that a run keeps."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from continua.control import Objective
+from continua.core.batch import Batch
+from continua.core.errors import SolveError, expect
+from continua.fields import ContinuousHeads
+from continua.model import ContinuousTransformer, EncoderDecoder, Part
+from continua.runs import Heat, Lines, Note, Run, Scale, Section, Series, Stairs, Steps, Table, Verdict
+from continua.solve import Adaptive, DormandPrince, Solver, Stats
+from continua.train.token_diagnostics import Subject, attention_section, costate_section, trajectory_section
+
+
+def diagnose(
+    model: ContinuousTransformer | EncoderDecoder,
+    batch: Batch,
+    objective: Objective | None = None,
+    resolution: Mapping[str, Any] | None = None,
+    source: str = "",
+) -> list[Section]:
+    """Depth, tokens, attention, heads, costates and resolution of a model on a batch, as far as it has them.
+
+    The model is looked at in evaluation mode and left in its own. Costates need the objective; `resolution` is the
+    plain data of a resolution report. `source` names the model where several are shown in one report.
+
+    Of an encoder-decoder both are shown, each under its own name. Costates are those of the decoder, whose end the
+    loss reads; the encoder is reached by the loss through every depth of the decoder, and has none here.
+    """
+    cure = "Pass a ContinuousTransformer or an EncoderDecoder."
+    expect("model", model, (ContinuousTransformer, EncoderDecoder), cure)
+    if isinstance(model, EncoderDecoder):
+        inputs, outputs = batch.inputs
+        reader = Subject.of(model.encoder, inputs)
+        writer = Subject.of(model.decoder, outputs, reader.answers())
+        names = [f"{source}, {word}" if source else word for word in ("encoder", "decoder")]
+        own = dataclasses.replace(batch, inputs=outputs)
+        return [
+            *_sections(reader, None, None, None, names[0]),
+            *_sections(writer, own, objective, resolution, names[1]),
+        ]
+    assert isinstance(model, ContinuousTransformer)
+    return _sections(Subject.of(model, batch.inputs), batch, objective, resolution, source)
+
+
+def _sections(
+    subject: Subject,
+    batch: Batch | None,
+    objective: Objective | None,
+    resolution: Mapping[str, Any] | None,
+    source: str,
+) -> list[Section]:
+    count = len(subject.cloud.points)
+    one, all_of = "first sequence of the batch, evaluation mode", f"{count} sequences, evaluation mode"
+    found = [
+        depth_section(subject, all_of),
+        trajectory_section(subject.first(), one),
+        attention_section(subject.first(), one),
+        heads_section(subject.model),
+        None if batch is None or objective is None else costate_section(subject, batch, objective, all_of),
+        None if resolution is None else resolution_section(resolution, all_of),
+    ]
+    return [dataclasses.replace(section, source=source) for section in found if section is not None]
+
+
+def keep_diagnostics(run: Run, name: str, sections: list[Section]) -> None:
+    """Writes the sections of one model into a run, in their order."""
+    for place, section in enumerate(sections):
+        words = re.sub(r"[^\w.-]+", "-", f"{place:02d}-{section.heading.lower()}-{name}")
+        run.keep_section(words, section)
+
+
+def depth_section(subject: Subject, measured: str) -> Section:
+    """Steps of the model's own solver beside those that an adaptive one would take, and the numbers of both."""
+    tight = subject.model.at(solver=Solver(DormandPrince(), Adaptive(1e-5, 1e-5)))
+    own = subject.solve()
+    breaks = subject.model.flow.bind(subject.cloud, memory=subject.memory, random=False).breaks
+    solves = {"as trained": own.stats}
+    try:
+        adaptive = dataclasses.replace(subject, model=tight).solve()
+        solves["adaptive, 1e-5"] = adaptive.stats
+        gap = float((own.x - adaptive.x).norm() / adaptive.x.norm().clamp_min(1e-30))
+        caption = f"The two ends X(Z) differ by {gap:.2g} of their norm: how much the model leans on its own grid. "
+    except SolveError as wild:  # no reason to lose all other figures
+        caption = f"An adaptive solve at 1e-5 was not possible: {wild.reason}. "
+    figures = (*_steps(solves, breaks, measured), _solver_table(solves, caption, measured))
+    prose = (
+        "The tokens move along depth by an ordinary differential equation. What a forward pass costs is the number of "
+        "evaluations of its velocity.",
+    )
+    return Section("Depth", prose, "frac{d X}{d z} = sum_p f_p(theta_p(z), X)", figures)
+
+
+def _steps(solves: dict[str, Stats], breaks: Sequence[float], measured: str) -> tuple[Steps, ...]:
+    """The accepted steps of every solve that has a common grid; nothing where none has."""
+    stairs = tuple(
+        Stairs.of(name, stats.grid, np.diff(stats.grid), place)
+        for place, (name, stats) in enumerate(solves.items())
+        if len(stats.grid) > 1
+    )
+    if not stairs:
+        return ()
+    figure = Steps(
+        title="Steps along depth",
+        caption="Each bar is one accepted step, as wide and as high as it is long; an adaptive solve slows down where "
+        "the tokens move fast.",
+        measured=measured,
+        x=Scale("depth z"),
+        y=Scale("step Δz"),
+        stairs=stairs,
+        notes=tuple(Note(z, "jump") for z in breaks) if len(breaks) <= 3 else (),
+    )
+    return (figure,)
+
+
+def _solver_table(solves: dict[str, Stats], caption: str, measured: str) -> Table:
+    rows = tuple(
+        (name, *(value(stats) for stats in solves.values()))
+        for name, value in {
+            "evaluations": lambda stats: stats.evaluations,
+            "steps accepted": lambda stats: stats.accepted,
+            "steps rejected": lambda stats: stats.rejected,
+            "worst error": lambda stats: max(stats.errors) if any(stats.errors) else None,
+        }.items()
+    )
+    caption += "The worst error of a step is in units of the tolerance."
+    columns = ("", *solves)
+    return Table(title="Solver statistics", caption=caption, measured=measured, columns=columns, rows=rows)
+
+
+@torch.no_grad()
+def heads_section(model: ContinuousTransformer, frames: int = 41) -> Section | None:
+    """rho(h, z) over the nodes of the head rule, and the effective number of heads; nothing where heads are counted."""
+    fields = [part.field for part in model.flow.parts if isinstance(part, Part)]
+    measured = [field for field in fields if isinstance(field, ContinuousHeads)]
+    if not measured:
+        return None
+    depths = np.linspace(0.0, model.flow.depth, frames)
+    figures = [_density(field, depths, i, len(measured)) for i, field in enumerate(measured)]
+    series = tuple(
+        Series.of(
+            f"field {i + 1}" if len(measured) > 1 else "effective heads",
+            depths,
+            [field.effective_heads(float(z)) for z in depths],
+        )
+        for i, field in enumerate(measured)
+    )
+    count = Lines(
+        title="Effective number of heads",
+        caption="As many as there are nodes where the density is even; fewer, the more it collapses onto some of them.",
+        measured="from the parameters alone, no data",
+        x=Scale("depth z"),
+        y=Scale("effective heads"),
+        series=series,
+        notes=tuple(Note(float(n), f"{n} nodes", "y") for n in sorted({field.heads for field in measured})),
+    )
+    prose = ("Heads are a measure over h in [0, 1]; its density ρ(h, z) says how much each of them counts.",)
+    return Section("Heads", prose, "N(z) = H e^{- sum_k p_k log(p_k / omega_k)}", (*figures, count))
+
+
+def _density(field: ContinuousHeads, depths: np.ndarray, place: int, count: int) -> Heat:
+    nodes, weights = field.rule.nodes(field.heads)
+    om = weights.double().cpu().numpy()
+    rho = np.stack([field.masses(float(z)).double().cpu().numpy() / om for z in depths], axis=1)  # (heads, depths)
+    return Heat(
+        title="Head density ρ(h, z)" + (f", field {place + 1}" if count > 1 else ""),
+        caption="Even is 1 everywhere. Rows are the nodes of the quadrature rule over h.",
+        measured="from the parameters alone, no data",
+        x=Scale("depth z"),
+        y=Scale("head h"),
+        columns=depths,
+        rows=nodes.double().cpu().numpy(),
+        values=rho[None, None],
+        value="ρ",
+    )
+
+
+_AXES = {"t": "token time", "d": "embedding", "h": "heads", "z": "depth"}
+
+
+def resolution_section(report: Mapping[str, Any], measured: str = "") -> Section:
+    """From the plain data of a resolution report: `own`, `rows`, `solver_invariance`, `reference`, `left_out`."""
+    own = ", ".join(_resolution({"unit": unit, "resolution": value}) for unit, value in report["own"].items())
+    rows = tuple(
+        (_AXES[row["axis"]], _resolution(row), row["change"], row.get("loss"), row.get("loss_change"))
+        for row in report["rows"]
+    )
+    table = Table(
+        title="Other resolutions, no further training",
+        caption=f"The model as it is: {own}. One axis is changed at a time.",
+        measured=measured,
+        columns=("axis", "resolution", "change of output", "loss", "change of loss"),
+        rows=rows,
+    )
+    absent = tuple(f"Left out, {_AXES[x['axis']]}: {x['reason']}" for x in report.get("left_out", ()))
+    gap, reference = report["solver_invariance"], report["reference"]
+    text = (
+        f"Solver invariance was not measured: {reference} could not be solved."
+        if gap is None
+        else f"Solver invariance: the output is {gap:.1e} away, relatively, from {reference}."
+    )
+    prose = ("A model of functions should say the same however finely its axes are sampled.", *absent)
+    return Section("Resolution", prose, figures=(table,), verdict=Verdict(text))
+
+
+def _resolution(row: Mapping[str, Any]) -> str:
+    value, unit = row["resolution"], row["unit"]
+    return f"tolerance {value:.0e}" if unit == "rtol" else f"{value:g} {unit[:-1] if value == 1 else unit}"
