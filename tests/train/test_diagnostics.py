@@ -57,7 +57,7 @@ def test_steps_are_those_of_the_solve(model, sections):
     np.testing.assert_allclose(own.edges, np.linspace(0, 1, 6))
     np.testing.assert_allclose(own.heights, 0.2)
     with torch.no_grad():
-        stats = model.at().eval().solve(model.embedding(*batch_of().inputs)).stats
+        stats = model.at().eval()(*batch_of().inputs, full=True).solution.stats
     assert [row[1] for row in table.rows[:3]] == [stats.evaluations, 5, 0]
 
 
@@ -66,7 +66,7 @@ def test_tokens_are_the_states_up_to_a_rotation_and_padding_is_left_out(model, s
     assert paths.points.shape == (33, 8, 2)  # of ten tokens two are padding
     with torch.no_grad():
         cloud = model.embedding(*(x[:1] for x in batch_of().inputs))
-        states = model.at().eval().solve(cloud, save_at=paths.depths.tolist()).xs[:, 0, :8].double().numpy()
+        states = model.at().eval()(cloud, save_at=paths.depths.tolist()).solution.xs[:, 0, :8].double().numpy()
     flat = states.reshape(-1, 16) - states.reshape(-1, 16).mean(0)
     values, vectors = np.linalg.eigh(flat.T @ flat)
     plane = flat @ vectors[:, [-1, -2]]
@@ -102,7 +102,7 @@ def test_the_hamiltonian_is_the_costate_times_the_velocity(model, sections):
     bound = model.flow.bind(cloud, random=False)
     z, x, a = seen[-1]
     with torch.no_grad():
-        H = 4 * (a * bound(z, continua.solve.state.State(x)).points).sum((-1, -2))
+        H = 4 * (a * bound(z, State(x)).x).sum((-1, -2))
     assert z == 0.0 and hamiltonian.series[0].y[0] == pytest.approx(float(H.quantile(0.5)), rel=1e-4, abs=1e-7)
     assert {row[0]: row[1] for row in table.rows}["objective J"] == pytest.approx(loss.item(), rel=1e-5)
     assert len(sizes.series) == 2 and sections["Optimal control"].verdict.holds
@@ -153,7 +153,7 @@ def test_a_resolution_report_becomes_a_table():
 
 
 def test_costates_of_asked_times_are_those_of_the_asking_objective():
-    """The derivative of J by the tokens at depth 0, by autograd through `AskingObjective` itself."""
+    """The derivative of J by the tokens at depth 0, by autograd through the objective itself."""
     torch.manual_seed(0)
     task = Spirals(samples=10, tokens=8, queries=2)
     model = continuous(task.form, Preset(8, 2, 8, modes=2, steps=2)).double()
@@ -201,7 +201,7 @@ def test_costates_of_a_decoder_are_those_of_autograd_through_its_steps(translato
     bound = flow.bind(target, memory=both.eval().encode(source), random=False)
     states, velocities = [target.points.clone().requires_grad_()], []
     for k in range(4):
-        velocities.append(bound(k / 4, State(states[-1])).points)
+        velocities.append(bound(k / 4, State(states[-1])).x)
         states.append(states[-1] + velocities[-1] / 4)
     J = (both.decoder.readout(target.at(states[-1])) - batch.targets).square().mean()
     weights = list(flow.parameters())
@@ -233,7 +233,7 @@ def test_an_encoder_and_a_decoder_are_portrayed_each_under_its_name(translator):
         np.testing.assert_allclose(heat.values.sum(-1), 1.0, rtol=1e-12)
     with torch.no_grad():
         memory = both.eval().encode(batch.inputs[0][0])
-        end = both.decoder.solve(batch.inputs[1][0], memory=memory).points[0]
+        end = both.decoder(batch.inputs[1][0], memory=memory, full=True).solution.x[0]
     paths = sections[-2].figures[0].points
     gaps = (end - end.mean(0)).norm(dim=-1).max()  # the plane shows no more than there is, and most of it
     assert 0.0 < np.linalg.norm(paths[-1] - paths[-1].mean(0), axis=-1).max() <= float(gaps) * (1 + 1e-9)

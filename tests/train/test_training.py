@@ -20,7 +20,6 @@ from continua.runs import Run
 from continua.spaces import Legendre
 from continua.train import (
     AbstractReporter,
-    AskingObjective,
     Bar,
     Interrupted,
     JsonLines,
@@ -244,7 +243,7 @@ def test_asked_objective_agrees_with_ask():
     learner.model.eval()
     batch = TASK.batch(Split.TEST, torch.arange(5))
     terms = learner.objective(learner.model, batch)
-    output = learner.model(*batch.inputs, query_times=batch.positions)
+    output = learner.model(*batch.inputs, query_times=batch.query_times)
     assert torch.allclose(terms.output, output, atol=1e-6)
     assert abs(float(terms.terminal.detach()) - float((output - batch.targets).square().mean().detach())) < 1e-6
 
@@ -274,7 +273,7 @@ def test_objectives_pay_for_what_training_the_model_needs():
     attention = Attention(2, 4, measured=True)
     heads = ContinuousHeads(attention.spec(8), over_h=Legendre(1))
     measured = ContinuousTransformer(model.embedding, Flow([Part(attention, heads)]), model.readout)
-    found = objective_of(TASK.form, measured).objective
+    found = objective_of(TASK.form, measured)
     assert found.names == ("head_negentropy",) and found.weights == (1e-3,)
     heads.requires_grad_(False)
     assert objective_of(form, measured).costs == ()
@@ -283,7 +282,7 @@ def test_objectives_pay_for_what_training_the_model_needs():
 def test_asking_pays_the_same_running_costs():
     torch.manual_seed(0)
     model, batch = continuous(TASK.form, SMALL).eval(), next(iter(TASK.batches(Split.TEST, 4)))
-    terms = AskingObjective(Objective(MeanSquaredError(), (KineticEnergy(),), (0.5,)))(model, batch)
+    terms = Objective(MeanSquaredError(), (KineticEnergy(),), (0.5,))(model, batch)
     assert float(terms.running["kinetic_energy"].detach()) > 0.0
     torch.testing.assert_close(terms.total, terms.terminal + 0.5 * terms.running["kinetic_energy"])
-    assert torch.equal(terms.output, model(*batch.inputs, query_times=batch.positions))
+    assert torch.equal(terms.output, model(*batch.inputs, query_times=batch.query_times))

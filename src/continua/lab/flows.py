@@ -11,6 +11,7 @@ from continua.fields import Constant
 from continua.model import Flow, Part
 from continua.operators import AbstractTokenIntegral, Attention, AttentionTheta, Exact
 from continua.solve import (
+    AbstractController,
     AbstractStepper,
     Adaptive,
     Direct,
