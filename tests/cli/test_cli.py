@@ -88,7 +88,7 @@ def test_solve_solves_compares_and_draws(tmp_path, capsys):
     printed = capsys.readouterr().out
     for word in ("accepted", "Checkpointed", "Direct", "Backsolve", "GPT", "solve.svg"):
         assert word in printed
-    assert {path.name for path in (tmp_path / "solve").iterdir()} == {"solve.svg", "solve.png"}
+    assert {path.name for path in (tmp_path / "solve").iterdir()} == {"solve.svg", "solve.html"}
 
 
 def test_bench_writes_where_it_is_told(tmp_path, capsys):

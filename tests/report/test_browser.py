@@ -1,6 +1,7 @@
 """The page in a real browser: nothing is loaded, nothing fails, sliders move pictures, phones scroll one way."""
 
 import shutil
+import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
@@ -50,6 +51,7 @@ def test_it_draws_everything_without_a_word_and_without_a_request(browser, page_
     page = opened.page
     assert opened.words == [] and opened.requests == [page_path[which].as_uri()]
     assert page.locator("script.figure").count() == page.locator("figure .plot > svg[role=img]").count() > 10
+    assert page.locator(".plot[data-zoomed=no]").count() == page.locator("script.figure").count()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("[...document.querySelectorAll('.plot')].every((p) => p.clientHeight > 100)")
     opened.context.close()
@@ -69,7 +71,7 @@ def test_numbers_at_the_ends_of_double_precision_are_drawn(browser, tmp_path):
 
 
 def pixels(page) -> str:
-    return page.evaluate("document.querySelector('figure.heat canvas').toDataURL()")
+    return page.evaluate("document.querySelector('figure.heat .window image').getAttribute('href')")
 
 
 def slide(slider, to: int) -> None:
@@ -97,7 +99,7 @@ def test_the_slider_moves_the_tokens(browser, page_path):
 
     def places() -> list[list[float]]:
         return paths.evaluate(
-            "f => [...f.querySelectorAll('.token')].map((c) => [+c.getAttribute('cx'), +c.getAttribute('cy')])"
+            "f => [...f.querySelectorAll('.token')].map((c) => c.getAttribute('d').match(/[\\d.]+/g).map(Number))"
         )
 
     end = places()
@@ -115,10 +117,12 @@ def test_values_are_shown_under_the_pointer_and_names_hide_curves(browser, page_
     opened.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     tip = figure.locator(".tip")
     assert tip.is_visible() and "continuous, training" in tip.inner_text() and "update 1" in tip.inner_text()
-    lines = figure.locator(".plot path").count()
-    figure.locator(".legend button").first.click()
-    assert figure.locator(".plot path").count() < lines
-    assert figure.locator(".legend button").first.get_attribute("aria-pressed") == "false"
+    lines = figure.locator(".plot path:visible").count()
+    figure.locator(".key").first.click()
+    assert figure.locator(".plot path:visible").count() < lines
+    assert figure.locator(".key").first.get_attribute("aria-pressed") == "false"
+    figure.locator(".key").first.press("Enter")
+    assert figure.locator(".plot path:visible").count() == lines
     opened.context.close()
 
 
@@ -127,10 +131,10 @@ def test_values_of_a_heat_map_are_those_that_were_measured(browser, page_path):
 
     opened = Opened(browser, page_path[0])
     heat = opened.page.locator("figure.heat").first
-    heat.locator("canvas").scroll_into_view_if_needed()
-    canvas = heat.locator("canvas").bounding_box()
-    cell = canvas["width"] / 20
-    opened.page.mouse.move(canvas["x"] + 3.5 * cell, canvas["y"] + canvas["height"] - 7.5 * cell)  # column 3, row 7
+    heat.locator("svg.window").scroll_into_view_if_needed()
+    image = heat.locator("image.heat").bounding_box()
+    across, along = image["width"] / 20, image["height"] / 20
+    opened.page.mouse.move(image["x"] + 3.5 * across, image["y"] + image["height"] - 7.5 * along)  # column 3, row 7
     value = figures()["heat"].values[0, 0, 7, 3]
     assert f"α {value:.4g}" in heat.locator(".tip").inner_text()
     opened.context.close()
@@ -145,4 +149,109 @@ def test_dark_scheme_is_dark_and_drawings_follow_the_width(browser, page_path):
     opened.page.set_viewport_size({"width": 360, "height": 800})
     opened.page.wait_for_function(f"{view} !== '{wide}'")
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 360 and opened.words == []
+    opened.context.close()
+
+
+def window(figure) -> tuple[float, float, float, float]:
+    """Where the window of a figure is on the screen: left, top, width and height."""
+    root = figure.locator("svg.drawing").bounding_box()
+    place = [float(figure.locator("svg.window").get_attribute(name)) for name in ("x", "y", "width", "height")]
+    return root["x"] + place[0], root["y"] + place[1], place[2], place[3]
+
+
+def view(figure) -> list[float]:
+    """What part of the window is seen, in its own units: left, top, width and height."""
+    return [float(word) for word in figure.locator(".window").get_attribute("viewBox").split(" ")]
+
+
+def test_a_dragged_box_zooms_and_the_ticks_say_so(browser, page_path):
+    opened = Opened(browser, page_path[0])
+    figure = opened.page.locator("figure.lines").first
+    figure.locator(".plot").scroll_into_view_if_needed()
+    (left, top, wide, high), mouse = window(figure), opened.page.mouse
+    ticks = figure.locator("g.tx text").all_text_contents()
+    mouse.move(left + 0.25 * wide, top + 0.2 * high)
+    mouse.down()
+    mouse.move(left + 0.75 * wide, top + 0.7 * high, steps=3)
+    assert figure.locator(".chosen").is_visible()
+    mouse.up()
+    assert view(figure) == pytest.approx([2500.0, 2000.0, 5000.0, 5000.0], abs=60.0)
+    assert figure.locator("g.tx text").all_text_contents() != ticks and not figure.locator(".chosen").is_visible()
+    mouse.dblclick(left + 0.5 * wide, top + 0.5 * high)
+    assert view(figure) == [0.0, 0.0, 10000.0, 10000.0]
+    assert figure.locator("g.tx text").all_text_contents() == ticks and opened.words == []
+    opened.context.close()
+
+
+def test_buttons_and_the_wheel_with_ctrl_zoom_but_the_wheel_alone_scrolls(browser, page_path):
+    opened = Opened(browser, page_path[0])
+    figure = opened.page.locator("figure.lines").first
+    figure.get_by_label("zoom in").click()
+    assert view(figure)[2:] == pytest.approx([6250.0, 6250.0])
+    figure.get_by_label("show the whole figure").click()
+    assert view(figure)[2:] == [10000.0, 10000.0] and not figure.get_by_label("zoom out").is_visible()
+    left, top, wide, high = window(figure)
+    opened.page.mouse.move(left + 0.5 * wide, top + 0.5 * high)
+    opened.page.mouse.wheel(0, 40)
+    opened.page.wait_for_timeout(500)  # scrolling is smooth
+    assert window(figure)[1] < top and view(figure)[2:] == [10000.0, 10000.0]
+    left, top, wide, high = window(figure)
+    opened.page.mouse.move(left + 0.5 * wide, top + 0.5 * high)
+    opened.page.keyboard.down("Control")
+    opened.page.mouse.wheel(0, -60)
+    opened.page.wait_for_selector(".plot[data-zoomed=yes]")
+    assert view(figure)[2] < 9000.0 and opened.words == []
+    opened.context.close()
+
+
+@pytest.mark.parametrize("kind", ["lines", "steps", "bars", "heat", "paths"])
+def test_a_figure_is_saved_as_svg_and_as_png(browser, page_path, kind, tmp_path):
+    opened = Opened(browser, page_path[0], scheme="dark")
+    figure = opened.page.locator(f"figure.{kind}").first
+    for end, head in (("svg", b"<svg"), ("png", b"\x89PNG")):
+        with opened.page.expect_download() as waiting:
+            figure.get_by_label(f"save as {end.upper()}").click()
+        path = tmp_path / waiting.value.suggested_filename
+        waiting.value.save_as(path)
+        assert path.suffix == f".{end}" and path.read_bytes().startswith(head)
+    saved = path.with_suffix(".svg").read_text()
+    ElementTree.fromstring(saved)
+    assert "var(" not in saved and "#1b5e8c" in saved  # light, whatever the reader's scheme
+    shown = opened.context.new_page()
+    shown.goto(path.with_suffix(".svg").as_uri())
+    assert shown.evaluate("document.documentElement.getBoundingClientRect().height") > 200
+    assert opened.words == [] and opened.page.url == page_path[0].as_uri()
+    opened.context.close()
+
+
+def test_a_finger_moves_what_is_zoomed(browser, page_path):
+    opened = Opened(browser, page_path[0], 390)
+    figure = opened.page.locator("figure.lines").first
+    figure.get_by_label("zoom in").click()
+    before = view(figure)
+    figure.locator("svg.drawing").evaluate(
+        """(root) => {
+          const box = root.querySelector(".window").getBoundingClientRect();
+          const at = (x) => ({ clientX: box.left + x, clientY: box.top + 60, pointerType: "touch", button: 0 });
+          const send = (name, x) => root.dispatchEvent(new PointerEvent(name, at(x)));
+          send("pointerdown", 150); send("pointermove", 100); send("pointerup", 100);
+        }"""
+    )
+    after = view(figure)
+    assert after[0] > before[0] + 300.0 and after[1:] == before[1:] and opened.words == []
+    opened.context.close()
+
+
+def test_tables_show_all_their_columns_on_a_phone(browser, page_path):
+    """A table fits, or can be scrolled to its last column within its own frame."""
+    opened = Opened(browser, page_path[0], 360)
+    hidden = opened.page.locator(".scroll").evaluate_all(
+        """(all) => all.filter((frame) => {
+          frame.scrollLeft = frame.scrollWidth;
+          const edge = frame.getBoundingClientRect().right + 1;
+          const last = [...frame.querySelectorAll("tr > :last-child")];
+          return last.some((cell) => cell.getBoundingClientRect().right > edge);
+        }).length"""
+    )
+    assert hidden == 0
     opened.context.close()

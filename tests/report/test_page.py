@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from continua.cli.main import main
-from continua.report import Page, figure_html, lasting, mathml, report_page, shown, write_report
+from continua.report import (
+    Page,
+    figure_html,
+    format_duration,
+    format_number,
+    mathml,
+    report_page,
+    write_report,
+)
 from continua.runs import Run, Section, Series, Table, read_records, to_plain
 from run_folders import written_run
 
@@ -195,12 +203,12 @@ def test_a_half_written_last_row_is_passed_over(tmp_path):
      (8.0, "8"), (0.0, "0"), (None, ""), (float("nan"), ""), (True, "yes"), ("word", "word"), (3.2e8, "3.20·10⁸")],
 )  # fmt: skip
 def test_numbers_have_sensible_digits(value, text):
-    assert shown(value) == text
+    assert format_number(value) == text
 
 
 def test_times_are_said_in_the_unit_that_fits():
-    assert [lasting(x) for x in (3.21, 24.2, 98.0, 7300.0)] == ["3.2 s", "24 s", "1 min 38 s", "2 h 1 min"]
-    assert [lasting(x) for x in (59.4, 59.99, 3599.8)] == ["59 s", "1 min 0 s", "1 h 0 min"]
+    assert [format_duration(x) for x in (3.21, 24.2, 98.0, 7300.0)] == ["3.2 s", "24 s", "1 min 38 s", "2 h 1 min"]
+    assert [format_duration(x) for x in (59.4, 59.99, 3599.8)] == ["59 s", "1 min 0 s", "1 h 0 min"]
 
 
 @pytest.mark.parametrize(

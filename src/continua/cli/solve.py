@@ -14,8 +14,8 @@ from rich.table import Table
 from continua.cli.solve_case import Differentiated, Signals, differentiated, gap_to_torch, jumping_model, signals
 from continua.core.errors import reject
 from continua.model import ContinuousTransformer
-from continua.report import SolveRecord, solve_figure
-from continua.runs import check_writable
+from continua.report import Page, SolveRecord, save_figures, solve_figures
+from continua.runs import Section, check_writable, write_whole
 from continua.solve import Backsolve, Checkpointed, Direct
 
 _BATCH = 4
@@ -63,8 +63,11 @@ class Solve:
             f"GPT is the special case of weights constant on each layer and steps of length 1: "
             f"torch's own layers and this library differ by [bold]{gap:.0e}[/bold].\n"
         )
-        drawn = solve_figure(_record(shown, data, model), self.folder / "solve")
-        console.print(f"figure: [bold]{escape(str(drawn[0]))}[/bold] and [bold].png[/bold]", soft_wrap=True)
+        figures = solve_figures(_record(shown, data, model))
+        drawn = save_figures(figures, self.folder / "solve.svg")
+        page = Page("One solve", f"width {self.width}, seed {self.seed}", [Section("Along depth", figures=figures)])
+        write_whole(drawn.with_suffix(".html"), page.html().encode())
+        console.print(f"figure: [bold]{escape(str(drawn))}[/bold], to look into: [bold].html[/bold]", soft_wrap=True)
         return 0
 
     def _check(self) -> None:

@@ -178,7 +178,7 @@ class Train:
         task.training_batch(preset.batch, 0, self.seed)
         again = run is not None
         if run is None:
-            run = Run.begin(folder, "train", _plain(self), {"task": task.facts(), "augmentation": task.augmentation})
+            run = Run.begin(folder, "train", _plain(self), {"task": task.facts()})
             sizes = {learner.name: parameters_of(learner.model) for learner in learners}
             optimisers = {learner.name: optimiser_name(learner.optimiser) for learner in learners}
             run.note(parameters=sizes, optimisers=optimisers, preset=_plain(preset), threads=torch.get_num_threads())
@@ -238,8 +238,9 @@ class Train:
             f"{learner.name} with {parameters_of(learner.model):,} parameters, {optimiser_name(learner.optimiser)}"
             for learner in learners
         )
-        augmented = f"; augmentation: {task.augmentation}" if task.augmentation else ""
-        notes = "".join(f"\n{note}" for note in task.facts().get("notes", ()))
+        facts = task.facts()
+        augmented = f"; augmentation: {facts['augmentation']}" if facts.get("augmentation") else ""
+        notes = "".join(f"\n{note}" for note in facts.get("notes", ()))
         console.print(f"[bold]{task.name}[/bold]: {sizes}{augmented}{escape(notes)}", highlight=False)
         console.print(f"run: {run.folder}", highlight=False, markup=False, soft_wrap=True)
 

@@ -139,7 +139,7 @@ class ResolutionReport:
     left_out: tuple[LeftOut, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """The report as plain data, which JSON can hold and `continua.report.resolution_figure` draws."""
+        """The report as plain data, which JSON can hold and `continua.report.resolution_figures` draws."""
         data = dataclasses.asdict(self)
         for name in ("rows", "left_out"):
             data[name] = [{"axis": UNITS[row["unit"]], **row} for row in data[name]]

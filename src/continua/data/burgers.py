@@ -57,10 +57,6 @@ class Burgers(AbstractTask):
     def form(self) -> Form:
         return Form(outputs=1, question=Question.FUNCTION, features=1, span=1.0, spacing=_SPACING)
 
-    @property
-    def augmentation(self) -> str:
-        return "shifts on the circle by a random number of samples"
-
     def count(self, split: Split) -> int:
         return self.samples if split is Split.TRAIN else max(8, self.samples // 4)
 
@@ -83,7 +79,8 @@ class Burgers(AbstractTask):
         return Wording(names=(f"u(x, {self.until:g})",), time="place x")
 
     def facts(self) -> dict[str, Any]:
-        return {"training samples": self.samples, "test samples": self.count(Split.TEST), "points": self.points}
+        sizes = {"training samples": self.samples, "test samples": self.count(Split.TEST), "points": self.points}
+        return {**sizes, "augmentation": "shifts on the circle by a random number of samples"}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         other = [n for n in (self.points // 2, 2 * self.points, 4 * self.points) if 16 <= n <= _FINE]

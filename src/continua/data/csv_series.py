@@ -56,11 +56,6 @@ class Csv(AbstractTask):
         outputs = len(self._windows.columns)
         return Form(outputs, Question.VALUE, features=2 * outputs, queries=True, spacing=1.0 / (self._windows.size - 1))
 
-    @property
-    def augmentation(self) -> str:
-        anew = "the rows that are held out are drawn anew in every update"
-        return f"{anew}, the columns of a window moved by about {_LEVEL} and stretched by about {_SPREAD:.0%} at random"
-
     def count(self, split: Split) -> int:
         return len(self._windows.starts[split])
 
@@ -96,6 +91,8 @@ class Csv(AbstractTask):
             "split by": windows.split_by,
             "series shorter than a window": windows.short,
             "notes": list(_notes(windows)),
+            "augmentation": "the rows that are held out are drawn anew in every update, the columns of a window moved "
+            f"by about {_LEVEL} and stretched by about {_SPREAD:.0%} at random",
         }
 
     def variants(self) -> Mapping[str, AbstractTask]:

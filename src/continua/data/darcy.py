@@ -59,10 +59,6 @@ class Darcy(AbstractTask):
     def form(self) -> Form:
         return Form(outputs=1, question=Question.FUNCTION, features=3, span=1.0, spacing=_SPACING)
 
-    @property
-    def augmentation(self) -> str:
-        return "random flips and turns of the square"
-
     def count(self, split: Split) -> int:
         return self.samples if split is Split.TRAIN else max(8, self.samples // 4)
 
@@ -89,7 +85,8 @@ class Darcy(AbstractTask):
 
     def facts(self) -> dict[str, Any]:
         sizes = {"training samples": self.samples, "test samples": self.count(Split.TEST)}
-        return {**sizes, "points a side": self.points, "unit of pressure": _HIGHEST}
+        sizes |= {"points a side": self.points, "unit of pressure": _HIGHEST}
+        return {**sizes, "augmentation": "random flips and turns of the square"}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         other = [n for n in (self.points // 2, 2 * self.points) if 8 <= n <= 32]

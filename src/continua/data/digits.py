@@ -45,10 +45,6 @@ class Digits(AbstractTask):
     def form(self) -> Form:
         return Form(10, Question.LABEL, features=1 + 8 * _WAVES, span=1.0, spacing=1.0 / (_SIDE**2 - 1))
 
-    @property
-    def augmentation(self) -> str:
-        return f"0 to {self.dropped:.0%} of the pixels dropped at random" if self.dropped else ""
-
     def count(self, split: Split) -> int:
         held = {Split.VALIDATION: _VALIDATION, Split.TEST: _TEST}
         return held[split] if split in held else len(_load()[1]) - sum(held.values())
@@ -73,7 +69,9 @@ class Digits(AbstractTask):
         return Wording()
 
     def facts(self) -> dict[str, Any]:
-        return {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST), "classes": 10}
+        counts = {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST), "classes": 10}
+        drop = f"0 to {self.dropped:.0%} of the pixels dropped at random"
+        return {**counts, "augmentation": drop} if self.dropped else counts
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {"half of the pixels dropped": dataclasses.replace(self, test_dropped=0.5)}

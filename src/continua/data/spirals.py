@@ -48,10 +48,6 @@ class Spirals(AbstractTask):
     def form(self) -> Form:
         return Form(outputs=2, features=2, question=Question.VALUE, queries=True, spacing=_SEEN / self.tokens)
 
-    @property
-    def augmentation(self) -> str:
-        return ""
-
     def count(self, split: Split) -> int:
         return self.samples if split is Split.TRAIN else max(10, self.samples // 5)
 

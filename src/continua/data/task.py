@@ -103,11 +103,6 @@ class AbstractTask(abc.ABC):
     def form(self) -> Form:
         """What a model for it must look like."""
 
-    @property
-    @abc.abstractmethod
-    def augmentation(self) -> str:
-        """How training batches differ from the data, in one sentence; empty where they do not."""
-
     @abc.abstractmethod
     def count(self, split: Split) -> int:
         """How many samples a split has."""
@@ -127,7 +122,10 @@ class AbstractTask(abc.ABC):
 
     @abc.abstractmethod
     def facts(self) -> dict[str, Any]:
-        """Plain data that a run notes down: how many samples, which classes or letters."""
+        """Plain data that a run notes down: how many samples, which classes or letters.
+
+        Under "augmentation", how training batches differ from the data, in one sentence; where they do.
+        """
 
     @abc.abstractmethod
     def variants(self) -> "Mapping[str, AbstractTask]":

@@ -48,10 +48,6 @@ class Text(AbstractTask):
         size = len(self.alphabet)
         return Form(size, Question.TOKEN, vocabulary=size, causal=True, span=float(self.context), spacing=1.0)
 
-    @property
-    def augmentation(self) -> str:
-        return ""
-
     def count(self, split: Split) -> int:
         length = len(self._part(split)) - 1
         return length - self.context + 1 if split is Split.TRAIN else length // self.context

@@ -41,10 +41,6 @@ class Uea(AbstractTask):
         spacing = 1.0 / max(1, max(len(series) for series in train.series) - 1)
         return Form(len(train.classes), Question.LABEL, features=train.series[0].shape[1], spacing=spacing)
 
-    @property
-    def augmentation(self) -> str:
-        return ""
-
     def count(self, split: Split) -> int:
         return len(self._part(split).labels)
 

@@ -1,65 +1,442 @@
-"""Figures in a page: the data for the script that draws them, tables as they are."""
+"""Every figure as SVG, for the page and for files: one drawing, whether a browser shows it or a document.
+
+The numbers stand in a window of their own units (`_UNITS` on each side), whose lines keep their width however it is
+stretched. The script of the page therefore fits a figure to a phone, or zooms into it, by moving the window alone.
+"""
 
 import base64
 import dataclasses
-import json
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from typing import Any
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, final
 
 import numpy as np
 
-from continua.report.digits import shown
-from continua.runs import AbstractFigure, Table
+from continua.core.errors import reject
+from continua.report.axes import PlotAxis, axis_between, find_ends, format_tick, pad_ends, widen_ends
+from continua.runs import AbstractFigure, Bars, Heat, Lines, Note, Paths, Steps, write_whole
 
-_PACKED = 512
-"""Longer arrays are written as base64 of single precision, where that can hold them: shorter, and read at once."""
+_UNITS = 10_000
+_WIDTH = 440
+"""As drawn; the page stretches it. Names of bars are broken into lines as for `_NARROW`, the width on a phone."""
+_NARROW = 310
+_LETTER = 7.0
+"""About the width of a letter."""
 
-
-def figure_html(figure: AbstractFigure) -> str:
-    """One `<figure>`: caption, drawing or table, how it was measured."""
-    body = _table(figure) if isinstance(figure, Table) else _drawing(figure)
-    caption = f"<strong>{escape(figure.title)}</strong>{escape(figure.caption)}"
-    measured = f'<p class="measured">Measured: {escape(figure.measured)}</p>' if figure.measured else ""
-    return f'<figure class="{figure.kind}"><figcaption>{caption}</figcaption>{body}{measured}</figure>'
-
-
-def _drawing(figure: AbstractFigure) -> str:
-    told = f"<noscript><p>This figure needs JavaScript: {escape(figure.title)}.</p></noscript>"
-    spec = json.dumps(page_data(figure), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    data = f'<script type="application/json" class="figure">{_inside_script(spec)}</script>'
-    return f'<div class="drawing"></div>{told}{data}'
+_FORWARD = ((15, 34, 56), (27, 72, 104), (47, 127, 147), (134, 181, 140), (224, 178, 91), (251, 238, 194))
+_AROUND = ((33, 92, 142), (130, 176, 206), (244, 243, 239), (226, 152, 127), (176, 62, 42))
 
 
-def _inside_script(text: str) -> str:
-    """JSON that cannot end the script element it stands in, whatever it says."""
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+@final
+@dataclasses.dataclass(frozen=True)
+class _Plot:
+    """A drawing without its frame: what the window shows, the axes around it, and the numbers behind it.
+
+    - `keys`: the name, the colour and the mark of everything that can be told apart;
+    - `pins` stand at a place of the window but are no part of it; `below` is the room under the window;
+    - `aspect`: the height of the window by its width; `labels` need room on the left, beside those of the ticks.
+    """
+
+    x: PlotAxis | None
+    y: PlotAxis
+    window: str
+    data: Mapping[str, Any]
+    keys: Sequence[tuple[str, int, str]] = ()
+    pins: Sequence["_Pin"] = ()
+    below: float = 40.0
+    aspect: float = 0.5
+    labels: Sequence[str] = ()
 
 
-def page_data(value: Any) -> Any:
-    """A figure as the script of the page reads it."""
-    if isinstance(value, np.ndarray):
-        return _array(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        held = {field.name: page_data(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {**held, "kind": value.kind} if isinstance(value, AbstractFigure) else held
-    return [page_data(item) for item in value] if isinstance(value, tuple) else value
+@final
+@dataclasses.dataclass(frozen=True)
+class _Pin:
+    """Something at a place (u, v) of the window, from 0 to 1 to the right and down; `kind` says how it moves."""
+
+    u: float
+    v: float
+    content: str
+    kind: str = ""
 
 
-def _array(value: np.ndarray) -> dict[str, Any]:
-    if value.size > _PACKED and not (np.abs(value[np.isfinite(value)]) > np.finfo(np.float32).max).any():
-        return {"base64": base64.b64encode(value.astype("<f4").tobytes()).decode()}
-    return {"values": [float(f"{x:.7g}") if np.isfinite(x) else None for x in value.ravel().tolist()]}
+def figure_svg(figure: AbstractFigure) -> tuple[str, dict[str, Any]]:
+    """One figure as `<svg>`, and the numbers that a page shows under the pointer."""
+    plot = _plot(figure)
+    content, height, box = _frame(plot)
+    attributes = f'viewBox="0 0 {_WIDTH} {height:.0f}" data-box="{box}" role="img" aria-label="{escape(figure.title)}"'
+    axes = {name: _axis_data(axis) for name, axis in (("x", plot.x), ("y", plot.y)) if axis is not None}
+    data = {"kind": figure.kind, "title": figure.title, **axes, **plot.data}
+    return f'<svg xmlns="http://www.w3.org/2000/svg" class="drawing" {attributes}>{content}</svg>', data
 
 
-def _table(table: Table) -> str:
-    columns = [[row[i] for row in table.rows if row[i] is not None] for i in range(len(table.columns))]
-    words = [bool(cells) and all(isinstance(cell, str) for cell in cells) for cells in columns]
-    mark = [' class="word"' if word and i else "" for i, word in enumerate(words)]
-    head = "".join(f'<th scope="col"{m}>{escape(name)}</th>' for name, m in zip(table.columns, mark, strict=True))
-    rows = "".join(f"<tr>{_row(row, mark)}</tr>" for row in table.rows)
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+def save_figures(figures: Sequence[AbstractFigure], path: Path, columns: int = 2) -> Path:
+    """Writes figures as one SVG, row by row under their titles, for documents; returns where it is."""
+    if not figures:
+        reject("figures", figures, "there is nothing to draw", "Pass at least one figure.")
+    framed = [_frame(_plot(figure)) for figure in figures]
+    rows = [range(first, min(first + columns, len(figures))) for first in range(0, len(figures), columns)]
+    panels, top, gap = [], 20.0, 36.0
+    for row in rows:
+        for place, i in enumerate(row):
+            title = f'<text class="title" y="12">{escape(figures[i].title)}</text>'
+            moved = f'transform="translate({16 + place * (_WIDTH + gap):.0f} {top:.0f})"'
+            panels.append(f'<g class="panel" {moved}>{title}<g transform="translate(0 22)">{framed[i][0]}</g></g>')
+        top += 22 + max(framed[i][1] for i in row) + 18
+    wide = 32 + min(columns, len(figures)) * (_WIDTH + gap) - gap
+    # Programs other than browsers know no variables, so the colours are written out.
+    style = re.sub(r"var\(--[\w-]+, ([^)]+)\)", r"\1", packaged("figures.css"))
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="drawing" viewBox="0 0 {wide:.0f} {top:.0f}" width="{wide:.0f}"'
+    )
+    text = f'{head}><style>{style}</style><rect width="100%" height="100%" fill="#fff"/>{"".join(panels)}</svg>\n'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text.encode())
+    return path
 
 
-def _row(row: tuple[str | int | float | None, ...], mark: list[str]) -> str:
-    first = f'<th scope="row">{escape(shown(row[0]))}</th>' if row else ""
-    return first + "".join(f"<td{m}>{escape(shown(cell))}</td>" for cell, m in zip(row[1:], mark[1:], strict=True))
+def packaged(name: str) -> str:
+    """A text that comes with the package."""
+    return (files("continua.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _plot(figure: AbstractFigure) -> _Plot:
+    draws: dict[type, Callable[[Any], _Plot]] = {Lines: _lines, Steps: _steps, Bars: _bars, Heat: _heat, Paths: _paths}
+    if type(figure) not in draws:
+        reject("figure", figure.kind, "it cannot be drawn", "Pass Lines, Steps, Bars, Heat or Paths.")
+    return draws[type(figure)](figure)
+
+
+# --- the frame
+
+
+def _frame(plot: _Plot) -> tuple[str, float, str]:
+    """Legend, axes and window; the height of all, and the margins as the script of the page reads them."""
+    legend, rows = _legend(plot.keys)
+    labels = [*plot.labels, *(format_tick(t) for t in plot.y.ticks)]
+    left = max(28.0, 12.0 + 7.2 * max((len(label) for label in labels), default=1))
+    top, right = 22.0 + 20.0 * rows, 10.0
+    wide = _WIDTH - left - right
+    high = max(wide * plot.aspect, 150.0)
+    where = f'x="{left:.0f}" y="{top:.0f}" width="{wide:.0f}" height="{high:.0f}"'
+    box = f'class="{{}}" {where} viewBox="0 0 {_UNITS} {_UNITS}" preserveAspectRatio="none"'
+    label = f'<text class="label" x="{-left:.0f}" y="-10">{escape(plot.y.scale.label)}</text>'
+    pins = [_Pin(0.0, 0.0, label), *_tick_pins(plot), *plot.pins]
+    content = [
+        legend,
+        f'<svg {box.format("grid box")} overflow="visible">{_grid(plot.y)}</svg>',
+        f"<svg {box.format('window box')}>{plot.window}</svg>",
+        *(_pin(pin, left + pin.u * wide, top + pin.v * high) for pin in pins),
+    ]
+    return (
+        "".join(content),
+        top + high + plot.below,
+        f"{left:.0f} {top:.0f} {right:.0f} {plot.below:.0f} {plot.aspect:.3f}",
+    )
+
+
+def _pin(pin: _Pin, x: float, y: float) -> str:
+    kind = f' class="{pin.kind}"' if pin.kind else ""
+    return (
+        f'<g{kind} data-u="{pin.u:.4g}" data-v="{pin.v:.4g}" transform="translate({x:.1f} {y:.1f})">{pin.content}</g>'
+    )
+
+
+def _grid(y: PlotAxis) -> str:
+    places = [round(_UNITS * (1.0 - y.at(t))) for t in y.ticks]
+    lines = "".join(f'<line x1="0" x2="{_UNITS}" y1="{p}" y2="{p}"/>' for p in places)
+    return f'{lines}<line class="axis" x1="0" x2="{_UNITS}" y1="{_UNITS}" y2="{_UNITS}"/>'
+
+
+def _tick_pins(plot: _Plot) -> list[_Pin]:
+    pins = [_y_tick(1.0 - plot.y.at(t), t) for t in plot.y.ticks]
+    if plot.x is None:
+        return pins
+    label = f'<text class="label" y="35" text-anchor="end">{escape(plot.x.scale.label)}</text>'
+    return [*pins, *(_x_tick(plot.x.at(t), t) for t in plot.x.ticks), _Pin(1.0, 1.0, label)]
+
+
+def _x_tick(u: float, value: float) -> _Pin:
+    mark = '<line class="axis" y2="4"/><text y="18" text-anchor="middle">'
+    return _Pin(u, 1.0, f"{mark}{format_tick(value)}</text>", "tx")
+
+
+def _y_tick(v: float, value: float) -> _Pin:
+    return _Pin(0.0, v, f'<text x="-7" y="4" text-anchor="end">{format_tick(value)}</text>', "ty")
+
+
+def _legend(keys: Sequence[tuple[str, int, str]]) -> tuple[str, int]:
+    """Names with their marks, and how many rows they take; one thing alone needs none."""
+    if len(keys) < 2:
+        return "", 0
+    parts, x, row = [], 0.0, 0
+    for place, (name, colour, mark) in enumerate(keys):
+        cut = name if len(name) <= 42 else f"{name[:41]}…"
+        wide = 40.0 + _LETTER * len(cut)
+        if x > 0.0 and x + wide > _WIDTH:
+            x, row = 0.0, row + 1
+        sign = f'<line class="{mark}" x2="20"/>' if mark not in ("points", "bar") else ""
+        sign += '<circle cx="10" r="3.6"/>' if mark in ("points", "both") else ""
+        sign += '<rect x="5" y="-5" width="10" height="10" rx="2"/>' if mark == "bar" else ""
+        words = f'<title>{escape(name)}</title><text x="27" y="4.5">{escape(cut)}</text>'
+        where = f'transform="translate({x:.0f} {9 + 20 * row})" data-series="{place}"'
+        room = f'<rect class="room" y="-10" width="{wide - 10:.0f}" height="20"/>'
+        parts.append(f'<g class="key c{colour % 8}" {where}>{room}{sign}{words}</g>')
+        x += wide
+    return "".join(parts), row + 1
+
+
+def _notes(notes: Iterable[Note], x: PlotAxis | None, y: PlotAxis) -> tuple[str, list[_Pin]]:
+    """Lines across the window, and the words beside them: each word once, three rows of them in turn."""
+    lines: list[str] = []
+    words: dict[str, _Pin] = {}
+    for note in notes:
+        axis = x if note.along == "x" else y
+        place = float("nan") if axis is None else axis.at(note.at)
+        if not 0.0 <= place <= 1.0:
+            continue
+        text, end = escape(note.text), 'text-anchor="end"'
+        if note.along == "x":
+            at = round(_UNITS * place)
+            lines.append(f'<line class="rule" x1="{at}" x2="{at}" y1="0" y2="{_UNITS}"/>')
+            side = f'x="-5" {end}' if place > 0.5 else 'x="5"'
+            pin = _Pin(place, 0.0, f'<text class="note" {side} y="{11 + 15 * (len(words) % 3)}">{text}</text>', "mx")
+        else:
+            at = round(_UNITS * (1.0 - place))
+            lines.append(f'<line class="rule" x1="0" x2="{_UNITS}" y1="{at}" y2="{at}"/>')
+            pin = _Pin(1.0, 1.0 - place, f'<text class="note" y="-5" {end}>{text}</text>', "my")
+        words.setdefault(note.text, pin)
+    return "".join(lines), list(words.values())
+
+
+# --- the kinds of figures
+
+
+def _lines(figure: Lines) -> _Plot:
+    series, levels = figure.series, [np.array([note.at]) for note in figure.notes if note.along == "y"]
+    room = 0.02 if any(s.mark in ("points", "both") for s in series) else 0.0  # no dot is cut by the edge
+    x_ends = widen_ends(*find_ends([s.x for s in series], figure.x.log), figure.x.log, room)
+    y_ends = pad_ends(
+        *find_ends([*(a for s in series for a in (s.y, s.low, s.high)), *levels], figure.y.log), figure.y.log
+    )
+    x, y = axis_between(figure.x, x_ends, 5.0), axis_between(figure.y, y_ends, 4.5)
+    few = np.unique(np.concatenate([s.x for s in series]))
+    if figure.x.log and 0 < len(few) <= 8 and few[0] > 0:  # so few that each deserves a tick
+        x = dataclasses.replace(x, ticks=few.tolist())
+    colours = [place if s.colour is None else s.colour for place, s in enumerate(series)]
+    drawn = []
+    for place, (s, colour) in enumerate(zip(series, colours, strict=True)):
+        u, v = _UNITS * x.place(s.x), _UNITS * (1.0 - y.place(s.y))
+        parts = (
+            [_band(u, *(_UNITS * (1.0 - y.place(np.clip(a, y.low, y.high))) for a in (s.low, s.high)))]
+            if s.low.size
+            else []
+        )
+        parts += [f'<path class="{s.mark}" d="{_trace(u, v)}"/>'] if s.mark != "points" else []
+        parts += [
+            f'<path class="{kind}" d="{_dots(u, v)}"/>' for kind in ("ring", "dots") if s.mark in ("points", "both")
+        ]
+        drawn.append(f'<g class="series c{colour % 8}" data-series="{place}">{"".join(parts)}</g>')
+    rules, pins = _notes(figure.notes, x, y)
+    data = [
+        {"name": s.name, "colour": c, "x": _pack(s.x), "y": _pack(s.y)} for s, c in zip(series, colours, strict=True)
+    ]
+    keys = [(s.name, c, s.mark) for s, c in zip(series, colours, strict=True)]
+    return _Plot(x, y, "".join(drawn) + rules, {"series": data}, keys, pins)
+
+
+def _steps(figure: Steps) -> _Plot:
+    log = figure.y.log
+    low, high = find_ends([*(s.heights for s in figure.stairs), *([] if log else [np.zeros(1)])], log)
+    ends = (0.0, 1.12 * high) if not log and low >= 0.0 else pad_ends(low, high, log)
+    x, y = (
+        axis_between(figure.x, find_ends([s.edges for s in figure.stairs], figure.x.log), 5.0),
+        axis_between(figure.y, ends, 4.0),
+    )
+    floor = 1.0 if log else 1.0 - y.at(0.0)
+    colours = [place if s.colour is None else s.colour for place, s in enumerate(figure.stairs)]
+    drawn = []
+    for place, (s, colour) in enumerate(zip(figure.stairs, colours, strict=True)):
+        u, v = x.place(s.edges), 1.0 - y.place(s.heights)
+        areas = "".join(
+            f'<rect class="area" {_corners(a, b, h, floor)}/>'
+            f'<path class="line" d="M{_UNITS * a:.0f} {_UNITS * h:.0f}H{_UNITS * b:.0f}"/>'
+            for (a, b), h in zip(pairwise(u.tolist()), v.tolist(), strict=True)
+            if np.isfinite(a + b + h)
+        )
+        drawn.append(f'<g class="series c{colour % 8}" data-series="{place}">{areas}</g>')
+    rules, pins = _notes(figure.notes, x, y)
+    stairs = zip(figure.stairs, colours, strict=True)
+    data = [{"name": s.name, "colour": c, "edges": _pack(s.edges), "heights": _pack(s.heights)} for s, c in stairs]
+    keys = [(s.name, c, "line") for s, c in zip(figure.stairs, colours, strict=True)]
+    return _Plot(x, y, "".join(drawn) + rules, {"series": data}, keys, pins, aspect=0.42)
+
+
+def _bars(figure: Bars) -> _Plot:
+    log, groups, count = figure.y.log, len(figure.categories), len(figure.names)
+    low, high = find_ends([figure.values, *([] if log else [np.zeros(1)])], log)
+    y = axis_between(figure.y, pad_ends(low, high, True) if log else (min(low, 0.0), 1.08 * high), 4.5)
+    tops, floor = 1.0 - y.place(figure.values), 1.0 if log else 1.0 - y.at(0.0)
+    thick = min(0.72 / count / groups, 0.08)
+    drawn = "".join(
+        f'<rect class="series bar c{i % 8}" data-series="{i}" {_corners(at, at + 0.94 * thick, tops[i, g], floor)}/>'
+        for g in range(groups)
+        for i in range(count)
+        if np.isfinite(tops[i, g])
+        for at in [(g + 0.5) / groups + (i - count / 2 + 0.03) * thick]
+    )
+    words = [_wrap(name, max(4, int((_NARROW - 40) / groups / _LETTER))) for name in figure.categories]
+    pins = [
+        _Pin((g + 0.5) / groups, 1.0, f'<text y="{17 + 15 * k}" text-anchor="middle">{escape(line)}</text>', "mx")
+        for g, lines in enumerate(words)
+        for k, line in enumerate(lines)
+    ]
+    rules, notes = _notes(figure.notes, None, y)
+    data = {"categories": figure.categories, "names": figure.names, "values": _pack(figure.values)}
+    keys = [(name, i, "bar") for i, name in enumerate(figure.names)]
+    return _Plot(None, y, drawn + rules, data, keys, [*pins, *notes], 14.0 + 15.0 * max(len(w) for w in words))
+
+
+def _heat(figure: Heat) -> _Plot:
+    ranges = [_colour_range(panel, figure.diverging) for panel in figure.values]
+    palette = _palette(_AROUND if figure.diverging else _FORWARD)
+    rows, columns = len(figure.rows), len(figure.columns)
+    picture = f'<image class="heat" width="{_UNITS}" height="{_UNITS}" preserveAspectRatio="none" href="{{}}"/>'
+    x, y = PlotAxis(figure.x, 0.0, float(columns)), PlotAxis(figure.y, 0.0, float(rows))
+    shown = [i for i in _marks(columns, 5) if np.isfinite(figure.columns[i])]
+    pins = [_x_tick((i + 0.5) / columns, figure.columns[i]) for i in shown]
+    pins += [_y_tick(1.0 - (i + 0.5) / rows, figure.rows[i]) for i in _marks(rows, 6)]
+    pins.append(_Pin(0.0, 1.0, _colour_key(figure.value, *ranges[0], palette)))
+    data = {"columns": _pack(figure.columns), "rows": _pack(figure.rows), "values": _pack(figure.values),
+            "frames": _pack(figure.frames), "slider": figure.slider, "panels": figure.panels, "value": figure.value,
+            "ranges": ranges, "palette": base64.b64encode(palette.tobytes()).decode()}  # fmt: skip
+    window = picture.format(_png(_colours(figure.values[0, 0, ::-1], *ranges[0], palette)))
+    labels = [format_tick(value) for value in figure.rows]
+    return _Plot(x, y, window, data, (), pins, 66.0, min(max(rows / columns, 0.35), 1.0), labels)
+
+
+def _paths(figure: Paths) -> _Plot:
+    across, along = (find_ends([figure.points[..., k]]) for k in (0, 1))
+    x, y = (axis_between(scale, widen_ends(*ends), 5.0) for scale, ends in ((figure.x, across), (figure.y, along)))
+    u, v = _UNITS * x.place(figure.points[..., 0]), _UNITS * (1.0 - y.place(figure.points[..., 1]))
+    low, high = find_ends([figure.tokens])
+    palette = _palette(_FORWARD[1:5])
+    paints = [f"rgb({r},{g},{b})" for r, g, b, _ in _colours(figure.tokens, low, high, palette).tolist()]
+    drawn = [f'<path class="route" color="{p}" d="{_trace(u[:, i], v[:, i])}"/>' for i, p in enumerate(paints)]
+    drawn += [f'<path class="{kind}" color="{p}" d="{_dots(u[:1, i], v[:1, i])}"/>'
+              for i, p in enumerate(paints) for kind in ("dots", "hole")]  # fmt: skip
+    drawn += [f'<path class="token" color="{p}" d="{_dots(u[-1:, i], v[-1:, i])}"/>' for i, p in enumerate(paints)]
+    data = {"tokens": _pack(figure.tokens), "hue": figure.hue, "depths": _pack(figure.depths), "slider": figure.slider}
+    key = [_Pin(0.0, 1.0, _colour_key(figure.hue, low, high, palette))]
+    return _Plot(x, y, "".join(drawn), data, (), key, 66.0, 0.66)
+
+
+# --- shapes, in the units of the window
+
+
+def _trace(u: np.ndarray, v: np.ndarray) -> str:
+    """A line through the points, broken where one is missing."""
+    path, pen = [], "M"
+    for a, b in zip(u.tolist(), v.tolist(), strict=True):
+        if np.isfinite(a + b):
+            path.append(f"{pen}{a:.0f} {b:.0f}")
+        pen = "L" if np.isfinite(a + b) else "M"
+    return "".join(path)
+
+
+def _dots(u: np.ndarray, v: np.ndarray) -> str:
+    """Lines of no length: with round ends they are dots, round in any window, however it is stretched."""
+    return "".join(f"M{a:.0f} {b:.0f}h0" for a, b in zip(u.tolist(), v.tolist(), strict=True) if np.isfinite(a + b))
+
+
+def _band(u: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
+    known = np.isfinite(u + low + high)
+    around = [*zip(u[known], high[known], strict=True), *zip(u[known][::-1], low[known][::-1], strict=True)]
+    return f'<path class="area" d="M{"L".join(f"{a:.0f} {b:.0f}" for a, b in around)}Z"/>' if around else ""
+
+
+def _corners(left: float, right: float, one: float, other: float) -> str:
+    top, bottom = sorted((_UNITS * one, _UNITS * other))
+    size = f'width="{_UNITS * (right - left):.0f}" height="{max(bottom - top, 40.0):.0f}"'
+    return f'x="{_UNITS * left:.0f}" y="{top:.0f}" {size}'
+
+
+def _wrap(name: str, letters: int) -> list[str]:
+    """A name in lines of at most so many letters; a longer word is cut."""
+    lines: list[str] = []
+    for word in name.split(" "):
+        cut = f"{word[: letters - 1]}…" if len(word) > letters else word
+        if lines and len(lines[-1]) + len(cut) < letters:
+            lines[-1] += f" {cut}"
+        else:
+            lines.append(cut)
+    return lines
+
+
+def _marks(count: int, most: int) -> list[int]:
+    """Places spread evenly over a list, the ends included."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()
+
+
+# --- colours and numbers
+
+
+def _colour_range(values: np.ndarray, diverging: bool) -> tuple[float, float]:
+    low, high = find_ends([values])
+    if diverging:
+        far = max(abs(low), abs(high))
+        return -far, far
+    return (0.0 if 0.0 <= low < 0.2 * high else low), high
+
+
+def _palette(stops: Sequence[tuple[int, int, int]]) -> np.ndarray:
+    """256 colours between the stops."""
+    at = np.linspace(0, len(stops) - 1, 256)
+    channels = [np.interp(at, range(len(stops)), [stop[k] for stop in stops]) for k in range(3)]
+    return np.stack(channels, -1).round().astype(np.uint8)
+
+
+def _colours(values: np.ndarray, low: float, high: float, palette: np.ndarray) -> np.ndarray:
+    """Red, green, blue and whether there is anything, from 0 to 255."""
+    known = np.isfinite(values)
+    share = np.clip((np.where(known, values, low) - low) / (high - low), 0.0, 1.0)
+    return np.concatenate([palette[(255 * share).round().astype(int)], 255 * known[..., None].astype(np.uint8)], -1)
+
+
+def _colour_key(label: str, low: float, high: float, palette: np.ndarray) -> str:
+    first, x = format_tick(low), _LETTER * (len(label) + 1) + 4
+    bar = x + _LETTER * len(first) + 8
+    image = f'<image x="{bar:.0f}" y="49" width="120" height="10" preserveAspectRatio="none" href="{{}}"/>'
+    strip = np.concatenate([palette[None, ::8], np.full((1, 32, 1), 255, np.uint8)], -1)
+    texts = (f'<text y="58">{escape(label)}</text>', f'<text class="low" x="{x:.0f}" y="58">{first}</text>',
+             f'<text class="high" x="{bar + 127:.0f}" y="58">{format_tick(high)}</text>')  # fmt: skip
+    return f'<g class="colours">{"".join(texts)}{image.format(_png(strip))}</g>'
+
+
+def _png(pixels: np.ndarray) -> str:
+    """An image of (rows, columns, 4) bytes as an address that holds all of it (the PNG format, without filters)."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    height, width, _ = pixels.shape
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.astype(np.uint8).reshape(height, -1)], -1)
+    head = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
+    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(lines.tobytes(), 9)) + chunk(b"IEND", b"")
+    return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + body).decode()
+
+
+def _pack(values: np.ndarray) -> dict[str, Any]:
+    """Numbers for the script; many of them as base64 of single precision, where that can hold them."""
+    if values.size > 512 and not (np.abs(values[np.isfinite(values)]) > np.finfo(np.float32).max).any():
+        return {"base64": base64.b64encode(values.astype("<f4").tobytes()).decode()}
+    return {"values": [float(f"{x:.6g}") if np.isfinite(x) else None for x in values.ravel().tolist()]}
+
+
+def _axis_data(axis: PlotAxis) -> dict[str, Any]:
+    return {"label": axis.scale.label, "log": axis.scale.log, "low": axis.low, "high": axis.high}

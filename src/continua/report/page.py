@@ -1,17 +1,17 @@
 """One page that holds everything: text, numbers, style and script; it asks nothing of any network."""
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib.resources import files
+from html.entities import html5
 from typing import final
 
-from continua.report.drawing import figure_html
-from continua.report.formula import mathml
-from continua.runs import Reference, Section, Table, Verdict
+from continua.report.axes import format_number
+from continua.report.drawing import figure_svg, packaged
+from continua.runs import AbstractFigure, Cell, Reference, Section, Table, Verdict
 
-_SCRIPTS = ("base.js", "curves.js", "pictures.js", "start.js")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 """What a browser may load for the page: nothing but what is written in it."""
 
@@ -36,7 +36,7 @@ class Page:
 
     def html(self) -> str:
         """The page as one text."""
-        groups = _grouped(self.sections)
+        groups = _group(self.sections)
         names = [*groups, *(["References"] if self.references else []), *(["How it was run"] if self.appendix else [])]
         anchors = dict(zip(names, _anchors(names), strict=True))
         blocks = [_section(anchors[name], name, group) for name, group in groups.items()]
@@ -46,7 +46,6 @@ class Page:
             blocks.append(_block(anchors["How it was run"], "How it was run", _appendix(self.appendix)))
         links = "".join(f'<li><a href="#{anchor}">{escape(name)}</a></li>' for name, anchor in anchors.items())
         cards = "".join(f'<div class="card"><b>{escape(b)}</b><span>{escape(s)}</span></div>' for b, s in self.cards)
-        script = "\n".join(_packaged(name) for name in _SCRIPTS)
         return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -56,7 +55,9 @@ class Page:
 <meta name="generator" content="continua">
 <title>{escape(self.title)}</title>
 <style>
-{_packaged("page.css")}</style>
+{packaged("page.css")}</style>
+<style class="figures">
+{packaged("figures.css")}</style>
 </head>
 <body>
 <div class="frame">
@@ -71,18 +72,13 @@ class Page:
 <footer>Written by continua. This page is one file and loads nothing else.</footer>
 </div>
 <script>
-{script}
-</script>
+{packaged("figures.js")}</script>
 </body>
 </html>
 """
 
 
-def _packaged(name: str) -> str:
-    return (files("continua.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _grouped(sections: Iterable[Section]) -> dict[str, list[Section]]:
+def _group(sections: Iterable[Section]) -> dict[str, list[Section]]:
     groups: dict[str, list[Section]] = {}
     for section in sections:
         groups.setdefault(section.heading, []).append(section)
@@ -114,14 +110,14 @@ def _figures(section: Section) -> str:
     parts, small = [], []
     for figure in section.figures:
         if isinstance(figure, Table) or figure.kind in ("heat", "paths"):
-            parts += [_paired(small), figure_html(figure)]
+            parts += [_pair(small), figure_html(figure)]
             small = []
         else:
             small.append(figure_html(figure))
-    return "".join([*parts, _paired(small)])
+    return "".join([*parts, _pair(small)])
 
 
-def _paired(figures: Sequence[str]) -> str:
+def _pair(figures: Sequence[str]) -> str:
     return f'<div class="pair">{"".join(figures)}</div>' if len(figures) > 1 else "".join(figures)
 
 
@@ -129,8 +125,7 @@ def _verdict(verdict: Verdict | None) -> str:
     if verdict is None:
         return ""
     word = {None: "", True: "holds", False: "fails"}[verdict.holds]
-    told = f"<b>{word}</b>" if word else ""
-    return f'<p class="verdict {word}">{told}{escape(verdict.text)}</p>'
+    return f'<p class="verdict {word}">{f"<b>{word}</b>" if word else ""}{escape(verdict.text)}</p>'
 
 
 def _references(references: Sequence[Reference]) -> str:
@@ -144,3 +139,96 @@ def _appendix(appendix: Sequence[tuple[str, str]]) -> str:
 
 def _once(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))
+
+
+# --- figures and tables
+
+
+def figure_html(figure: AbstractFigure) -> str:
+    """One `<figure>`: caption, drawing or table, how it was measured."""
+    body = _table(figure) if isinstance(figure, Table) else _drawing(figure)
+    caption = f"<strong>{escape(figure.title)}</strong>{escape(figure.caption)}"
+    measured = f'<p class="measured">Measured: {escape(figure.measured)}</p>' if figure.measured else ""
+    return f'<figure class="{figure.kind}"><figcaption>{caption}</figcaption>{body}{measured}</figure>'
+
+
+def _drawing(figure: AbstractFigure) -> str:
+    svg, data = figure_svg(figure)
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    # Escaped so that no name can end the script element that it stands in.
+    safe = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return f'<div class="plot">{svg}</div><script type="application/json" class="figure">{safe}</script>'
+
+
+def _table(table: Table) -> str:
+    columns = [[row[i] for row in table.rows if row[i] is not None] for i in range(len(table.columns))]
+    words = [bool(cells) and all(isinstance(cell, str) for cell in cells) for cells in columns]
+    mark = [' class="word"' if word and i else "" for i, word in enumerate(words)]
+    head = "".join(f'<th scope="col"{m}>{escape(name)}</th>' for name, m in zip(table.columns, mark, strict=True))
+    rows = "".join(f"<tr>{_row(row, mark)}</tr>" for row in table.rows)
+    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _row(row: Sequence[Cell], mark: Sequence[str]) -> str:
+    cells = [escape(format_number(cell)) for cell in row]
+    first = f'<th scope="row">{cells[0]}</th>' if cells else ""
+    return first + "".join(f"<td{m}>{cell}</td>" for cell, m in zip(cells[1:], mark[1:], strict=True))
+
+
+# --- formulas
+
+_TOKENS = re.compile(r'"[^"]*"|[A-Za-z]+|[α-ωΑ-Ω]|\d+(?:\.\d+)?|\S')
+_LARGE = {"sum": "∑", "int": "∫"}
+_SIGNS = {"-": "−", "*": "·", "'": "′", "del": "∂"}
+
+
+def mathml(formula: str) -> str:
+    """`a_i = frac{1}{2} sum_j e^{beta x_j}` as a block of MathML, which browsers typeset: no script, no font.
+
+    Words: Greek letters; sum, int, del; frac{a}{b}, sqrt{a}; `_` and `^` take one symbol or {a group}; "words in
+    quotes" are text. Everything else stands for itself.
+    """
+    return f'<math display="block">{_math_row(_TOKENS.findall(formula)[::-1], None)}</math>'
+
+
+def _math_row(tokens: list[str], end: str | None) -> str:
+    """All up to `end`, taken from the tokens, of which the next one is the last of the list."""
+    parts = []
+    while tokens and tokens[-1] != end:
+        parts.append(_math_scripts(tokens))
+    if end is not None and tokens:
+        tokens.pop()
+    return f"<mrow>{''.join(parts)}</mrow>"
+
+
+def _math_scripts(tokens: list[str]) -> str:
+    """A symbol with what stands below and above it."""
+    tags = ("munder", "mover", "munderover") if tokens[-1] in _LARGE else ("msub", "msup", "msubsup")
+    base, scripts = _math_symbol(tokens), {}
+    while tokens and tokens[-1] in ("_", "^") and tokens[-1] not in scripts:
+        place = tokens.pop()
+        scripts[place] = _math_symbol(tokens)
+    if not scripts:
+        return base
+    tag = tags[2] if len(scripts) == 2 else tags["_^".index(next(iter(scripts)))]
+    return f"<{tag}>{base}{scripts.get('_', '')}{scripts.get('^', '')}</{tag}>"
+
+
+def _math_symbol(tokens: list[str]) -> str:
+    token = tokens.pop() if tokens else "{"
+    if token == "{":
+        return _math_row(tokens, "}")
+    if token in ("frac", "sqrt"):
+        return f"<m{token}>{''.join(_math_symbol(tokens) for _ in range(2 if token == 'frac' else 1))}</m{token}>"
+    if token in _LARGE:
+        return f'<mo movablelimits="false">{_LARGE[token]}</mo>'
+    if token.startswith('"'):
+        text = token.strip('"')
+        return f"<mtext>{escape(text)}</mtext>" if text.strip() else '<mspace width="1.6em"/>'
+    if token[0].isdigit():
+        return f"<mn>{token}</mn>"
+    if token.isalpha() and token not in _SIGNS:
+        letter = html5.get(f"{token};", "")  # the entities of HTML name all Greek letters, and much else
+        return f"<mi>{letter if 'Α' <= letter <= 'ω' else token}</mi>"
+    still = ' stretchy="false"' if token in "()[]⟨⟩|" else ""
+    return f"<mo{still}>{escape(_SIGNS.get(token, token))}</mo>"

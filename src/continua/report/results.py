@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from continua.report.digits import lasting, shown
+from continua.report.axes import format_duration, format_number
 from continua.report.reading import Learned, borrowed_validation
 from continua.runs import AbstractFigure, Bars, Cell, Lines, Scale, Section, Series, Table
 
@@ -42,11 +42,11 @@ def cards(learned: Sequence[Learned]) -> list[tuple[str, str]]:
             found.append((_share(name, _test(one)[name]), f"test {name}, {one.name}"))
     for one in learned[:1]:
         if one.parameters is not None:
-            found.append((shown(one.parameters), f"parameters, {one.name}"))
+            found.append((format_number(one.parameters), f"parameters, {one.name}"))
         if one.updates:
-            found.append((shown(_median(one, "evaluations")), "evaluations of the velocity in one update"))
+            found.append((format_number(_median(one, "evaluations")), "evaluations of the velocity in one update"))
         if one.seconds > 0.0:
-            found.append((lasting(one.seconds), f"training time, {len(one.updates):,} updates of {one.name}"))
+            found.append((format_duration(one.seconds), f"training time, {len(one.updates):,} updates of {one.name}"))
     return found
 
 
@@ -114,7 +114,7 @@ def _facts(one: Learned, tests: Sequence[str]) -> tuple[Cell, ...]:
     best, last = (float(np.nanmin(losses)), float(losses[-1])) if np.isfinite(losses).any() else (None, None)
     return (one.parameters, one.optimiser, *(_test(one).get(name) for name in tests), best, last, len(one.updates),
             _median(one, "evaluations"), _median(one, "tokens_per_second"),
-            lasting(one.seconds) if one.seconds > 0.0 else None)  # fmt: skip
+            format_duration(one.seconds) if one.seconds > 0.0 else None)  # fmt: skip
 
 
 def _test(one: Learned) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _median(one: Learned, key: str) -> float | None:
 
 
 def _share(name: str, value: float) -> str:
-    return f"{value:.1%}".replace("%", " %") if name == "accuracy" else shown(value)
+    return f"{value:.1%}".replace("%", " %") if name == "accuracy" else format_number(value)
 
 
 def _number(value: Any) -> float:

@@ -10,7 +10,8 @@ from mnist1d.transform import transform
 from scipy.special import logsumexp, softmax
 from scipy.stats import multivariate_normal
 
-from continua.data import Mnist1d, Mnist1dPosterior, Split, raw_mnist1d
+from continua.data import Mnist1d, Split, raw_mnist1d
+from continua.lab.ceiling import Mnist1dPosterior
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,135 @@
+"""Numbers as people write them, and axes: their ends, their ticks, and where a value stands between the ends."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import final
+
+import numpy as np
+
+from continua.runs import Scale
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def format_number(value: str | int | float | None, digits: int = 4) -> str:
+    """Digits that count, powers of ten where they are shorter, nothing where there is nothing to say."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    size = abs(value)
+    if isinstance(value, int) and size < 10**9:
+        return f"{value:,}".replace("-", "−")
+    if size == 0.0:
+        return "0"
+    if not 1e-4 <= size < 1e6:
+        front, power = f"{value:.{digits - 2}e}".split("e")
+        return f"{front}·10{str(int(power)).translate(_RAISED)}".replace("-", "−")
+    if size >= 1e3:
+        return f"{value:,.0f}".replace("-", "−")
+    plain = f"{value:.0f}" if value == round(value) else f"{value:#.{digits}g}"
+    return plain.rstrip(".").replace("-", "−")
+
+
+def format_tick(value: float) -> str:
+    """A number beside an axis: as `format_number`, without zeros that say nothing."""
+    text = format_number(float(value))
+    front, dot, power = text.partition("·10")
+    front = front.rstrip("0").rstrip(".") if "." in front else front
+    return f"10{power}" if dot and front == "1" else front + dot + power
+
+
+def format_duration(seconds: float) -> str:
+    """A time as hours, minutes or seconds, whichever says it best."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{format_number(float(seconds), 2)} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PlotAxis:
+    """From `low` to `high`, in equal differences or, where `log`, in equal ratios."""
+
+    scale: Scale
+    low: float
+    high: float
+    ticks: Sequence[float] = ()
+
+    def place(self, values: np.ndarray) -> np.ndarray:
+        """Where values stand, 0 at the low end and 1 at the high one; NaN for what an axis cannot show."""
+        known = np.where(np.isfinite(values) & ((values > 0) if self.scale.log else True), values, np.nan)
+        low, high = self.low, self.high
+        if self.scale.log:
+            known, low, high = np.log10(known), math.log10(low), math.log10(high)
+        return (known - low) / (high - low)
+
+    def at(self, value: float) -> float:
+        """Where one value stands."""
+        return float(self.place(np.array([value]))[0])
+
+
+def find_ends(values: Iterable[np.ndarray], log: bool = False) -> tuple[float, float]:
+    """The least and the largest number that can be shown, apart from each other even where there is only one."""
+    known = np.concatenate([np.ravel(some) for some in values])
+    known = known[np.isfinite(known) & ((known > 0) if log else True)]
+    if not known.size:
+        return (0.1, 1.0) if log else (0.0, 1.0)
+    # Within these, no sum or product of two ends leaves double precision.
+    low, high = (float(np.clip(x, 1e-300 if log else -1e306, 1e306)) for x in (known.min(), known.max()))
+    if high - low > 1e-9 * max(abs(low), abs(high)):  # less is the rounding of a number that does not change
+        return low, high
+    gap = 0.1 * (abs(low) if abs(low) > 1e-300 else 1.0)
+    return (low / 2, 2 * high) if log else (low - gap, high + gap)
+
+
+def widen_ends(low: float, high: float, log: bool = False, room: float = 0.05) -> tuple[float, float]:
+    """Ends with some room beyond the numbers, as a share of what lies between them."""
+    if log:
+        first, last = math.log10(low), math.log10(high)
+        gap = room * (last - first)
+        return 10.0 ** max(first - gap, -307.0), 10.0 ** min(last + gap, 308.0)
+    gap = room * (high - low)
+    return low - gap, high + gap
+
+
+def pad_ends(low: float, high: float, log: bool = False) -> tuple[float, float]:
+    """Ends with some room beyond the numbers; an axis that nearly begins at zero begins there."""
+    first, last = widen_ends(low, high, log)
+    return (0.0 if not log and 0.0 <= low < 0.55 * high else first), last
+
+
+def axis_between(scale: Scale, ends: tuple[float, float], count: float) -> PlotAxis:
+    """An axis with about so many ticks at round numbers."""
+    return PlotAxis(scale, *ends, (_log_ticks if scale.log else _ticks)(*ends, count))
+
+
+def _ticks(low: float, high: float, count: float) -> list[float]:
+    rough = (high - low) / max(count, 1.0)
+    if not 1e-300 < rough < 1e300:  # no powers of ten beyond the range of double precision
+        return [low, high]
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= 0.999 * rough)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
+
+
+def _log_ticks(low: float, high: float, count: float) -> list[float]:
+    """Powers of ten, some of them where they are many; between them 3, or 2 and 5, where they are few."""
+    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+    stride = max(1, math.ceil((last - first) / max(count, 1.0)))
+    decades = [10.0**power for power in range(first, last + 1, stride) if -308 < power <= 308]
+
+    def inside(*marks: int) -> list[float]:
+        return [m * d for d in decades for m in marks if 0.9999 * low <= m * d <= 1.0001 * high]
+
+    if len(inside(1)) >= (3 if stride == 1 else 2):
+        return inside(1)
+    found = next((ticks for marks in ((1, 3), (1, 2, 5)) if len(ticks := inside(*marks)) >= 3), None)
+    return [t for t in _ticks(low, high, count) if t > 0.0] if found is None else found
