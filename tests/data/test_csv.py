@@ -63,10 +63,10 @@ def test_windows_hold_the_rows_of_the_file(file):
     mean, scale = (torch.tensor([facts[name][column] for column in "xy"]) for name in ("mean", "scale"))
     batch = task.batch(Split.TEST, torch.arange(2))
     values, times, present = batch.inputs
-    assert present.all() and present.shape == (2, 12 - 2) and batch.positions.shape == (2, 4)
+    assert present.all() and present.shape == (2, 12 - 2) and batch.query_times.shape == (2, 4)
     for row in range(2):
         start = 10.0 + 0.5 * np.cumsum(1 + 0.5 * np.sin(np.arange(160)))[128 + 4 * row]  # test is the last fifth
-        for at, shown in ((times[row], values[row, :, :2]), (batch.positions[row], batch.targets[row])):
+        for at, shown in ((times[row], values[row, :, :2]), (batch.query_times[row], batch.targets[row])):
             t = start + facts["time of a window"] * at
             plain = shown * scale + mean
             assert torch.allclose(plain, torch.stack([5 + t.sin(), 100 * t.cos()], -1), atol=2e-3)  # times in float32
@@ -78,10 +78,10 @@ def test_what_is_asked_is_not_seen(file):
     for split in Split:
         batch = task.batch(split, torch.arange(task.count(split)))
         _, times, present = batch.inputs
-        gaps = (times[:, :, None] - batch.positions[:, None, :]).abs().masked_fill(~present[:, :, None], 1.0)
+        gaps = (times[:, :, None] - batch.query_times[:, None, :]).abs().masked_fill(~present[:, :, None], 1.0)
         assert float(gaps.min()) > 1e-4
         last = times.masked_fill(~present, 0.0).amax(1, keepdim=True)
-        assert bool((batch.positions[:, :2] < last).all() and (batch.positions[:, 2:] > last).all())
+        assert bool((batch.query_times[:, :2] < last).all() and (batch.query_times[:, 2:] > last).all())
 
 
 def test_parts_share_no_row_and_the_scale_is_that_of_training(file):
@@ -270,7 +270,7 @@ def test_training_holds_out_other_rows_every_time(plain):
         """All that a batch tells of a window: time, and each column's value and whether it is there."""
         values, times, present = (each[sequence] for each in batch.inputs)
         asked = torch.cat([batch.targets[sequence], torch.ones_like(batch.targets[sequence])], -1)
-        told = torch.cat([torch.cat([times[present], batch.positions[sequence]])[:, None],
+        told = torch.cat([torch.cat([times[present], batch.query_times[sequence]])[:, None],
                           torch.cat([values[present], asked])], -1)  # fmt: skip
         return told[told[:, 0].argsort()]
 
@@ -278,14 +278,14 @@ def test_training_holds_out_other_rows_every_time(plain):
     for batch in batches:
         values, times, present = batch.inputs
         assert values.shape == plain.inputs[0].shape and torch.equal(present, plain.inputs[2])
-        assert torch.equal(batch.positions[:, 3:], plain.positions[:, 3:])  # what lies beyond stays
+        assert torch.equal(batch.query_times[:, 3:], plain.positions[:, 3:])  # what lies beyond stays
         assert torch.equal(batch.targets[:, 3:], plain.targets[:, 3:])
         for sequence in range(5):
             assert torch.equal(known(batch, sequence), known(plain, sequence))
-            seen, asked = times[sequence][present[sequence]], batch.positions[sequence, :3]
+            seen, asked = times[sequence][present[sequence]], batch.query_times[sequence, :3]
             assert bool((seen.diff() > 0).all()) and bool((asked.diff() > 0).all())
             assert bool((asked > seen[0]).all()) and bool((asked < seen[-1]).all())
-        held.add(tuple(batch.positions[0, :3].tolist()))
+        held.add(tuple(batch.query_times[0, :3].tolist()))
     assert len(held) > 5
 
 

@@ -71,7 +71,7 @@ def test_batches_fit_the_form(task):
     elif form.question is Question.TOKEN:
         assert batch.targets.shape == first.shape
     else:
-        asked = batch.positions.shape[1] if form.queries else first.shape[1]
+        asked = batch.query_times.shape[1] if form.queries else first.shape[1]
         assert batch.targets.shape == (6, asked, form.outputs)
 
 

@@ -50,11 +50,11 @@ def test_series_are_drawn_through_their_observations_in_the_units_of_the_file(cs
     batch = task.batch(Split.TEST, torch.arange(1))
     assert len(predicted.x) > 50 and predicted.x[0] == 0.0
     # 16 rows, two time units apart, of the file's last fifth
-    assert truth.x.tolist() == pytest.approx((30.0 * batch.positions[0]).tolist())
+    assert truth.x.tolist() == pytest.approx((30.0 * batch.query_times[0]).tolist())
     rows = 192 + (np.concatenate([truth.x, seen.x]) / 2.0).round().astype(int)
     np.testing.assert_allclose(np.concatenate([truth.y, seen.y]), np.cos(0.2 * rows), atol=1e-5)
     assert not any(row % 7 == 3 for row in rows)  # a missing value is not drawn
-    asked = batch.positions[:, :1]
+    asked = batch.query_times[:, :1]
     with torch.no_grad():
         own = float(model.eval()(*batch.inputs, query_times=asked)[0, 0, 1])
     near = np.interp(truth.x[0], predicted.x, predicted.y)

@@ -41,7 +41,7 @@ from continua.model.torch_layers import (
     norm_theta,
     to_torch,
 )
-from continua.model.transformer import ContinuousTransformer, EncoderDecoder, Result
+from continua.model.transformer import ContinuousTransformer, EncoderDecoder, Result, source_and_target
 
 __all__ = [
     "AbstractEmbedding", "AbstractEmbeddingWrapper", "AbstractPositionCode", "AbstractProfile", "AbstractReadout",
@@ -52,6 +52,6 @@ __all__ = [
     "Rate", "Result", "Sampling", "Setting", "SinusoidalPositions", "Stem", "StemEmbedding", "SynthesisEmbedding",
     "TokenEmbedding", "TokenReadout", "TokenTime", "VectorEmbedding", "Window", "activation_of", "attention_theta",
     "axis_of", "bert", "citation", "decode", "decoder", "encode", "encoder", "encoder_decoder", "feedforward_theta",
-    "from_torch", "generate", "gpt", "interpolate", "load", "macaron", "norm_theta", "parallel", "save", "sphere",
-    "stream_tokens", "to_torch", "transformer", "why_not_cacheable",
+    "from_torch", "generate", "gpt", "interpolate", "load", "macaron", "norm_theta", "parallel", "save",
+    "source_and_target", "sphere", "stream_tokens", "to_torch", "transformer", "why_not_cacheable",
 ]  # fmt: skip

@@ -249,6 +249,14 @@ def _flow_with_heads(flow: Flow, heads: int) -> Flow:
     return flow.map_parts(change)
 
 
+def source_and_target(inputs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    """What an encoder-decoder reads: the arguments of the encoder's embedding and those of the decoder's."""
+    if len(inputs) != 2 or not all(isinstance(given, tuple | list) for given in inputs):
+        kinds, cure = tuple(type(x).__name__ for x in inputs), "Pass model((source, ...), (target, ...))."
+        reject("inputs", kinds, "an encoder-decoder takes a tuple for the source and one for the target", cure)
+    return inputs[0], inputs[1]
+
+
 @final
 class EncoderDecoder(nn.Module):
     """Two continuous Transformers: the decoder's cross-attention reads the encoder's tokens at its end.
@@ -274,8 +282,7 @@ class EncoderDecoder(nn.Module):
 
     def forward(
         self,
-        source: Sequence[Any],
-        target: Sequence[Any],
+        *inputs: Any,
         costs: Sequence[Cost] = (),
         generator: torch.Generator | None = None,
         full: bool = False,
@@ -286,10 +293,7 @@ class EncoderDecoder(nn.Module):
         `model((tokens, None, present), (tokens,))` reads a source with padding, at times that are the index, and a
         target without padding. Running costs are paid by both; other keywords are those of the decoder's call.
         """
-        if not all(isinstance(given, tuple | list) for given in (source, target)):
-            kinds = (type(source).__name__, type(target).__name__)
-            cure = "Pass model((source, ...), (target, ...))."
-            reject("source", kinds, "an encoder-decoder takes a tuple for the source and one for the target", cure)
+        source, target = source_and_target(inputs)
         noisy = self.training or any(cost.random for cost in costs)
         seed = fresh_seed(generator) if noisy else 0
         first = self.encoder(*source, costs=costs, generator=generator_of(branched(seed, 0)), full=True)

@@ -12,7 +12,7 @@ from continua.control import Objective
 from continua.core.batch import Batch
 from continua.core.errors import SolveError, expect
 from continua.fields import ContinuousHeads
-from continua.model import ContinuousTransformer, EncoderDecoder, Part
+from continua.model import ContinuousTransformer, EncoderDecoder, Part, source_and_target
 from continua.runs import Heat, Lines, Note, Run, Scale, Section, Series, Stairs, Steps, Table, Verdict
 from continua.solve import Adaptive, DormandPrince, Solver, Stats
 from continua.train.token_diagnostics import Subject, attention_section, costate_section, trajectory_section
@@ -36,7 +36,7 @@ def diagnose(
     cure = "Pass a ContinuousTransformer or an EncoderDecoder."
     expect("model", model, (ContinuousTransformer, EncoderDecoder), cure)
     if isinstance(model, EncoderDecoder):
-        inputs, outputs = batch.inputs
+        inputs, outputs = (tuple(given) for given in source_and_target(batch.inputs))
         reader = Subject.of(model.encoder, inputs)
         writer = Subject.of(model.decoder, outputs, reader.answers())
         names = [f"{source}, {word}" if source else word for word in ("encoder", "decoder")]
