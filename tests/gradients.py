@@ -7,9 +7,9 @@ from torch import Tensor
 
 from continua.model import Flow
 from continua.solve import (
-    AbstractControl,
+    AbstractController,
     AbstractGradient,
-    AbstractMethod,
+    AbstractStepper,
     DormandPrince,
     Observer,
     Solution,
@@ -23,10 +23,10 @@ AT = (0.0, 0.2, 0.3, 0.45, 1.0)
 
 def loss_of(solution: Solution) -> Tensor:
     """Depends on the end, the running costs and the trajectory."""
-    loss = solution.points.square().mean() + 0.1 * sum(cost.sum() for cost in solution.state.costs)
-    if solution.trajectory is not None:
-        weights = torch.linspace(1.0, 2.0, len(solution.trajectory.depths), dtype=loss.dtype).view(-1, 1, 1, 1)
-        loss = loss + (weights * solution.trajectory.points.sin()).mean()
+    loss = solution.x.square().mean() + 0.1 * sum(cost.sum() for cost in solution.costs)
+    if solution.xs is not None:
+        weights = torch.linspace(1.0, 2.0, len(solution.depths), dtype=loss.dtype).view(-1, 1, 1, 1)
+        loss = loss + (weights * solution.xs.sin()).mean()
     return loss
 
 
@@ -34,14 +34,14 @@ def solved(
     flow: Flow,
     inputs: Inputs,
     gradient: AbstractGradient,
-    control: AbstractControl,
-    method: AbstractMethod = DormandPrince(),
-    at: Sequence[float] = (),
+    controller: AbstractController,
+    stepper: AbstractStepper = DormandPrince(),
+    save_at: Sequence[float] = (),
     observers: Sequence[Observer] = (),
 ) -> Solution:
     """A solve with an energy beside it; the same randomness at every call."""
-    bound = inputs.bind(flow, rates=(energy,), second_order=gradient.twice)
-    return integrate(bound, bound.initial(), (0.0, 1.0), method, control, gradient, at, observers)
+    bound = inputs.bind(flow, rates=(energy,), second_order=gradient.second_order)
+    return integrate(bound, bound.initial(), (0.0, 1.0), stepper, controller, gradient, save_at, observers)
 
 
 def gradients_of(solution: Solution, flow: Flow, inputs: Inputs) -> list[Tensor]:

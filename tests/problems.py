@@ -10,14 +10,14 @@ from torch import Tensor
 from continua.fields import Constant, Expansion, PiecewiseConstant
 from continua.model import BoundFlow, Flow, Part
 from continua.operators import Attention, Cross, Damping, Dropout, FeedForward, LayerNorm, PreNorm, RMSNorm
-from continua.solve import AbstractBound, AbstractMethod, LieTrotter, Projected, State, Strang
+from continua.solve import AbstractStepper, AbstractVectorField, LieTrotter, Projected, State, Strang
 from continua.spaces import Chebyshev, Cloud
 
 Velocity = Callable[..., Tensor]
 """f(z, x, inside), where `inside` is a depth in the piece to be read."""
 
 
-class Written(AbstractBound):
+class Written(AbstractVectorField):
     """A velocity written down by hand: the plainest thing that a solver can solve."""
 
     def __init__(
@@ -44,8 +44,8 @@ class Written(AbstractBound):
 
     def __call__(self, z, state: State, inside=None) -> State:
         self.calls += 1
-        velocity = sum(f(z, state.points, z if inside is None else inside) for f in self.velocities)
-        return State(velocity, self.rates(z, state.points, velocity))
+        velocity = sum(f(z, state.x, z if inside is None else inside) for f in self.velocities)
+        return State(velocity, self.rates(z, state.x, velocity))
 
     def rates(self, z, points: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         return tuple(rate(z, points, velocity) for rate in self._rates)
@@ -148,15 +148,15 @@ def spinning(drive: Drive = SMOOTH, speed: float = 1.0, normal: float = 0.0) -> 
     )
 
 
-def suited(method: AbstractMethod, drive: Drive = SMOOTH) -> Problem:
+def suited(stepper: AbstractStepper, drive: Drive = SMOOTH) -> Problem:
     """A problem in which a method shows its order from 32 steps on.
 
     Fast enough for high orders to stay above rounding, slow enough for low ones to show.
     """
-    speed = 2.0 if method.order > 3 else 1.0
-    if isinstance(method, LieTrotter | Strang):
+    speed = 2.0 if stepper.order > 3 else 1.0
+    if isinstance(stepper, LieTrotter | Strang):
         return growing(drive)
-    if isinstance(method, Projected):
+    if isinstance(stepper, Projected):
         return spinning(drive, 1.5 * speed, normal=0.7)
     return twisting(drive, speed)
 

@@ -103,7 +103,7 @@ def test_costates_are_those_of_autograd_divided_by_the_weights(gradient, uncheck
         state = State(x, tuple(torch.zeros(2, dtype=torch.float64) for _ in PRICED.costs))
         for start, end in zip(path.depths[index:-1], path.depths[index + 1 :], strict=True):
             state = Tsitouras().step(bound, start, end - start, state).state
-        loss = F.cross_entropy(model.readout(cloud.at(state.points)), batch.targets)
+        loss = F.cross_entropy(model.readout(cloud.at(state.x)), batch.targets)
         total = loss + sum(w * c.mean() for w, c in zip(PRICED.weights, state.costs, strict=True))
         (autograd,) = torch.autograd.grad(total, x)
         expected = torch.where(mass[..., None] > 0, 2 * autograd / mass[..., None].clamp_min(1e-30), 0.0)

@@ -33,11 +33,11 @@ from objectives import all_losses, batch_of, model_of
 GAMMA = 0.7
 
 
-def damped(method=DormandPrince(), steps: int = 8) -> ContinuousTransformer:
+def damped(stepper=DormandPrince(), steps: int = 8) -> ContinuousTransformer:
     """dx/dz = -gamma x: x(z) = x e^(-gamma z), df/dx = -gamma I."""
     flow = Flow([Part(Damping(GAMMA), Constant(Damping(GAMMA).spec(3)))])
     return ContinuousTransformer(
-        Embedded(3), flow, Normalised(3, Unnormalised()), Solver(method, Fixed(steps))
+        Embedded(3), flow, Normalised(3, Unnormalised()), Solver(stepper, Fixed(steps))
     ).double()
 
 
@@ -97,7 +97,7 @@ def test_hutchinson_is_unbiased_and_power_iterations_find_the_norm(unchecked):
 
 
 def _velocity(bound, z, cloud, x):
-    return bound(z, State(torch.cat([x[None], cloud.points[1:].detach()]))).points[0]
+    return bound(z, State(torch.cat([x[None], cloud.points[1:].detach()]))).x[0]
 
 
 def test_layer_norm_has_a_right_third_derivative_where_it_is_asked_for():
@@ -169,7 +169,7 @@ def test_two_solves_pay_together():
     bare = model.decoder.solve(
         target, memory=model.remember(source), rates=[KineticEnergy().bind(_setting(model, target), 0)]
     )
-    assert terms.running["kinetic_energy"] > bare.state.costs[0].mean() > 0
+    assert terms.running["kinetic_energy"] > bare.costs[0].mean() > 0
     terms.total.backward()
     assert all(p.grad is not None for p in model.encoder.flow.parameters())
 

@@ -149,7 +149,7 @@ def test_solver_invariance_is_the_distance_to_scipy():
 
         def velocity(z: float, flat: np.ndarray) -> np.ndarray:
             state = State(torch.from_numpy(flat).view_as(cloud.points))
-            return bound(min(z, 1.0), state).points.flatten().numpy()
+            return bound(min(z, 1.0), state).x.flatten().numpy()
 
         end = solve_ivp(velocity, (0.0, 1.0), cloud.points.flatten().numpy(), "DOP853", rtol=1e-12, atol=1e-12).y[:, -1]
         exact = model.readout(cloud.at(torch.from_numpy(end).view_as(cloud.points)))

@@ -29,12 +29,14 @@ pytestmark = pytest.mark.usefixtures("float64")
 WIDTH = 8
 
 
-def model_of(embedding, causal: bool = False, readout=None, control=Fixed(3)) -> ContinuousTransformer:
+def model_of(embedding, causal: bool = False, readout=None, controller=Fixed(3)) -> ContinuousTransformer:
     torch.manual_seed(1)
     attention = PreNorm(LayerNorm(), Attention(2, 4, causal=causal, rotary=Rotary(4.0, 0.5)))
     operators = (attention, PreNorm(LayerNorm(), FeedForward(16)))
     flow = Flow([Part(f, Constant(f.spec(WIDTH))) for f in operators])
-    return ContinuousTransformer(embedding, flow, readout or TokenReadout(WIDTH, 2), Solver(control=control)).eval()
+    return ContinuousTransformer(
+        embedding, flow, readout or TokenReadout(WIDTH, 2), Solver(controller=controller)
+    ).eval()
 
 
 def vectors(rule=Trapezoid(), asks: bool = True) -> VectorEmbedding:
@@ -77,7 +79,7 @@ def test_answers_of_a_sequence_do_not_depend_on_its_padding(embedding):
 
 
 def test_asking_does_not_change_the_grid():
-    model = model_of(vectors(), control=Adaptive(1e-6, 1e-6))
+    model = model_of(vectors(), controller=Adaptive(1e-6, 1e-6))
     plain = model.embedding(VALUES, TIMES)
     wider, _ = model.embedding.ask(ASKED, VALUES, TIMES)
     grids = [model.solve(cloud).stats.grid for cloud in (plain, wider)]

@@ -72,7 +72,7 @@ def test_every_layer_has_its_own_mask():
             for piece in part.field.pieces:
                 piece[bias].fill_(1.0)
     cloud = model.embedding(TOKENS.repeat(50, 1))
-    kept = (model.solve(cloud, generator=seeded(3)).points - cloud.points) / 2.0
+    kept = (model.solve(cloud, generator=seeded(3)).x - cloud.points) / 2.0
     counts = kept.detach().round()
     assert (kept - counts).abs().max() < 1e-12
     # 12 branches kept with probability 1/2: mean 6, variance 3; one mask for all layers would give 0, 6 or 12.

@@ -83,7 +83,7 @@ def test_a_refined_model_is_a_torch_encoder(case, layers, dtype, close):
     assert type(exported) is nn.TransformerEncoder and len(exported.layers) == layers
     cloud = Cloud(points, present.to(dtype))
     network = stepped(made, layers)
-    end = network.solve(cloud).points if isinstance(made.readout, MeanReadout) else network(cloud)
+    end = network.solve(cloud).x if isinstance(made.readout, MeanReadout) else network(cloud)
     found = exported(points, src_key_padding_mask=~present)
     torch.testing.assert_close(found[present], end[present], rtol=close, atol=close * float(end.detach().abs().max()))
 

@@ -68,9 +68,9 @@ def test_a_memory_has_the_dtype_of_the_model():
 
 @pytest.mark.parametrize("control", [Adaptive(max_steps=77, all_ranks=True), PerSequence(max_steps=77)], ids=repr)
 def test_other_tolerances_keep_the_rest_of_the_control(control):
-    model = ContinuousTransformer.default(8, 2, features=1).at(solver=Solver(control=control)).at(rtol=1e-5)
+    model = ContinuousTransformer.default(8, 2, features=1).at(solver=Solver(controller=control)).at(rtol=1e-5)
     assert isinstance(model.solver, Solver)
-    assert model.solver.control == dataclasses.replace(control, rtol=1e-5, atol=1e-5)
+    assert model.solver.controller == dataclasses.replace(control, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("gradient", [Checkpointed(), Backsolve(), Direct()], ids=lambda g: type(g).__name__)
@@ -84,7 +84,7 @@ def test_exchanged_parameters_are_noticed(gradient):
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             bound = self.flow.bind(Cloud(x))
-            return integrate(bound, bound.initial(), (0.0, 1.0), gradient=gradient).points
+            return integrate(bound, bound.initial(), (0.0, 1.0), gradient=gradient).x
 
     module, x = Solved(), torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0))
     other = {name: (2 * p.detach()).requires_grad_() for name, p in module.named_parameters()}

@@ -132,7 +132,7 @@ def test_at_has_a_mode_of_its_own(name):
 def test_at_leaves_the_model_alone():
     model = built("gpt")
     other = model.at(solver=Solver(DormandPrince(), Fixed(3)), gradient=Direct(second_derivatives=True))
-    assert model.solver.control == Fixed(2) and model.gradient == Direct()
+    assert model.solver.controller == Fixed(2) and model.gradient == Direct()
     other.readout = built("bert").readout
     assert model.readout is not other.readout
     assert model.at().solver == model.solver and model.at().gradient == model.gradient
@@ -141,8 +141,8 @@ def test_at_leaves_the_model_alone():
 def test_at_keeps_the_stepper():
     model = ContinuousTransformer.default(width=8, outputs=5, vocabulary=VOCABULARY, heads=2)
     assert model.at(steps=7).solver == Solver(DormandPrince(), Fixed(7))
-    assert model.at(grid=[0.0, 0.5, 1.0]).solver.control == Given((0.0, 0.5, 1.0))
-    fine = model.at(rtol=1e-7).solver.control
+    assert model.at(grid=[0.0, 0.5, 1.0]).solver.controller == Given((0.0, 0.5, 1.0))
+    fine = model.at(rtol=1e-7).solver.controller
     assert (fine.rtol, fine.atol) == (1e-7, 1e-7)
     with pytest.raises(ValueError, match=r"at = .*excludes the others. Pass one of"):
         model.at(steps=7, rtol=1e-7)
@@ -159,4 +159,4 @@ def test_encoder_decoder_solves_both_ends_otherwise():
     model = built("encoder_decoder")
     other = model.at(steps=6)
     assert isinstance(other, EncoderDecoder)
-    assert other.encoder.solver.control == other.decoder.solver.control == Fixed(6)
+    assert other.encoder.solver.controller == other.decoder.solver.controller == Fixed(6)

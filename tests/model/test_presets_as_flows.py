@@ -34,7 +34,7 @@ def test_every_layer_is_one_step(built, name):
         tokens, present = tokens_and_padding(VOCABULARY, LONGEST)
         cloud = model.embedding(tokens, present=present)
         solution = model.solve(cloud, memory=cloud)
-        count = model.solver.control.steps
+        count = model.solver.controller.steps
         assert solution.stats.grid == [float(layer) for layer in range(count + 1)]
         assert solution.stats.accepted == count
 
@@ -110,7 +110,7 @@ def test_tokens_of_the_sphere_stay_on_it(built):
         model = built(name)
         tokens, present = tokens_and_padding(VOCABULARY, LONGEST)
         cloud = model.embedding(tokens, present=present)
-        solution = model.solve(cloud, at=(0.0, 1.0, 2.0))
-        assert solution.trajectory is not None
-        for points in (cloud.points, *solution.trajectory.points):
+        solution = model.solve(cloud, save_at=(0.0, 1.0, 2.0))
+        assert solution.xs is not None
+        for points in (cloud.points, *solution.xs):
             assert manifold.contains(points.detach()[cloud.present], 1e-12)[0]

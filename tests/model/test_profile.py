@@ -59,7 +59,7 @@ def test_a_profile_that_jumps_has_breaks():
     made = damped(profile)
     assert made.flow.bind(Cloud(POINTS)).breaks == (1.0,)
     torch.testing.assert_close(made.at(steps=24)(Cloud(POINTS)), math.exp(-2.0) * POINTS, rtol=1e-8, atol=1e-8)
-    own = made.at(solver=Solver(control=PerSequence(1e-9, 1e-9)))(Cloud(POINTS))
+    own = made.at(solver=Solver(controller=PerSequence(1e-9, 1e-9)))(Cloud(POINTS))
     torch.testing.assert_close(own, math.exp(-2.0) * POINTS, rtol=1e-6, atol=1e-6)
 
 

@@ -59,7 +59,7 @@ def test_solver_and_gradient_come_along(tmp_path):
     other = load(save(model.at(**chosen), tmp_path))
     assert (other.solver, other.gradient) == (chosen["solver"], chosen["gradient"])
     # Saved over the first one: the folder holds the last model.
-    assert load(save(model.at(steps=3), tmp_path)).solver.control == Fixed(3)
+    assert load(save(model.at(steps=3), tmp_path)).solver.controller == Fixed(3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.json", "model.safetensors"]
 
 

@@ -24,8 +24,8 @@ def model() -> ContinuousTransformer:
         ({"solver": Fixed(3)}, "solver = 'Fixed': this is no Solver"),
         ({"gradient": "direct"}, "gradient = 'direct': this is no Gradient. Pass an object"),
         ({"gradient": Direct}, "gradient = .*Direct.*: this is no Gradient. Pass an object"),
-        ({"steps": 2.5}, "steps = 2.5: steps are counted"),
-        ({"steps": True}, "steps = True: steps are counted"),
+        ({"steps": 2.5}, "steps = 2.5: it must be a whole number"),
+        ({"steps": True}, "steps = True: it must be a whole number"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -51,8 +51,8 @@ def test_a_solve_starts_from_a_cloud(model):
 
 def test_asked_depths_and_observers_come_as_lists(model):
     cloud = model.embedding(VALUES, TIMES)
-    with pytest.raises(ValueError, match=r"at = 0.5: asked depths come as a list. Pass at=\[0.5\]"):
-        model.solve(cloud, at=0.5)
+    with pytest.raises(ValueError, match=r"save_at = 0.5: depths come as a list. Pass save_at=\[0.5\]"):
+        model.solve(cloud, save_at=0.5)
     with pytest.raises(ValueError, match="observers = 'Observer': this is no list"):
         model.solve(cloud, observers=Observer())
     with pytest.raises(ValueError, match="observers = 'builtin_function_or_method': this is no Observer"):
@@ -60,7 +60,7 @@ def test_asked_depths_and_observers_come_as_lists(model):
 
 
 def test_integrate_takes_a_state():
-    with pytest.raises(ValueError, match=r"state = 'Tensor': this is no State. Pass State\(points\)"):
+    with pytest.raises(ValueError, match=r"x0 = 'Tensor': this is no State. Pass State\(x\)"):
         integrate(lambda z, x: -x, VALUES, (0.0, 1.0))
 
 

@@ -109,7 +109,7 @@ def test_checkpointed_is_direct_and_reaches_the_times(unchecked):
     for gradient in (Direct(), Checkpointed()):
         points, times = X.clone().requires_grad_(), TIMES.clone().requires_grad_()
         bound = flow.bind(Cloud(points, positions=times))
-        end = integrate(bound, bound.initial(), (0.0, 1.0), control=Fixed(3), gradient=gradient).points
+        end = integrate(bound, bound.initial(), (0.0, 1.0), controller=Fixed(3), gradient=gradient).x
         found.append(torch.autograd.grad(end.square().sum(), (points, times, *flow.parameters())))
     assert found[0][1].abs().max() > 1e-3
     for g, e in zip(*found, strict=True):

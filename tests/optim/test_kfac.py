@@ -131,7 +131,7 @@ def test_a_flow_of_dense_kernels_is_trained():
 
     def outputs():
         bound = flow.bind(Cloud(x))
-        return integrate(bound, bound.initial(), (0.0, 1.0), Euler(), Fixed(2), Direct()).points
+        return integrate(bound, bound.initial(), (0.0, 1.0), Euler(), Fixed(2), Direct()).x
 
     optimiser = KFAC(list(flow.named_parameters()), lr=0.5)
     losses = []
@@ -177,7 +177,7 @@ def test_generated_weights_are_refused():
 
     def outputs():
         bound = flow.bind(Cloud(x))
-        return integrate(bound, bound.initial(), (0.0, 1.0), Euler(), Fixed(1), Direct()).points
+        return integrate(bound, bound.initial(), (0.0, 1.0), Euler(), Fixed(1), Direct()).x
 
     with pytest.raises(ValueError, match=r"parts\.0\.field\.coefficients\.w1 = .*met in no linear map"):
         KFAC(list(flow.named_parameters())).observe(outputs, Gaussian())
@@ -223,7 +223,7 @@ def test_gradients_that_keep_no_graph_are_named_with_their_cure(gradient, unchec
     bound = flow.bind(Cloud(inputs(4).view(2, 2, 3)))
 
     def outputs():
-        return integrate(bound, bound.initial(), (0.0, 1e-3), Euler(), Fixed(2), gradient).points
+        return integrate(bound, bound.initial(), (0.0, 1e-3), Euler(), Fixed(2), gradient).x
 
     with pytest.raises(ValueError, match=r"Checkpointed.*gradient=Direct\(\)"):
         KFAC([p for p in flow.parameters() if p.ndim == 2]).observe(outputs, Gaussian())

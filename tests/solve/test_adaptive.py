@@ -38,9 +38,9 @@ from problems import (
 )
 
 TOLERANCES = [1e-3, 1e-5, 1e-7, 1e-9]
-controls = pytest.mark.parametrize("control", [Adaptive, PerSequence])
+controllers = pytest.mark.parametrize("controller", [Adaptive, PerSequence])
 judging = pytest.mark.parametrize(
-    "method", [BogackiShampine(), DormandPrince(), Tsitouras(), Projected(DormandPrince(), Sphere(), True)], ids=repr
+    "stepper", [BogackiShampine(), DormandPrince(), Tsitouras(), Projected(DormandPrince(), Sphere(), True)], ids=repr
 )
 
 
@@ -51,25 +51,25 @@ def assert_met(errors, tolerances=TOLERANCES) -> None:
 
 
 @judging
-@controls
+@controllers
 @pytest.mark.parametrize("drive", [SMOOTH, JUMPING], ids=["smooth", "jumping"])
-def test_tolerance_is_met(method, control, drive, unchecked):
-    problem = suited(method, drive)
-    tolerances = TOLERANCES[:3] if method.order == 3 else TOLERANCES  # order 3 would take thousands of steps
+def test_tolerance_is_met(stepper, controller, drive, unchecked):
+    problem = suited(stepper, drive)
+    tolerances = TOLERANCES[:3] if stepper.order == 3 else TOLERANCES  # order 3 would take thousands of steps
     errors = []
     for tolerance in tolerances:
-        steps = control(tolerance, tolerance)
-        solution = integrate(problem.bound(), problem.state, (0.0, 1.0), method, steps, Direct())
-        errors.append((solution.points - problem.exact(1.0)).abs().max().item())
+        steps = controller(tolerance, tolerance)
+        solution = integrate(problem.bound(), problem.state, (0.0, 1.0), stepper, steps, Direct())
+        errors.append((solution.x - problem.exact(1.0)).abs().max().item())
     assert_met(errors, tolerances)
 
 
 @pytest.mark.parametrize("make", [decay, rotation, logistic])
-@pytest.mark.parametrize("method", [DormandPrince(), Tsitouras()], ids=repr)
-def test_textbook_problems_by_the_default_tolerance(make, method):
+@pytest.mark.parametrize("stepper", [DormandPrince(), Tsitouras()], ids=repr)
+def test_textbook_problems_by_the_default_tolerance(make, stepper):
     problem = make()
-    solution = integrate(problem.bound(), problem.state, (0.0, 3.0), method)
-    torch.testing.assert_close(solution.points, problem.exact(3.0), rtol=0.0, atol=1e-3)
+    solution = integrate(problem.bound(), problem.state, (0.0, 3.0), stepper)
+    torch.testing.assert_close(solution.x, problem.exact(3.0), rtol=0.0, atol=1e-3)
     assert solution.stats.accepted <= 10
 
 
@@ -78,11 +78,11 @@ def attention():
     """An attention flow with weights smooth in depth, solved tightly by scipy and by torchdiffeq."""
     config.update("jaxtyping_disable", True)  # what `unchecked` does, which lives for one test only
     bound = Inputs.drawn(asking=False).bind(attention_flow("smooth"))
-    start = bound.initial().points
+    start = bound.initial().x
 
     @torch.no_grad()
     def slope(z, y):
-        return bound(float(z), State(torch.as_tensor(y).view(start.shape))).points
+        return bound(float(z), State(torch.as_tensor(y).view(start.shape))).x
 
     flat = lambda z, y: slope(z, y).flatten().numpy()  # noqa: E731
     scipys = solve_ivp(flat, (0.0, 1.0), start.flatten().numpy(), method="DOP853", rtol=1e-11, atol=1e-11)
@@ -94,37 +94,37 @@ def attention():
 
 
 @pytest.mark.parametrize("peer", ["scipy", "torchdiffeq"])
-@controls
-def test_attention_meets_its_tolerance_against_peers(attention, peer, control, unchecked):
+@controllers
+def test_attention_meets_its_tolerance_against_peers(attention, peer, controller, unchecked):
     bound, exact = attention
     errors = []
     with torch.no_grad():
         for tolerance in TOLERANCES:
-            solution = integrate(bound, bound.initial(), (0.0, 1.0), control=control(tolerance, tolerance))
-            errors.append((solution.points - exact[peer]).abs().max().item())
+            solution = integrate(bound, bound.initial(), (0.0, 1.0), controller=controller(tolerance, tolerance))
+            errors.append((solution.x - exact[peer]).abs().max().item())
     assert_met(errors)
 
 
 @judging
-@controls
-def test_no_step_straddles_a_jump(method, control):
+@controllers
+def test_no_step_straddles_a_jump(stepper, controller):
     steps = []
     observer = Observer(step=lambda z, dz, state: steps.append((torch.as_tensor(z), torch.as_tensor(dz))))
-    problem = suited(method, JUMPING)
+    problem = suited(stepper, JUMPING)
     solution = integrate(
-        problem.bound(), problem.state, (0.0, 1.0), method, control(1e-6, 1e-6), Direct(), observers=[observer]
+        problem.bound(), problem.state, (0.0, 1.0), stepper, controller(1e-6, 1e-6), Direct(), observers=[observer]
     )
     starts, lengths = (torch.stack([x.expand(2) for x in column]) for column in zip(*steps, strict=True))
     for jump in JUMPING.jumps:
         inside = (starts < jump - 1e-12) & (starts + lengths > jump + 1e-12)
         assert not inside.any()
-        assert control is PerSequence or jump in solution.stats.grid
+        assert controller is PerSequence or jump in solution.stats.grid
 
 
 def test_jumps_cost_little():
     """A solve across two jumps takes a few steps more than three smooth ones, not many rejections."""
     problem = twisting(JUMPING, 2.0)
-    stats = integrate(problem.bound(), problem.state, (0.0, 1.0), control=Adaptive(1e-8, 1e-8)).stats
+    stats = integrate(problem.bound(), problem.state, (0.0, 1.0), controller=Adaptive(1e-8, 1e-8)).stats
     assert stats.rejected <= 4
 
 
@@ -135,23 +135,23 @@ def padded(x: torch.Tensor, extra: int) -> torch.Tensor:
     return torch.cat([x, 100.0 + torch.randn(x.shape[0], extra, *x.shape[2:], dtype=x.dtype)], 1)
 
 
-@controls
-def test_padding_changes_neither_grid_nor_result(control):
+@controllers
+def test_padding_changes_neither_grid_nor_result(controller):
     """Tokens of zero mass move wildly here; the norm does not see them."""
     problem = twisting(speed=2.0)
-    steps = control(1e-6, 1e-6)
+    steps = controller(1e-6, 1e-6)
     weights = torch.full(problem.start.shape[:2], 1 / 3, dtype=torch.float64)
     velocity = problem.bound().velocities[0]
-    plain = integrate(Written(velocity, weights=weights), problem.state, (0.0, 1.0), control=steps)
+    plain = integrate(Written(velocity, weights=weights), problem.state, (0.0, 1.0), controller=steps)
 
     def wild(z, x, inside):
         return torch.cat([velocity(z, x[:, :3], inside), -50.0 * x[:, 3:]], 1)
 
     weights = torch.cat([weights, torch.zeros(2, 2, dtype=torch.float64)], 1)
-    more = integrate(Written(wild, weights=weights), State(padded(problem.start, 2)), (0.0, 1.0), control=steps)
+    more = integrate(Written(wild, weights=weights), State(padded(problem.start, 2)), (0.0, 1.0), controller=steps)
     np.testing.assert_allclose(more.stats.grid, plain.stats.grid, rtol=1e-12)
     assert more.stats.accepted == plain.stats.accepted
-    torch.testing.assert_close(more.points[:, :3], plain.points, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(more.x[:, :3], plain.x, rtol=1e-12, atol=1e-12)
 
 
 def test_padding_of_a_cloud_changes_neither_grid_nor_result():
@@ -163,10 +163,10 @@ def test_padding_of_a_cloud_changes_neither_grid_nor_result():
         solutions = []
         for cloud in (Cloud(points, mass), Cloud(padded(points, 4), torch.cat([mass, zero], 1))):
             bound = flow.bind(cloud, random=False)
-            solutions.append(integrate(bound, bound.initial(), (0.0, 1.0), control=Adaptive(1e-6, 1e-6)))
+            solutions.append(integrate(bound, bound.initial(), (0.0, 1.0), controller=Adaptive(1e-6, 1e-6)))
     plain, more = solutions
     np.testing.assert_allclose(more.stats.grid, plain.stats.grid, rtol=1e-10)
-    torch.testing.assert_close(more.points[:, :3], plain.points, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(more.x[:, :3], plain.x, rtol=1e-10, atol=1e-10)
 
 
 # --- each sequence for itself
@@ -175,8 +175,8 @@ def test_padding_of_a_cloud_changes_neither_grid_nor_result():
 def rows(batch: torch.Tensor, flow, **settings) -> tuple[torch.Tensor, int, int]:
     bound = flow.bind(Cloud(batch), random=False)
     with torch.no_grad():
-        solution = integrate(bound, bound.initial(), (0.0, 1.0), control=PerSequence(1e-5, 1e-5), **settings)
-    return solution.points, solution.stats.accepted, solution.stats.rejected
+        solution = integrate(bound, bound.initial(), (0.0, 1.0), controller=PerSequence(1e-5, 1e-5), **settings)
+    return solution.x, solution.stats.accepted, solution.stats.rejected
 
 
 @pytest.mark.parametrize("field", ["smooth", "layers"])
@@ -199,15 +199,15 @@ def test_a_sequence_does_not_depend_on_its_mates(field, unchecked):
 
 def test_the_first_step_may_be_given():
     problem = twisting()
-    stats = integrate(problem.bound(), problem.state, (0.0, 1.0), control=Adaptive(first=1e-3)).stats
+    stats = integrate(problem.bound(), problem.state, (0.0, 1.0), controller=Adaptive(first=1e-3)).stats
     assert stats.grid[1] == 1e-3
 
 
 def test_a_flow_at_rest_takes_few_steps():
     state = State(torch.zeros(1, 2, 3, dtype=torch.float64))
-    for control in (Adaptive(), PerSequence()):
-        solution = integrate(Written(lambda z, x, _: 0.0 * x), state, (0.0, 1.0), control=control)
-        assert torch.equal(solution.points, state.points)
+    for controller in (Adaptive(), PerSequence()):
+        solution = integrate(Written(lambda z, x, _: 0.0 * x), state, (0.0, 1.0), controller=controller)
+        assert torch.equal(solution.x, state.x)
         assert solution.stats.accepted <= 8
 
 
@@ -220,8 +220,8 @@ def test_costs_join_the_norm_if_asked():
         problem = decay()
         bound = Written(*problem.bound().velocities, rates=[turning])
         state = State(problem.start, (torch.zeros(2, dtype=torch.float64),))
-        solution = integrate(bound, state, (0.0, 1.0), control=Adaptive(1e-6, 1e-6, costs=costs))
-        errors[costs] = (solution.state.costs[0] - exact).abs().max().item()
+        solution = integrate(bound, state, (0.0, 1.0), controller=Adaptive(1e-6, 1e-6, costs=costs))
+        errors[costs] = (solution.costs[0] - exact).abs().max().item()
     assert errors[True] < 3e-5 < errors[False]
 
 
@@ -230,25 +230,25 @@ def test_single_precision_reaches_what_it_can():
     state = State(problem.start.float())
     velocity = problem.bound().velocities[0]
     bound = Written(lambda z, x, inside: velocity(z, x.double(), inside).float(), breaks=JUMPING.jumps)
-    for control in (Adaptive(1e-5, 1e-5), PerSequence(1e-5, 1e-5)):
-        solution = integrate(bound, state, (0.0, 1.0), control=control)
-        assert solution.points.dtype == torch.float32
-        torch.testing.assert_close(solution.points.double(), problem.exact(1.0), rtol=0, atol=1e-4)
+    for controller in (Adaptive(1e-5, 1e-5), PerSequence(1e-5, 1e-5)):
+        solution = integrate(bound, state, (0.0, 1.0), controller=controller)
+        assert solution.x.dtype == torch.float32
+        torch.testing.assert_close(solution.x.double(), problem.exact(1.0), rtol=0, atol=1e-4)
 
 
 def test_the_norm_over_ranks_is_the_local_one_without_a_group():
     problem = twisting()
-    controls = (Adaptive(all_ranks=flag) for flag in (False, True))
-    local, ranks = (integrate(problem.bound(), problem.state, (0.0, 1.0), control=c) for c in controls)
+    controllers = (Adaptive(all_ranks=flag) for flag in (False, True))
+    local, ranks = (integrate(problem.bound(), problem.state, (0.0, 1.0), controller=c) for c in controllers)
     assert local.stats.grid == ranks.stats.grid
 
 
 def test_energy_of_a_decay_is_known():
-    """int |x'|^2 dz = |x(0)|^2 (1 - e^{-2}) / 2 for x' = -x, beside the tokens and on every control."""
+    """int |x'|^2 dz = |x(0)|^2 (1 - e^{-2}) / 2 for x' = -x, beside the tokens and on every controller."""
     problem = decay()
     exact = problem.start.square().sum((-1, -2)) * (1 - np.exp(-2)) / 2
-    for control in (Adaptive(1e-9, 1e-9), PerSequence(1e-9, 1e-9)):
+    for controller in (Adaptive(1e-9, 1e-9), PerSequence(1e-9, 1e-9)):
         bound = Written(*problem.bound().velocities, rates=[energy])
         state = State(problem.start, (torch.zeros(2, dtype=torch.float64),))
-        solution = integrate(bound, state, (0.0, 1.0), control=control)
-        torch.testing.assert_close(solution.state.costs[0], exact, rtol=1e-7, atol=0.0)
+        solution = integrate(bound, state, (0.0, 1.0), controller=controller)
+        torch.testing.assert_close(solution.costs[0], exact, rtol=1e-7, atol=0.0)

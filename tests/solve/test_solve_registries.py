@@ -11,8 +11,8 @@ from registries import all_controls, all_gradients, all_methods
 @pytest.mark.parametrize(
     ("base", "registry"),
     [
-        (solve.AbstractMethod, all_methods),
-        (solve.AbstractControl, all_controls),
+        (solve.AbstractStepper, all_methods),
+        (solve.AbstractController, all_controls),
         (solve.AbstractGradient, all_gradients),
     ],
 )

@@ -57,7 +57,7 @@ def test_a_flow_keeps_the_order_of_its_steps(degree, method):
     def end(steps: int) -> torch.Tensor:
         bound = flow.bind(cloud)
         with torch.no_grad():
-            return integrate(bound, bound.initial(), (0.0, 1.0), method, Fixed(steps), Direct()).points
+            return integrate(bound, bound.initial(), (0.0, 1.0), method, Fixed(steps), Direct()).x
 
     best = end(128)
     errors = [float((end(n) - best).abs().max()) for n in counts]

@@ -66,7 +66,7 @@ def test_tokens_are_the_states_up_to_a_rotation_and_padding_is_left_out(model, s
     assert paths.points.shape == (33, 8, 2)  # of ten tokens two are padding
     with torch.no_grad():
         cloud = model.embedding(*(x[:1] for x in batch_of().inputs))
-        states = model.at().eval().solve(cloud, at=paths.depths.tolist()).trajectory.points[:, 0, :8].double().numpy()
+        states = model.at().eval().solve(cloud, save_at=paths.depths.tolist()).xs[:, 0, :8].double().numpy()
     flat = states.reshape(-1, 16) - states.reshape(-1, 16).mean(0)
     values, vectors = np.linalg.eigh(flat.T @ flat)
     plane = flat @ vectors[:, [-1, -2]]
@@ -97,12 +97,12 @@ def test_the_hamiltonian_is_the_costate_times_the_velocity(model, sections):
     ours = model.at()
     ours.training = False
     solution = ours.solve(cloud, observers=[watch])
-    loss = torch.nn.functional.cross_entropy(ours.readout(cloud.at(solution.points)), batch.targets)
+    loss = torch.nn.functional.cross_entropy(ours.readout(cloud.at(solution.x)), batch.targets)
     torch.autograd.grad(loss, list(model.flow.parameters()))
     bound = model.flow.bind(cloud, random=False)
     z, x, a = seen[-1]
     with torch.no_grad():
-        H = 4 * (a * bound(z, continua.solve.state.State(x)).points).sum((-1, -2))
+        H = 4 * (a * bound(z, continua.solve.State(x)).x).sum((-1, -2))
     assert z == 0.0 and hamiltonian.series[0].y[0] == pytest.approx(float(H.quantile(0.5)), rel=1e-4, abs=1e-7)
     assert {row[0]: row[1] for row in table.rows}["objective J"] == pytest.approx(loss.item(), rel=1e-5)
     assert len(sizes.series) == 2 and sections["Optimal control"].verdict.holds
@@ -201,7 +201,7 @@ def test_costates_of_a_decoder_are_those_of_autograd_through_its_steps(translato
     bound = flow.bind(target, memory=both.eval().remember(source), random=False)
     states, velocities = [target.points.clone().requires_grad_()], []
     for k in range(4):
-        velocities.append(bound(k / 4, State(states[-1])).points)
+        velocities.append(bound(k / 4, State(states[-1])).x)
         states.append(states[-1] + velocities[-1] / 4)
     J = (both.decoder.readout(target.at(states[-1])) - batch.targets).square().mean()
     weights = list(flow.parameters())
@@ -233,7 +233,7 @@ def test_an_encoder_and_a_decoder_are_portrayed_each_under_its_name(translator):
         np.testing.assert_allclose(heat.values.sum(-1), 1.0, rtol=1e-12)
     with torch.no_grad():
         memory = both.eval().remember(batch.inputs[0][0])
-        end = both.decoder.solve(batch.inputs[1][0], memory=memory).points[0]
+        end = both.decoder.solve(batch.inputs[1][0], memory=memory).x[0]
     paths = sections[-2].figures[0].points
     gaps = (end - end.mean(0)).norm(dim=-1).max()  # the plane shows no more than there is, and most of it
     assert 0.0 < np.linalg.norm(paths[-1] - paths[-1].mean(0), axis=-1).max() <= float(gaps) * (1 + 1e-9)

@@ -78,7 +78,7 @@ def prepare_solve(gradient: str, steps: int, modes: int, threads: int, sizes: di
 def _solve(flow: Flow, sizes: Sizes, gradient: AbstractGradient, steps: int) -> None:
     velocity = bind(flow, tokens(sizes))
     solution = integrate(velocity, velocity.initial(), SPAN, DormandPrince(), Fixed(steps), gradient)
-    solution.points.square().mean().backward()
+    solution.x.square().mean().backward()
 
 
 def peak_memory(prepare: Callable[..., Case], **settings: Any) -> float:

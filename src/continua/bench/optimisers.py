@@ -196,7 +196,7 @@ class FunctionFlow(nn.Module):
     def forward(self, given: Float[Tensor, "batch nodes"]) -> Float[Tensor, "batch nodes"]:
         flow = self.flow.bind(Cloud(self.lift(given.unsqueeze(-1)).flatten(1).unsqueeze(1)))
         solution = integrate(flow, flow.initial(), (0.0, 1.0), Midpoint(), Fixed(1), Direct())
-        return self.read(solution.points.squeeze(1).unflatten(-1, (_NODES, _CHANNELS))).squeeze(-1)
+        return self.read(solution.x.squeeze(1).unflatten(-1, (_NODES, _CHANNELS))).squeeze(-1)
 
 
 def bumps() -> Pairs:

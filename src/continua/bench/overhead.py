@@ -82,13 +82,13 @@ class _Pair:
     @torch.no_grad()
     def forward(self) -> Stats:
         velocity = bind(self.flow, self.start)
-        return integrate(velocity, velocity.initial(), SPAN, control=self.control, gradient=Direct()).stats
+        return integrate(velocity, velocity.initial(), SPAN, controller=self.control, gradient=Direct()).stats
 
     def backward(self, gradient: AbstractGradient) -> None:
         self._clear()
         velocity = bind(self.flow, self.start)
-        solution = integrate(velocity, velocity.initial(), SPAN, control=self.control, gradient=gradient)
-        solution.points.square().mean().backward()
+        solution = integrate(velocity, velocity.initial(), SPAN, controller=self.control, gradient=gradient)
+        solution.x.square().mean().backward()
 
     @torch.no_grad()
     def bare_forward(self, depths: Sequence[float]) -> None:
@@ -100,7 +100,7 @@ class _Pair:
         self._clear()
         velocity, state = bind(self.flow, self.start), State(self.start)
         for z in self.replayed:
-            velocity(z, state).points.backward(self.start.detach())
+            velocity(z, state).x.backward(self.start.detach())
 
     def _clear(self) -> None:
         self.flow.zero_grad(set_to_none=True)

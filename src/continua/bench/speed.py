@@ -96,9 +96,9 @@ class _Track:
         velocity = bind(self.flow, self.start)
         control = Adaptive(self.tolerance, self.tolerance)
         solution = integrate(velocity, velocity.initial(), SPAN, DormandPrince(), control, gradient)
-        solution.points.square().mean().backward()
+        solution.x.square().mean().backward()
         stats, name = solution.stats, type(gradient).__name__
-        self.ends[name] = solution.points.detach()
+        self.ends[name] = solution.x.detach()
         self.counts[name] = (stats.evaluations, stats.backward_evaluations)
 
     def _theirs(self, name: str) -> None:
@@ -118,7 +118,7 @@ class _Track:
     def _exact(self) -> Points:
         velocity = bind(self.flow, self.start)
         control = Adaptive(0.01 * self.tolerance, 0.01 * self.tolerance)
-        return integrate(velocity, velocity.initial(), SPAN, control=control, gradient=Direct()).points
+        return integrate(velocity, velocity.initial(), SPAN, controller=control, gradient=Direct()).x
 
 
 class _Velocity(nn.Module):
@@ -132,7 +132,7 @@ class _Velocity(nn.Module):
     def forward(self, t: Tensor, x: Points) -> Points:
         self.calls += 1
         z = min(max(t.item(), 0.0), DEPTH)
-        return self.bound(z, State(x)).points
+        return self.bound(z, State(x)).x
 
 
 def solve_with_torchdiffeq(velocity: _Velocity, points: Points, tolerance: float, adjoint: bool) -> Points:

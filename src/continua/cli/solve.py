@@ -123,11 +123,11 @@ def _comparison(runs: list[Differentiated]) -> Table:
 
 def _record(run: Differentiated, data: Signals, model: ContinuousTransformer) -> SolveRecord:
     """The first signal of the batch, in plain numbers."""
-    trajectory, stats = run.solution.trajectory, run.solution.stats
-    assert trajectory is not None
+    xs, stats = run.solution.xs, run.solution.stats
+    assert xs is not None
     return SolveRecord(
-        depths=trajectory.depths,
-        tokens=trajectory.points[:, 0].detach().numpy(),
+        depths=run.solution.depths,
+        tokens=xs[:, 0].detach().numpy(),
         times=data.times[0].tolist(),
         grid=stats.grid,
         errors=stats.errors,

@@ -86,7 +86,7 @@ def differentiated(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReconstructionWarning)  # the statistics tell as much
         solution = model.at(gradient=gradient).solve(cloud, at, [observer])
-        loss = (model.readout(cloud.at(solution.points)) - data.later).square().mean()
+        loss = (model.readout(cloud.at(solution.x)) - data.later).square().mean()
         slopes = torch.autograd.grad(loss, list(model.flow.parameters()))
     seconds = time.perf_counter() - start
     return Differentiated(gradient, solution, loss.item(), torch.cat([g.flatten() for g in slopes]), seen, seconds)

@@ -92,13 +92,13 @@ class Extremal:
                 zeros = tuple(x.new_zeros(x.shape[0]) for _ in objective.costs)
                 slope = bound(z, State(x, zeros), inside)
                 # The cotangent is that of the mean over the batch; each sequence's own is batch times as large.
-                H = x.shape[0] * (cotangent * slope.points).sum((-1, -2))
+                H = x.shape[0] * (cotangent * slope.x).sum((-1, -2))
                 for weight, rate in zip(objective.weights, slope.costs, strict=True):
                     H = H + weight * rate
                 by_x, *found = _derivatives(H.mean(), [x, *thetas.values()])
             gradients = dict(zip(thetas, found, strict=True))
             by_theta = _tangent_parts(_homes(flow), thetas, gradients)
-            return HamiltonianValue(H.detach(), slope.points.detach(), by_x, by_theta)
+            return HamiltonianValue(H.detach(), slope.x.detach(), by_x, by_theta)
 
         return evaluate
 
@@ -180,7 +180,7 @@ def terminal_cotangent(model: ContinuousTransformer, batch: Batch, path: Extrema
     """The derivative of the terminal loss by the states at the end, with no solve in between."""
     with torch.enable_grad():
         end = path.points[-1].detach().requires_grad_(True)
-        terms = Objective(path.objective.loss).read(model, batch, path.setting, Solution(State(end), path.terms.stats))
+        terms = Objective(path.objective.loss).read(model, batch, path.setting, Solution(end, path.terms.stats))
         (found,) = _derivatives(terms.terminal, [end])
     return found
 

@@ -109,7 +109,7 @@ def _bind(setting: Setting, axis: Axis | None, norm: Callable[[_Jacobian], Float
             w = state_weights(flow.context.cloud.measure, axis, x)
             heavy = w > 0
             root = torch.where(heavy, w, 1.0).sqrt()
-            f = flow(z, State(x)).points
+            f = flow(z, State(x)).x
             cost = norm(_Jacobian(x, f, torch.where(heavy, root, 0.0), torch.where(heavy, 1.0 / root, 0.0)))
         return cost if building else cost.detach()
 

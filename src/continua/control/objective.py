@@ -114,7 +114,7 @@ class Objective:
 
     def read(self, model: ContinuousTransformer, batch: Batch, setting: Setting, solution: Solution) -> Terms:
         """The terms of a solve, as the model reads it out."""
-        cloud = setting.cloud.at(solution.points)
+        cloud = setting.cloud.at(solution.x)
         return self.terms(model.readout(cloud), heard(batch, cloud) if model.readout.per_token else batch, solution)
 
     def terms(self, output: Tensor, batch: Batch, solution: Solution) -> Terms:
@@ -127,7 +127,7 @@ class Objective:
         encoder, decoder = model.encoder, model.decoder
         first = self.setting(encoder, encoder.embedding(*source), seed)
         solution = self.solved(encoder, first)
-        memory = first.cloud.at(encoder.readout(first.cloud.at(solution.points)))
+        memory = first.cloud.at(encoder.readout(first.cloud.at(solution.x)))
         second = self.setting(decoder, decoder.embedding(*target), seed + 1, memory)
         terms = self.read(decoder, batch, second, self.solved(decoder, second))
         own = self._running(solution)
@@ -135,7 +135,7 @@ class Objective:
         return self._summed(terms.terminal, running, terms.stats, terms.output)
 
     def _running(self, solution: Solution) -> dict[str, Tensor]:
-        return {name: cost.mean() for name, cost in zip(self.names, solution.state.costs, strict=True)}
+        return {name: cost.mean() for name, cost in zip(self.names, solution.costs, strict=True)}
 
     def _summed(self, terminal: Tensor, running: dict[str, Tensor], stats: Stats, output: Tensor) -> Terms:
         total = terminal

@@ -94,9 +94,9 @@ def pontryagin(
     `memory` is the cloud that cross-attention reads, as for `extremal`.
     """
     check_problem(model, batch, objective)
-    if isinstance(model.solver, Solver) and manifold_of(model.solver.method) is not None:
+    if isinstance(model.solver, Solver) and manifold_of(model.solver.stepper) is not None:
         cure = "Report on the model without projection: model.at(solver=Solver(DormandPrince()))."
-        reject("model.solver", model.solver.method, "a projected flow has its costates in tangent spaces", cure)
+        reject("model.solver", model.solver.stepper, "a projected flow has its costates in tangent spaces", cure)
     path = extremal(model, batch, objective, generator=generator, memory=memory)
     terminal = terminal_cotangent(model, batch, path)
     hamiltonian, gradients, defects = _along(path)

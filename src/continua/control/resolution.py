@@ -194,7 +194,7 @@ class _Study:
         self.present = cloud.present
         self.own: dict[str, int | float] = {"tokens": cloud.points.shape[1]}
         solution = self.model.solve(cloud)
-        self.whole = self.model.readout(cloud.at(solution.points))  # (batch, tokens, outputs) or (batch, outputs)
+        self.whole = self.model.readout(cloud.at(solution.x))  # (batch, tokens, outputs) or (batch, outputs)
         self.base, self.targets = self._flat(self.whole), self._flat(targets)
         self.given = targets
         if solution.stats.grid:
@@ -233,7 +233,7 @@ class _Study:
         """The output, and how many steps led to it."""
         cloud = model.embedding(*self.inputs)
         solution = model.solve(cloud)
-        return self._flat(model.readout(cloud.at(solution.points))), len(solution.stats.grid) - 1
+        return self._flat(model.readout(cloud.at(solution.x))), len(solution.stats.grid) - 1
 
     def _answer_samples(self, other: Resampling) -> tuple[Tensor, Tensor, Any]:
         """The output at other samples, with own output and targets: per token, at the samples that both have."""
@@ -319,11 +319,11 @@ def _over_steps(study: _Study, wanted: Resolutions) -> _Requests:
 
 def _over_tolerances(study: _Study, wanted: Resolutions) -> _Requests:
     solver = study.model.solver
-    if not isinstance(solver, Solver) or solver.method.error_order is None:
+    if not isinstance(solver, Solver) or solver.stepper.error_order is None:
         yield LeftOut("rtol", None, "the stepper does not estimate its error")
         return
-    if isinstance(solver.control, Adaptive | PerSequence):
-        study.own["rtol"] = solver.control.rtol
+    if isinstance(solver.controller, Adaptive | PerSequence):
+        study.own["rtol"] = solver.controller.rtol
     yield from (_Request("rtol", rtol) for rtol in wanted.rtols)
 
 
@@ -345,7 +345,7 @@ def _without_repeats(rows: Iterable[ResolutionRow]) -> Iterator[ResolutionRow]:
 
 def _reference(model: ContinuousTransformer) -> Solver:
     """A stepper that estimates its error, of the same ODE as the model's own, at a tight tolerance."""
-    method = model.solver.method if isinstance(model.solver, Solver) else DormandPrince()
+    method = model.solver.stepper if isinstance(model.solver, Solver) else DormandPrince()
     if method.error_order is None:
         # A projected stepper solves another ODE than the one without its manifold: the reference must stay on it.
         manifold = manifold_of(method)
@@ -355,6 +355,6 @@ def _reference(model: ContinuousTransformer) -> Solver:
 
 
 def _describe(solver: AbstractSolver) -> str:
-    if isinstance(solver, Solver) and isinstance(solver.control, Adaptive):
-        return f"{solver.method} at rtol {solver.control.rtol:g}"
+    if isinstance(solver, Solver) and isinstance(solver.controller, Adaptive):
+        return f"{solver.stepper} at rtol {solver.controller.rtol:g}"
     return str(solver)

@@ -16,7 +16,7 @@ from continua.core.checks import at_least, not_negative, positive
 from continua.core.errors import SolveError, reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.model import BoundFlow, ContinuousTransformer
-from continua.solve import AbstractMethod, Solver, State
+from continua.solve import AbstractStepper, Solver, State
 from continua.spaces import AbstractFlatSpace, Cloud
 
 
@@ -85,7 +85,7 @@ class SuccessiveApproximations:
         check_problem(model, batch, objective)
         solver = model.solver
         if not isinstance(solver, Solver):
-            reject("model.solver", solver, "its steps are not ours to repeat", "Use Solver(method, control).")
+            reject("model.solver", solver, "its steps are not ours to repeat", "Use Solver(stepper, controller).")
         values = dict(model.flow.named_parameters())
         for name, space in model.flow.parameter_spaces().items():
             if values[name].requires_grad and not isinstance(space, AbstractFlatSpace):
@@ -96,7 +96,7 @@ class SuccessiveApproximations:
         memory = None if memory is None else memory.at(memory.points.detach())
         setting = objective.setting(model, cloud, objective.seed(model, generator), memory)
         frozen = model.at(grid=accepted_grid(model, objective, setting))
-        run = _Run(self, frozen, batch, objective, setting, solver.method)
+        run = _Run(self, frozen, batch, objective, setting, solver.stepper)
         converged, reason = run.train()
         return Approximations(tuple(run.values), tuple(run.gradients), run.rho, converged, reason)
 
@@ -112,10 +112,10 @@ class _Run:
         batch: Batch,
         objective: Objective,
         setting: Setting,
-        method: AbstractMethod,
+        stepper: AbstractStepper,
     ) -> None:
         self.rule, self.model, self.batch, self.objective = rule, model, batch, objective
-        self.setting, self.method, self.rho = setting, method, rule.rho
+        self.setting, self.stepper, self.rho = setting, stepper, rule.rho
         self.parameters = [p for p in model.flow.parameters() if p.requires_grad]
         self.values: list[float] = []
         self.gradients: list[float] = []
@@ -199,8 +199,8 @@ class _Run:
         z, dz = path.depths[k], path.depths[k + 1] - path.depths[k]
         x = path.points[k].clone().requires_grad_(self.rho > 0.0)
         costs = tuple(x.new_zeros(x.shape[0]) for _ in self.objective.costs)
-        after = self.method.step(bound, z, dz, State(x, costs)).state
-        moved = after.points - path.points[k + 1]
+        after = self.stepper.step(bound, z, dz, State(x, costs)).state
+        moved = after.x - path.points[k + 1]
         H = (path.cotangents[k + 1] * moved).sum()
         for weight, cost in zip(self.objective.weights, after.costs, strict=True):
             H = H + weight * cost.mean()

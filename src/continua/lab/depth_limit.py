@@ -16,7 +16,7 @@ from continua.lab.verdicts import all_of, at_most, equals
 from continua.model import Flow, Part
 from continua.operators import Attention, leaves
 from continua.runs import Lines, Scale, Series
-from continua.solve import RK4, AbstractMethod, Euler, Fixed, Projected
+from continua.solve import RK4, AbstractStepper, Euler, Fixed, Projected
 from continua.spaces import Cloud, Legendre, Sphere
 
 _RADIUS = 1.5
@@ -75,9 +75,9 @@ def smooth_flow(width: int) -> Flow:
     return Flow([Part(operator, field)], 1.0).double().eval().requires_grad_(False)
 
 
-def after_steps(flow: Flow, x: Points, steps: int, method: AbstractMethod) -> Points:
+def after_steps(flow: Flow, x: Points, steps: int, method: AbstractStepper) -> Points:
     """The tokens at depth 1 after equal steps."""
-    return solve_flow(flow, Cloud(x), method, Fixed(steps)).points
+    return solve_flow(flow, Cloud(x), method, Fixed(steps)).x
 
 
 def distance(a: Points, b: Points) -> Float[Tensor, " batch"]:

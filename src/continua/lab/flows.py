@@ -11,8 +11,8 @@ from continua.fields import Constant
 from continua.model import Flow, Part
 from continua.operators import AbstractTokenIntegral, Attention, AttentionTheta, Exact
 from continua.solve import (
-    AbstractControl,
-    AbstractMethod,
+    AbstractController,
+    AbstractStepper,
     Adaptive,
     Direct,
     DormandPrince,
@@ -45,7 +45,7 @@ def softmax_mean(q: Queries, cloud: Cloud, beta: float, integral: AbstractTokenI
 
 
 def solve_flow(
-    flow: Flow, cloud: Cloud, method: AbstractMethod, control: AbstractControl, at: Sequence[float] = ()
+    flow: Flow, cloud: Cloud, method: AbstractStepper, control: AbstractController, at: Sequence[float] = ()
 ) -> Solution:
     """The flow from depth 0 to its end; gradients, where they are wanted, pass through every step."""
     bound = flow.bind(cloud)

@@ -67,7 +67,7 @@ def _flow(causal: bool) -> Flow:
 
 
 def _ends(flow: Flow, cloud: Cloud) -> Points:
-    return solve_flow(flow, cloud, RK4(), Fixed(_STEPS)).points
+    return solve_flow(flow, cloud, RK4(), Fixed(_STEPS)).x
 
 
 @functools.lru_cache(maxsize=4)

@@ -34,7 +34,7 @@ class EncoderDecoder(nn.Module):
     def remember(self, *inputs: Any, generator: torch.Generator | None = None, **named: Any) -> Cloud:
         """The encoder's tokens, read out, on their measure: the memory of the decoder."""
         cloud = self.encoder.embedding(*inputs, **named)
-        end = self.encoder.solve(cloud, generator=generator).points
+        end = self.encoder.solve(cloud, generator=generator).x
         return cloud.at(self.encoder.readout(cloud.at(end)))
 
     def forward(self, source: Sequence[Any], target: Sequence[Any], generator: torch.Generator | None = None) -> Tensor:

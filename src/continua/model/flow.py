@@ -13,7 +13,7 @@ from continua.core.shapes import Depth, Float, Points, Tensor
 from continua.fields import AbstractField, parameter_spaces
 from continua.model.profile import AbstractProfile
 from continua.operators import AbstractOperator, Context, Theta, leaves
-from continua.solve import AbstractBound, State, within
+from continua.solve import AbstractVectorField, State, within
 from continua.spaces import AbstractParameterSpace, Cloud
 
 Rate = Callable[[Depth, Points, Points], Float[Tensor, " batch"]]
@@ -137,7 +137,7 @@ class Flow(nn.Module):
         return {"parts": list(self.parts), "depth": self.depth, "profile": self.profile}
 
 
-class BoundFlow(AbstractBound):
+class BoundFlow(AbstractVectorField):
     """A flow with everything fixed but depth and state: deterministic, whatever the operators draw."""
 
     def __init__(self, flow: Flow, context: Context, rates: tuple[Rate, ...], only: int | None = None) -> None:
@@ -189,17 +189,17 @@ class BoundFlow(AbstractBound):
         operators = [self._operator(i, z if inside is None else inside) for i in self._chosen]
         # compiled code has no second derivatives
         velocity_of = self.flow.forward if self.context.second_order else self.flow
-        velocity = velocity_of(operators, thetas, self.context.cloud.at(state.points))
+        velocity = velocity_of(operators, thetas, self.context.cloud.at(state.x))
         if self.flow.profile is not None:
             zeta = self.flow.profile(z, inside)
             velocity = velocity * (zeta.view(-1, 1, 1) if isinstance(zeta, Tensor) else zeta)
         present = self.context.cloud.present
         if present is not None:  # absent tokens stay where they are
             velocity = velocity.masked_fill(~present.unsqueeze(-1), 0.0)
-        return State(velocity, self.rates(within(z, inside), state.points, velocity))
+        return State(velocity, self.rates(within(z, inside), state.x, velocity))
 
-    def rates(self, z: Depth, points: Points, velocity: Points) -> tuple[Tensor, ...]:
-        return tuple(rate(z, points, velocity) for rate in self._rates)
+    def rates(self, z: Depth, x: Points, velocity: Points) -> tuple[Tensor, ...]:
+        return tuple(rate(z, x, velocity) for rate in self._rates)
 
     def _part(self, index: int) -> Part:
         part = self.flow.parts[index]

@@ -16,7 +16,7 @@ from continua.operators import (
     PostNorm,
     PreNorm,
 )
-from continua.solve import AbstractMethod, Fixed, Solver
+from continua.solve import AbstractStepper, Fixed, Solver
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +72,9 @@ class Layers:
         edges = [piece / pieces for piece in range(self.count * pieces + 1)]
         return Part(operator, PiecewiseConstant(operator.spec(self.width), edges))
 
-    def solver(self, method: AbstractMethod) -> Solver:
-        """One step of `method` for each layer, dz = 1."""
-        return Solver(method, Fixed(self.count))
+    def solver(self, stepper: AbstractStepper) -> Solver:
+        """One step of `stepper` for each layer, dz = 1."""
+        return Solver(stepper, Fixed(self.count))
 
     def _dropped(self, operator: AbstractOperator) -> AbstractOperator:
         return Dropout(operator, self.dropout) if self.dropout > 0.0 else operator

@@ -19,7 +19,7 @@ from continua.model.normed_embedding import ProjectedEmbedding
 from continua.model.readout import AbstractReadout, Normalised
 from continua.model.transformer import ContinuousTransformer
 from continua.operators import AbstractNorm, LayerNorm, PreNorm, Sum
-from continua.solve import AbstractMethod, Direct, Euler, LieTrotter, Projected, Strang
+from continua.solve import AbstractStepper, Direct, Euler, LieTrotter, Projected, Strang
 from continua.spaces import AbstractManifold, CentredSphere
 
 _Arguments = ParamSpec("_Arguments")
@@ -148,7 +148,7 @@ def sphere(
     On `CentredSphere()` it is the post-norm network with norms of gain 1. In the limit of small steps it is the flow of
     the tangential velocity, as in B. Geshkovski et al., A mathematical perspective on Transformers (2023).
     """
-    step: AbstractMethod = Projected(Euler(), manifold)
+    step: AbstractStepper = Projected(Euler(), manifold)
     parts = [layers.part(branch) for branch in (layers.attention(causal), layers.feedforward())]
     start = ProjectedEmbedding(embedding, manifold)
     return _network(layers, start, Flow(parts, layers.depth), readout, step if together else LieTrotter(step))
@@ -189,9 +189,9 @@ def decoder(
 
 
 def _network(
-    layers: Layers, embedding: AbstractEmbedding, flow: Flow, readout: AbstractReadout, method: AbstractMethod
+    layers: Layers, embedding: AbstractEmbedding, flow: Flow, readout: AbstractReadout, stepper: AbstractStepper
 ) -> ContinuousTransformer:
     if embedding.width != layers.width:
         cure = f"Build both with width={layers.width}."
         reject("embedding", embedding.width, f"its width is not that of the layers, {layers.width}", cure)
-    return ContinuousTransformer(embedding, flow, readout, layers.solver(method), Direct())
+    return ContinuousTransformer(embedding, flow, readout, layers.solver(stepper), Direct())

@@ -13,7 +13,7 @@ from continua.model.lifted import AbstractLifted
 from continua.model.normed_embedding import NormedEmbedding, ProjectedEmbedding
 from continua.model.transformer import ContinuousTransformer
 from continua.operators import CachedIntegral, KVCache, why_not_cacheable, with_integral
-from continua.solve import AbstractGridControl, Solver
+from continua.solve import AbstractGridController, Solver
 from continua.spaces import Counting
 
 
@@ -78,7 +78,7 @@ class Reading:
 def unreadable(model: ContinuousTransformer) -> str | None:
     """Why a model cannot read token after token with what it keeps; `None` where it can."""
     solver = model.solver
-    if not (isinstance(solver, Solver) and isinstance(solver.control, AbstractGridControl)):
+    if not (isinstance(solver, Solver) and isinstance(solver.controller, AbstractGridController)):
         return "its grid of depth is not fixed: later tokens change the steps of earlier ones"
     if not _token_by_token(model.embedding):
         return "its embedding does not take whole numbers one by one, each counted once"

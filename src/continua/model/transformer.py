@@ -17,7 +17,7 @@ from continua.model.positions import SinusoidalPositions
 from continua.model.readout import AbstractReadout, MeanReadout, TokenReadout
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, leaves, with_heads, with_nodes
 from continua.solve import (
-    AbstractControl,
+    AbstractController,
     AbstractGradient,
     AbstractSolver,
     Adaptive,
@@ -58,7 +58,10 @@ class ContinuousTransformer(nn.Module):
         expect("flow", flow, Flow, "Pass Flow([Part(operator, field), ...]).")
         expect("readout", readout, AbstractReadout, "Pass TokenReadout(...) or MeanReadout(...).")
         expect(
-            "solver", solver, AbstractSolver, "Pass Solver(method, control), such as Solver(DormandPrince(), Fixed(8))."
+            "solver",
+            solver,
+            AbstractSolver,
+            "Pass Solver(stepper, controller), such as Solver(DormandPrince(), Fixed(8)).",
         )
         expect("gradient", gradient, AbstractGradient, "Pass an object: Checkpointed(), Direct() or Backsolve().")
         _check_widths(embedding, flow, readout)
@@ -116,7 +119,7 @@ class ContinuousTransformer(nn.Module):
         """
         cloud = self.embedding(*inputs, **named)
         solution = self.solve(cloud, memory=memory, generator=generator)
-        return self.readout(cloud.at(solution.points))
+        return self.readout(cloud.at(solution.x))
 
     def ask(
         self,
@@ -136,21 +139,21 @@ class ContinuousTransformer(nn.Module):
             reject("readout", type(self.readout).__name__, why, "Build the model with TokenReadout(width, outputs).")
         cloud, where = self.embedding.ask(times, *inputs, **named)
         solution = self.solve(cloud, memory=memory, generator=generator)
-        return self.readout(cloud.at(solution.points)).take_along_dim(where.unsqueeze(-1), 1)
+        return self.readout(cloud.at(solution.x)).take_along_dim(where.unsqueeze(-1), 1)
 
     def solve(
         self,
         cloud: Cloud,
-        at: Sequence[float] = (),
+        save_at: Sequence[float] = (),
         observers: Sequence[Observer] = (),
         memory: Cloud | None = None,
         generator: torch.Generator | None = None,
         rates: Sequence[Rate] = (),
     ) -> Solution:
-        """The solve itself, from an embedded cloud: final state, statistics, trajectory at asked depths."""
+        """The solve itself, from an embedded cloud: final state, statistics, and x at the depths of `save_at`."""
         expect("cloud", cloud, Cloud, "A solve starts from a cloud: pass model.embedding(...) of the inputs.")
-        bound = self.flow.bind(cloud, generator, memory, rates, self.gradient.twice, random=self.training)
-        return self.solver.solve(bound, bound.initial(), (0.0, self.flow.depth), self.gradient, at, observers)
+        bound = self.flow.bind(cloud, generator, memory, rates, self.gradient.second_order, random=self.training)
+        return self.solver.solve(bound, bound.initial(), (0.0, self.flow.depth), self.gradient, save_at, observers)
 
     def at(
         self,
@@ -171,11 +174,11 @@ class ContinuousTransformer(nn.Module):
             given = {"steps": steps, "grid": grid, "rtol": rtol, "solver": solver}
             reject("at", given, "one way to step excludes the others", "Pass one of steps, grid, rtol, solver.")
         if steps is not None:
-            solver = dataclasses.replace(self._stepping(), control=Fixed(steps))
+            solver = dataclasses.replace(self._stepping(), controller=Fixed(steps))
         elif grid is not None:
-            solver = dataclasses.replace(self._stepping(), control=Given(tuple(grid)))
+            solver = dataclasses.replace(self._stepping(), controller=Given(tuple(grid)))
         elif rtol is not None:
-            solver = dataclasses.replace(self._stepping(), control=_tolerating(self._stepping().control, rtol))
+            solver = dataclasses.replace(self._stepping(), controller=_tolerating(self._stepping().controller, rtol))
         chosen = (self.solver if solver is None else solver, self.gradient if gradient is None else gradient)
         return self._like(self.embedding, self.flow, self.readout, *chosen)
 
@@ -218,7 +221,7 @@ class ContinuousTransformer(nn.Module):
 
     def _stepping(self) -> Solver:
         if not isinstance(self.solver, Solver):
-            reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(method, control)).")
+            reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(stepper, controller)).")
         return self.solver
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
@@ -231,7 +234,7 @@ class ContinuousTransformer(nn.Module):
         return {name: getattr(self, name) for name in parts}
 
 
-def _tolerating(control: AbstractControl, rtol: float) -> AbstractControl:
+def _tolerating(control: AbstractController, rtol: float) -> AbstractController:
     """The same adaptive control with other tolerances, or the default one in place of a grid."""
     if isinstance(control, Adaptive | PerSequence):
         return dataclasses.replace(control, rtol=rtol, atol=rtol)

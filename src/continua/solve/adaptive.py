@@ -1,21 +1,29 @@
-"""Adaptive steps, the same for the whole batch: the default control."""
+"""Adaptive steps: the same for the whole batch (the default), or each sequence its own."""
 
 import dataclasses
 from collections.abc import Sequence
 
+import torch
+
+from continua.core.checks import at_least
 from continua.core.errors import SolveError, reject
 from continua.core.shapes import Tensor
-from continua.solve.control import AbstractControl, Course, Keep
-from continua.solve.methods.method import AbstractMethod
-from continua.solve.methods.runge_kutta import AbstractRungeKutta
-from continua.solve.norms import Tolerance, joint, squared_errors, squared_size
-from continua.solve.pace import STEEPER, Pace, first_lengths
-from continua.solve.record import Stats, Step
-from continua.solve.state import State
+from continua.solve.integration import AbstractController, Integration, OnStep, Stats, Step
+from continua.solve.runge_kutta import AbstractRungeKutta, AbstractStepper, StepResult
+from continua.solve.step_size import (
+    STEEPER,
+    StepSizeState,
+    Tolerance,
+    first_lengths,
+    joint_norm,
+    squared_errors,
+    squared_size,
+)
+from continua.solve.vector_field import State, select
 
 
 @dataclasses.dataclass(frozen=True)
-class Adaptive(AbstractControl):
+class Adaptive(AbstractController):
     """Steps as long as the tolerance permits, the same for all sequences of the batch: the default.
 
     A step is accepted when the root mean square over the batch of the mass-weighted errors is at most 1, in units of
@@ -34,12 +42,12 @@ class Adaptive(AbstractControl):
 
     def __post_init__(self) -> None:
         Tolerance(self.rtol, self.atol)
-        check_max_steps(self.max_steps)
+        at_least(1, max_steps=self.max_steps)
         if self.first is not None and not self.first > 0:
             reject("first", self.first, "the first step is positive", "Pass first > 0, or None to have it found.")
 
-    def check(self, method: AbstractMethod) -> None:
-        needs_error_estimate(method, "Adaptive")
+    def check(self, stepper: AbstractStepper) -> None:
+        _check_error_estimate(stepper, "Adaptive")
 
     def marks(self, span: tuple[float, float]) -> tuple[float, ...]:
         return span
@@ -51,51 +59,143 @@ class Adaptive(AbstractControl):
         """
         return dataclasses.replace(self, first=None, costs=False)
 
-    def march(self, course: Course, state: State, stats: Stats, keep: Keep) -> State:
+    def run(self, integration: Integration, state: State, on_step: OnStep | None = None) -> State:
+        field, stepper, stats = integration.field, integration.stepper, integration.stats
         tolerance = Tolerance(self.rtol, self.atol)
-        tolerance.check(state.points)
-        pace, slope = self._start(course, state, tolerance)
-        stats.grid = [pace.z]
-        while not pace.arrived:
+        tolerance.check(state.x)
+        size, slope = self._start(integration, state, tolerance)
+        stats.grid = [size.z]
+        while not size.at_end:
             if stats.accepted + stats.rejected >= self.max_steps:
-                raise SolveError(f"max_steps = {self.max_steps} steps were tried", pace.z, f"Increase it. {STEEPER}")
-            z, dz = pace.z, pace.aim()
-            stepped = course.method.step(course.bound, z, dz, state, slope, judged=True)
-            error = joint(squared_errors(course.bound, state, stepped, tolerance, self.costs), self.all_ranks)
-            if not error <= 1.0:
-                pace.refuse(dz, error)
-                slope, stats.rejected = stepped.first, stats.rejected + 1
+                raise SolveError(f"max_steps = {self.max_steps} steps were tried", size.z, f"Increase it. {STEEPER}")
+            z, dz = size.z, size.aim()
+            result = stepper.step(field, z, dz, state, slope, with_error=True)
+            error = joint_norm(squared_errors(field, state, result, tolerance, self.costs), self.all_ranks)
+            if not error <= 1.0:  # nan is refused as well
+                size.refuse(dz, error)
+                # the shorter step starts at the same point: its first slope is known
+                slope, stats.rejected = result.first, stats.rejected + 1
                 continue
-            keep(Step(z, dz), state, stepped)
-            landed = pace.accept(dz, error)
-            state, slope = stepped.state, None if landed else stepped.last  # beyond a jump the slope is another one
-            stats.accept(pace.z, error)
+            if on_step is not None:
+                on_step(Step(z, dz), state, result)
+            landed = size.accept(dz, error)
+            # first same as last, but not across a stop: beyond a jump the slope is another one
+            state, slope = result.state, None if landed else result.last
+            stats.accept(size.z, error)
         return state
 
-    def _start(self, course: Course, state: State, tolerance: Tolerance) -> tuple[Pace, State | None]:
-        order, stops = course.method.error_order or 0, course.stops()
+    def _start(
+        self, integration: Integration, state: State, tolerance: Tolerance
+    ) -> tuple[StepSizeState, State | None]:
+        order, stops = integration.stepper.error_order or 0, integration.stops()
         if self.first is not None:
-            return Pace(course.span[0], self.first, stops, order), None
+            return StepSizeState(integration.span[0], self.first, stops, order), None
 
         def norms(x: Tensor) -> list[float]:
-            return [joint(squared_size(course.bound, x, state.points, tolerance), self.all_ranks)]
+            return [joint_norm(squared_size(integration.field, x, state.x, tolerance), self.all_ranks)]
 
-        lengths, slope = first_lengths(course, state, norms, lambda h: h[0])
-        reusable = isinstance(course.method, AbstractRungeKutta)  # others step along another slope
-        return Pace(course.span[0], lengths[0], stops, order), slope if reusable else None
+        lengths, slope = first_lengths(integration, state, norms, lambda h: h[0])
+        reusable = isinstance(integration.stepper, AbstractRungeKutta)  # others step along another slope
+        return StepSizeState(integration.span[0], lengths[0], stops, order), slope if reusable else None
 
 
-def needs_error_estimate(method: AbstractMethod, control: str) -> None:
-    """Rejects a method that cannot judge its steps."""
-    if method.error_order is None:
+@dataclasses.dataclass(frozen=True)
+class PerSequence(AbstractController):
+    """Every sequence has its own depth and step: its output does not depend on its batch mates.
+
+    Sequences step together but not equally far; one that rejects its step or is at the end stands still (dz = 0) while
+    others move. The solve takes as many rounds as its hardest sequence needs, at most `max_steps`. No slope is carried
+    over from one round to the next: whether it can be would depend on the mates. Reference implementation: torchode.
+    """
+
+    rtol: float = 1e-4
+    atol: float = 1e-4
+    max_steps: int = 10_000
+
+    def __post_init__(self) -> None:
+        Tolerance(self.rtol, self.atol)
+        at_least(1, max_steps=self.max_steps)
+
+    def check(self, stepper: AbstractStepper) -> None:
+        _check_error_estimate(stepper, "PerSequence")
+
+    def marks(self, span: tuple[float, float]) -> tuple[float, ...]:
+        return span
+
+    def reverse(self, grid: Sequence[float]) -> AbstractController:
+        reject("controller", self, "a backward solve needs one grid for all sequences", "Use Checkpointed or Direct.")
+
+    def run(self, integration: Integration, state: State, on_step: OnStep | None = None) -> State:
+        Tolerance(self.rtol, self.atol).check(state.x)
+        sizes = self._start(integration, state)
+        rounds = 0
+        while not all(size.at_end for size in sizes):
+            if rounds >= self.max_steps:
+                depth = min(size.z for size in sizes)
+                raise SolveError(f"max_steps = {self.max_steps} rounds were tried", depth, f"Increase it. {STEEPER}")
+            state = self._round(integration, sizes, state, on_step)
+            rounds += 1
+        return state
+
+    def _start(self, integration: Integration, state: State) -> list[StepSizeState]:
+        def norms(x: Tensor) -> list[float]:
+            tolerance = Tolerance(self.rtol, self.atol)
+            return squared_size(integration.field, x, state.x, tolerance).sqrt().tolist()
+
+        lengths, _ = first_lengths(integration, state, norms, lambda h: _depths(h, state.x))
+        order = integration.stepper.error_order or 0
+        return [StepSizeState(integration.span[0], length, integration.stops(), order) for length in lengths]
+
+    def _round(
+        self, integration: Integration, sizes: list[StepSizeState], state: State, on_step: OnStep | None
+    ) -> State:
+        """One step tried by every sequence that is not at the end."""
+        field, stepper, stats = integration.field, integration.stepper, integration.stats
+        aims = [0.0 if size.at_end else size.aim() for size in sizes]
+        z, dz = _depths([size.z for size in sizes], state.x), _depths(aims, state.x)
+        result = stepper.step(field, z, dz, state, with_error=True)
+        errors = squared_errors(field, state, result, Tolerance(self.rtol, self.atol)).sqrt().tolist()
+        refused = stats.rejected
+        moved = _judge_all(sizes, aims, errors, stats)
+        if not any(moved):
+            return state
+        good = torch.tensor(moved, device=state.x.device)
+        dz = torch.where(good, dz, 0.0)
+        if stats.rejected > refused and torch.is_grad_enabled():
+            # a refused step may have overflowed, and its gradient would be 0 * inf: none of it may stay in the graph
+            result = stepper.step(field, z, dz, state)
+        after = select(good, result.state, state)
+        if on_step is not None:
+            on_step(Step(z, dz), state, StepResult(after))
+        return after
+
+
+def _judge_all(sizes: list[StepSizeState], aims: list[float], errors: list[float], stats: Stats) -> list[bool]:
+    """Accepts or refuses every sequence's step; whether each moved."""
+    moved = []
+    for size, dz, error in zip(sizes, aims, errors, strict=True):
+        waiting = size.at_end
+        good = not waiting and error <= 1.0
+        if good:
+            size.accept(dz, error)
+            stats.accepted += 1
+        elif not waiting:
+            size.refuse(dz, error)
+            stats.rejected += 1
+        moved.append(good)
+    return moved
+
+
+def _check_error_estimate(stepper: AbstractStepper, controller: str) -> None:
+    """Rejects a stepper that cannot judge its steps."""
+    if stepper.error_order is None:
         cure = (
             f"Pass DormandPrince(), BogackiShampine() or Tsitouras() (on a manifold: Projected(..., tangent=True)), or "
-            f"walk a grid: Fixed(steps) instead of {control}()."
+            f"walk a grid: Fixed(steps) instead of {controller}()."
         )
-        reject("method", method, "it has no error estimate, so its steps cannot adapt", cure)
+        reject("stepper", stepper, "it has no error estimate, so its steps cannot adapt", cure)
 
 
-def check_max_steps(max_steps: int) -> None:
-    """Rejects a limit that no solve could keep."""
-    if max_steps < 1:
-        reject("max_steps", max_steps, "a solve takes at least one step", "Pass max_steps >= 1.")
+def _depths(values: Sequence[float], like: Tensor) -> Tensor:
+    """One depth per sequence: kept in float64, handed to the flow in its own dtype and on its device."""
+    return torch.tensor(values, dtype=like.dtype, device=like.device)

@@ -1,99 +1,130 @@
-"""The integrator: one call from a bound flow and a state to a solution."""
+"""The integrator: one call from a vector field and a state to a solution; a solver holds its settings."""
 
+import abc
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
 
 import torch
 
-from continua.core.errors import expect, reject
-from continua.solve.adaptive import Adaptive
-from continua.solve.control import AbstractControl
-from continua.solve.gradients.checkpointed import Checkpointed
-from continua.solve.gradients.gradient import AbstractGradient
-from continua.solve.methods.dormand_prince import DormandPrince
-from continua.solve.methods.method import AbstractMethod
-from continua.solve.per_sequence import PerSequence
-from continua.solve.record import Observer, Solution, Stats, Trajectory
-from continua.solve.state import AbstractBound, State
-from continua.solve.task import Task
+from continua.core.checks import is_a
+from continua.core.errors import reject
+from continua.solve.adaptive import Adaptive, PerSequence
+from continua.solve.checkpointed import Checkpointed
+from continua.solve.gradients import AbstractGradient
+from continua.solve.integration import AbstractController, Integration, Observer, Solution, Stats
+from continua.solve.runge_kutta import AbstractStepper, DormandPrince
+from continua.solve.vector_field import AbstractVectorField, State
+
+
+class AbstractSolver(abc.ABC):
+    """From a vector field and a state to a solution: what a model holds."""
+
+    @abc.abstractmethod
+    def solve(
+        self,
+        field: AbstractVectorField,
+        state: State,
+        span: tuple[float, float],
+        gradient: AbstractGradient,
+        save_at: Sequence[float] = (),
+        observers: Sequence[Observer] = (),
+    ) -> Solution:
+        """The solution over the span; see `integrate`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Solver(AbstractSolver):
+    """A stepper and a controller, by default Dormand-Prince with rtol = atol = 1e-4."""
+
+    stepper: AbstractStepper = DormandPrince()
+    controller: AbstractController = Adaptive()
+
+    def __post_init__(self) -> None:
+        is_a(AbstractStepper, "Pass an object such as DormandPrince().", stepper=self.stepper)
+        cure = "Pass an object such as Adaptive(rtol=1e-4) or Fixed(steps=8)."
+        is_a(AbstractController, cure, controller=self.controller)
+        self.controller.check(self.stepper)
+
+    def solve(
+        self,
+        field: AbstractVectorField,
+        state: State,
+        span: tuple[float, float],
+        gradient: AbstractGradient,
+        save_at: Sequence[float] = (),
+        observers: Sequence[Observer] = (),
+    ) -> Solution:
+        is_a(AbstractGradient, "Pass an object such as Checkpointed() or Direct().", gradient=gradient)
+        gradient.check(self.stepper, self.controller)
+        span, depths = check_problem(state, span, save_at, observers)
+        if depths and isinstance(self.controller, PerSequence):
+            cure = "Use Adaptive(), or walk a frozen grid: Given(stats.grid)."
+            reject("save_at", depths, "a trajectory needs one grid for all sequences", cure)
+        stats, before = Stats(), field.evaluations
+        integration = Integration(field, span, self.stepper, self.controller, depths, tuple(observers), stats)
+        end, saved = gradient.solve(integration, state)
+        stats.evaluations = field.evaluations - before
+        return Solution(end.x, stats, end.costs, depths, torch.stack(saved) if depths else None)
 
 
 def integrate(
-    bound: AbstractBound,
-    state: State,
+    field: AbstractVectorField,
+    x0: State,
     span: tuple[float, float],
-    method: AbstractMethod = DormandPrince(),
-    control: AbstractControl = Adaptive(),
+    stepper: AbstractStepper = DormandPrince(),
+    controller: AbstractController = Adaptive(),
     gradient: AbstractGradient = Checkpointed(),
-    at: Sequence[float] = (),
+    save_at: Sequence[float] = (),
     observers: Sequence[Observer] = (),
 ) -> Solution:
-    """Solves dx/dz = bound(z, x) from span[0] to span[1] and returns where it leads, differentiably.
+    """Solves dx/dz = f(z, x) from span[0] to span[1] and returns where it leads, differentiably.
 
-    `at` asks for the tokens at further depths (dense output inside the steps; asking changes no step). Raises
-    `SolveError`, with the depth and advice, when the step limit is reached, a step underflows or a state is no longer
-    finite.
+    `save_at` asks for x at further depths (dense output inside the steps; asking changes no step). Raises `SolveError`,
+    with the depth and advice, when the step limit is reached, a step underflows or a state is no longer finite.
     """
-    _check_kinds(state, method, control, gradient, observers)
-    start, end = checked_span(span)
-    check_state(state)
-    depths = checked_depths(at, (start, end))
-    control.check(method)
-    gradient.check(method, control)
-    if depths and isinstance(control, PerSequence):
-        cure = "Use Adaptive(), or walk a frozen grid: Given(stats.grid)."
-        reject("at", tuple(at), "a trajectory needs one grid for all sequences", cure)
-    stats = Stats()
-    task = Task(bound, (start, end), method, control, depths, tuple(observers), stats)
-    outcome = gradient.solve(task, state)
-    trajectory = Trajectory(depths, torch.stack(outcome.asked)) if depths else None
-    return Solution(outcome.state, stats, trajectory)
+    is_a(State, "Pass State(x), or field.initial() of a flow bound to a cloud.", x0=x0)
+    return Solver(stepper, controller).solve(field, x0, span, gradient, save_at, observers)
 
 
-def _check_kinds(state: object, method: object, control: object, gradient: object, observers: Sequence[object]) -> None:
-    """Objects choose; a word, a class or a bare tensor in their place is caught here."""
-    expect("state", state, State, "Pass State(points), or bound.initial() of a flow bound to a cloud.")
-    expect("method", method, AbstractMethod, "Pass an object such as DormandPrince().")
-    expect("control", control, AbstractControl, "Pass an object such as Adaptive(rtol=1e-4) or Fixed(steps=8).")
-    expect("gradient", gradient, AbstractGradient, "Pass an object such as Checkpointed() or Direct().")
-    expect("observers", observers, (list, tuple), "Pass a list of observers, [Observer(step=...)].")
+def check_problem(
+    state: State, span: tuple[float, float], save_at: Sequence[float], observers: Sequence[Observer]
+) -> tuple[tuple[float, float], tuple[float, ...]]:
+    """Span and saved depths as numbers; a state that a solve can start from, and observers that can observe it."""
+    is_a((list, tuple), "Pass a list of observers, [Observer(step=...)].", observers=observers)
     for observer in observers:
-        expect("observers", observer, Observer, "Pass [Observer(step=..., costate=...)].")
-
-
-def checked_span(span: tuple[float, float]) -> tuple[float, float]:
-    """Both ends as numbers, in their order."""
+        is_a(Observer, "Pass [Observer(step=..., costate=...)].", observers=observer)
     start, end = float(span[0]), float(span[1])
     if not (math.isfinite(start) and math.isfinite(end)):
         reject("span", span, "both ends must be finite", "Pass span=(0.0, depth).")
     if not start < end:
         cure = "Pass (start, end) with start < end; gradients take care of the way back."
         reject("span", span, "the span is empty or reversed", cure)
-    return start, end
+    _check_state(state.x)
+    return (start, end), _check_depths(save_at, (start, end)) if save_at else ()
 
 
-def check_state(state: State) -> None:
-    """Rejects points that no solve can start from."""
-    x = state.points
+def _check_state(x: torch.Tensor) -> None:
     if x.ndim != 3 or x.numel() == 0:
         why = "points have three axes, none of them empty"
-        reject("state", tuple(x.shape), why, "Pass points of shape (batch, tokens, width).")
+        reject("x0", tuple(x.shape), why, "Pass points of shape (batch, tokens, width).")
     if x.dtype not in (torch.float32, torch.float64):
-        reject("state", x.dtype, "the dtype is neither float32 nor float64", "Convert with .to(torch.float32).")
+        reject("x0", x.dtype, "the dtype is neither float32 nor float64", "Convert with .to(torch.float32).")
     if not bool(torch.isfinite(x.detach()).all()):
-        reject("state", x, "the points hold nan or inf", "Mend the input, or give such tokens zero mass in a Cloud.")
+        reject("x0", x, "it holds nan or inf", "Mend the input, or give such tokens zero mass in a Cloud.")
 
 
-def checked_depths(at: Sequence[float], span: tuple[float, float]) -> tuple[float, ...]:
-    """Asked depths as numbers; those that miss an end of the span by rounding alone are that end."""
-    if not isinstance(at, Sequence) or isinstance(at, str):
-        reject("at", at, "asked depths come as a list", "Pass at=[0.5].")
-    depths = tuple(float(z) for z in at)
+def _check_depths(save_at: Sequence[float], span: tuple[float, float]) -> tuple[float, ...]:
+    """Saved depths as numbers; those that miss an end of the span by rounding alone are that end."""
+    if not isinstance(save_at, Sequence) or isinstance(save_at, str):
+        reject("save_at", save_at, "depths come as a list", "Pass save_at=[0.5].")
+    depths = tuple(float(z) for z in save_at)
     if not all(b > a for a, b in itertools.pairwise(depths)):
-        reject("at", depths, "asked depths must increase", "Sort them and drop duplicates: sorted(set(at)).")
+        cure = "Sort them and drop duplicates: sorted(set(save_at))."
+        reject("save_at", depths, "depths to save must increase", cure)
     if not all(span[0] <= z <= span[1] for z in depths):
-        reject("at", depths, f"an asked depth lies outside {span}", "Ask for depths within the span.")
+        reject("save_at", depths, f"a depth to save lies outside {span}", "Ask for depths within the span.")
     slack = 1e-12 * (span[1] - span[0])
     near = {z: end for z in depths for end in span if abs(z - end) <= slack}
     return tuple(near.get(z, z) for z in depths)

@@ -91,7 +91,7 @@ def depth_section(subject: Subject, measured: str) -> Section:
     try:
         adaptive = dataclasses.replace(subject, model=tight).solve()
         solves["adaptive, 1e-5"] = adaptive.stats
-        gap = float((own.points - adaptive.points).norm() / adaptive.points.norm().clamp_min(1e-30))
+        gap = float((own.x - adaptive.x).norm() / adaptive.x.norm().clamp_min(1e-30))
         caption = f"The two ends X(Z) differ by {gap:.2g} of their norm: how much the model leans on its own grid. "
     except SolveError as wild:  # no reason to lose all other figures
         caption = f"An adaptive solve at 1e-5 was not possible: {wild.reason}. "

@@ -96,9 +96,9 @@ class Learner:
         solver = self.model.solver
         if plan.jitter == 0.0 or self.model.flow.parts[0].field.breaks or not isinstance(solver, Solver):  # pyright: ignore[reportAttributeAccessIssue]
             return self.model
-        if not isinstance(solver.control, Fixed):
+        if not isinstance(solver.controller, Fixed):
             return self.model
-        steps, depth = solver.control.steps, self.model.flow.depth
+        steps, depth = solver.controller.steps, self.model.flow.depth
         moves = plan.jitter * (torch.rand(steps - 1, generator=generator_of(branched(seed, 1))) - 0.5)
         inner = (torch.arange(1, steps) + moves) * (depth / steps)
         return self.model.at(grid=(0.0, *inner.tolist(), depth))

@@ -26,11 +26,11 @@ from continua.model import (
     encoder,
 )
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Rotary
-from continua.solve import AbstractMethod, Direct, Euler, Fixed, LieTrotter, Midpoint, Solver
+from continua.solve import AbstractStepper, Direct, Euler, Fixed, LieTrotter, Midpoint, Solver
 from continua.spaces import CausalTrapezoid, Counting, DampedBasis, Legendre, Trapezoid
 from continua.train.presets import Preset, Stepping
 
-_METHODS: dict[Stepping, AbstractMethod] = {
+_METHODS: dict[Stepping, AbstractStepper] = {
     Stepping.EULER: Euler(),
     Stepping.MIDPOINT: Midpoint(),
     Stepping.SPLITTING: LieTrotter(Euler()),

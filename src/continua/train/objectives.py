@@ -56,7 +56,7 @@ class AskingObjective:
         objective = self.objective
         setting = objective.setting(model, cloud, objective.seed(model, generator))
         solution = objective.solved(model, setting)
-        output = model.readout(cloud.at(solution.points)).take_along_dim(where.unsqueeze(-1), 1)
+        output = model.readout(cloud.at(solution.x)).take_along_dim(where.unsqueeze(-1), 1)
         return objective.terms(output, batch, solution)
 
 

@@ -42,23 +42,23 @@ class Subject:
         return dataclasses.replace(self, cloud=self.cloud.first(1), memory=memory)
 
     @torch.no_grad()
-    def solve(self, at: tuple[float, ...] = ()) -> Solution:
+    def solve(self, save_at: tuple[float, ...] = ()) -> Solution:
         """Its solve, without a graph."""
-        return self.model.solve(self.cloud, at=at, memory=self.memory)
+        return self.model.solve(self.cloud, save_at=save_at, memory=self.memory)
 
     def answers(self) -> Cloud:
         """Its tokens at the end, read out: the memory of a decoder."""
         with torch.no_grad():
-            return self.cloud.at(self.model.readout(self.cloud.at(self.solve().points)))
+            return self.cloud.at(self.model.readout(self.cloud.at(self.solve().x)))
 
 
 def trajectory_section(subject: Subject, measured: str, frames: int = 33) -> Section:
     """X(z) of one sequence, in the plane of its two principal directions over all depths."""
     cloud, depths = subject.cloud, _depths(subject.model, frames)
-    trajectory = subject.solve(at=depths).trajectory
-    assert trajectory is not None
+    xs = subject.solve(save_at=depths).xs
+    assert xs is not None
     shown = _select_tokens(cloud)
-    tokens = trajectory.points[:, 0, shown].double().cpu().numpy()
+    tokens = xs[:, 0, shown].double().cpu().numpy()
     plane, shares = _principal(tokens)
     figure = Paths(
         title="Tokens along depth",
@@ -83,12 +83,12 @@ def attention_section(subject: Subject, measured: str, frames: int = 13) -> Sect
     """
     model, cloud, memory = subject.model, subject.cloud, subject.memory
     depths = _depths(model, frames)
-    trajectory = subject.solve(at=depths).trajectory
-    assert trajectory is not None
+    xs = subject.solve(save_at=depths).xs
+    assert xs is not None
     parts = [part for part in model.flow.parts if isinstance(part, Part)]
     stacks: list[list[np.ndarray]] = []
     answering: list[Cloud] = []
-    for z, points in zip(depths, trajectory.points, strict=True):
+    for z, points in zip(depths, xs, strict=True):
         now = cloud.at(points)
         inside = min(z, model.flow.depth * (1.0 - 1e-9))  # a jump at the very end belongs to nobody
         found = [a for part in parts for a in attention_kernels(part.operator, part.field(inside), now, memory)]
@@ -175,7 +175,7 @@ def costate_section(
     With `queries` the targets stand at `batch.positions`, and the queries there have costates as all tokens do.
     """
     model = subject.model
-    if isinstance(model.solver, Solver) and manifold_of(model.solver.method) is not None:
+    if isinstance(model.solver, Solver) and manifold_of(model.solver.stepper) is not None:
         return None
     report = pontryagin(*(_with_queries(model, batch) if queries else (model, batch)), objective, memory=subject.memory)
     gap = report.terminal_mismatch

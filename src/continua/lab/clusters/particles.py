@@ -52,7 +52,7 @@ def _gram(tokens: int, beta: float, time: float) -> Float[Tensor, "tokens tokens
     points, left, piece = torch.eye(tokens, dtype=torch.float64)[None], time, 8.0
     while left > 0.0:
         span = min(left, piece)
-        points = on_sphere(points, beta, span).points
+        points = on_sphere(points, beta, span).x
         left, piece = left - span, 2.0 * piece
         if float((points @ points.mT).min()) > 1.0 - _MERGED:
             break
@@ -157,9 +157,9 @@ class Film(AbstractCell):
 
 def _path(points: Points, beta: float, times: list[float], rtol: float) -> Float[Tensor, "times batch tokens width"]:
     """The tokens at some times, the last of which ends the solve."""
-    path = on_sphere(points, beta, times[-1], times, rtol).trajectory
-    assert path is not None
-    return path.points
+    xs = on_sphere(points, beta, times[-1], times, rtol).xs
+    assert xs is not None
+    return xs
 
 
 def random_tokens(batch: int, tokens: int, width: int, seed: int) -> Points:

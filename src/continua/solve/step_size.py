@@ -1,4 +1,4 @@
-"""How far an adaptive solve steps: the first step, and each next one by a proportional-integral controller."""
+"""How far an adaptive solve may step: error norms, the first step, and each next one by a PI controller."""
 
 import dataclasses
 import math
@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from continua.core.errors import SolveError
-from continua.core.shapes import Depth, Tensor
-from continua.solve.control import Course
-from continua.solve.state import State, advanced
+from continua.core.errors import SolveError, reject
+from continua.core.shapes import Depth, Float, Tensor
+from continua.solve.integration import Integration
+from continua.solve.runge_kutta import StepResult
+from continua.solve.vector_field import AbstractVectorField, State, advance
 
 _SAFETY, _LEAST, _MOST = 0.9, 0.2, 10.0
 _TREND = 4.0
@@ -22,8 +23,76 @@ _SHORTEST = 1e-14
 STEEPER = "Loosen rtol/atol, damp the flow (Damping), or shrink the weights."
 
 
+@dataclasses.dataclass(frozen=True)
+class Tolerance:
+    """The error that a step may make in each component: atol + rtol max(|x|, |x'|)."""
+
+    rtol: float
+    atol: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("rtol", self.rtol), ("atol", self.atol)):
+            if not (value > 0 and math.isfinite(value)):
+                reject(name, value, "a tolerance is positive", f"Pass {name}=1e-4, or a fixed grid: Fixed(steps).")
+
+    def check(self, x: Tensor) -> None:
+        """Rejects a tolerance that the dtype cannot resolve: no step, however short, would meet it."""
+        finest = 4 * torch.finfo(x.dtype).eps
+        if self.rtol < finest:
+            cure = f"Pass rtol >= {finest:.0e}, or work in float64: model.double() on float64 inputs."
+            reject("rtol", self.rtol, f"{x.dtype} resolves no less than {finest:.1e}", cure)
+
+    def scale(self, before: Tensor, after: Tensor) -> Tensor:
+        """The tolerated error, component by component."""
+        return torch.maximum(before.detach().abs(), after.detach().abs()).mul_(self.rtol).add_(self.atol)
+
+
+def squared_errors(
+    field: AbstractVectorField, before: State, result: StepResult, tolerance: Tolerance, costs: bool = False
+) -> Float[Tensor, " batch"]:
+    """For each sequence sum_i w_i mean_a (e_ia / (atol + rtol max(|x_ia|, |x'_ia|)))^2, with sum_i w_i = 1.
+
+    With `costs` the worst of the running costs counts as well. A cost that is no longer finite is an infinite error in
+    any case, so that no step leads there.
+    """
+    assert result.error is not None, "the stepper was asked for its error"
+    scale = tolerance.scale(before.x, result.state.x)
+    total = _mean_square(field, result.error.x, scale)
+    for c0, c1, e in zip(before.costs, result.state.costs, result.error.costs, strict=True):
+        finite = torch.isfinite(c1.detach())
+        total = torch.where(finite if finite.shape == total.shape else finite.all(), total, torch.inf)
+        if costs:
+            total = torch.maximum(total, (e / tolerance.scale(c0, c1)).square())
+    return total
+
+
+def squared_size(field: AbstractVectorField, x: Tensor, like: Tensor, tolerance: Tolerance) -> Float[Tensor, " batch"]:
+    """The squared norm of x in units of the tolerance at `like`, for each sequence."""
+    return _mean_square(field, x, tolerance.scale(like, like))
+
+
+def _mean_square(field: AbstractVectorField, x: Tensor, scale: Tensor) -> Float[Tensor, " batch"]:
+    """Mass-weighted over tokens, plain over the embedding and over tensors of other shapes; overwrites `scale`."""
+    weights = field.weights
+    with torch.no_grad():
+        squares = torch.div(x, scale, out=scale).square_()
+        if weights is None:
+            return squares.flatten(1).mean(-1) if x.ndim > 1 else squares.view(-1)
+        # zero mass means absent: an absent token that overflowed must not make 0 * inf of the norm
+        return torch.where(weights > 0, weights * squares.mean(-1), 0.0).sum(-1)
+
+
+def joint_norm(squares: Float[Tensor, " batch"], all_ranks: bool) -> float:
+    """The root mean square over the batch, and over every rank's batch if `all_ranks`: one number for all."""
+    if not (all_ranks and torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return squares.mean().sqrt().item()
+    total = torch.stack([squares.sum(), squares.new_tensor(float(squares.numel()))])
+    torch.distributed.all_reduce(total)
+    return (total[0] / total[1]).sqrt().item()
+
+
 @dataclasses.dataclass
-class Pace:
+class StepSizeState:
     """Where an adaptive solve stands and how long its next step may be: one for a batch, or one for each sequence.
 
     An accepted step of error err has the error constant C = err / dz^k, k the order of the error estimate + 1, and the
@@ -47,7 +116,7 @@ class Pace:
     """Error of the last try, if it was rejected."""
 
     @property
-    def arrived(self) -> bool:
+    def at_end(self) -> bool:
         """Whether no depth is left."""
         return not self.stops
 
@@ -63,6 +132,7 @@ class Pace:
     def accept(self, dz: float, error: float) -> bool:
         """Moves on by an aimed step; whether it landed on a stop."""
         landed = dz == self.stops[0] - self.z
+        # on a stop z is the stop itself: z + dz may miss it by rounding, and the next step would straddle the jump
         self.z = self.stops.pop(0) if landed else self.z + dz
         k, now = self.order + 1, max(error, 1e-10)
         constant = now / abs(dz) ** k
@@ -81,7 +151,7 @@ class Pace:
 
 
 def first_lengths(
-    course: Course,
+    integration: Integration,
     state: State,
     norms: Callable[[Tensor], Sequence[float]],
     depth: Callable[[Sequence[float]], Depth],
@@ -91,19 +161,19 @@ def first_lengths(
     Two evaluations estimate the size of the velocity and how fast it turns, with the probe of E. Hairer, S. P. Norsett,
     G. Wanner, Solving Ordinary Differential Equations I, section II.4. `depth` makes a depth of lengths.
     """
-    start, end = course.span[0], course.stops()[0]
+    field, start, end = integration.field, integration.span[0], integration.stops()[0]
     inside, sign = 0.5 * (start + end), math.copysign(1.0, end - start)
-    slope = course.bound(start, state, inside)
-    sizes, speeds = norms(state.points), norms(slope.points)
+    slope = field(start, state, inside)
+    sizes, speeds = norms(state.x), norms(slope.x)
     if not all(map(math.isfinite, speeds)):
         raise SolveError("the velocity is not finite", start, "Look for nan or inf in the parameters or the input.")
     reach = abs(end - start)
     probes = [min(0.01 * d0 / d1 if min(d0, d1) > 1e-5 else 1e-6, reach) for d0, d1 in zip(sizes, speeds, strict=True)]
     probe = sign * depth(probes)
     with torch.no_grad():
-        ahead = State(advanced(state.points, probe, (1.0,), (slope.points,)), state.costs)
-        turned = norms(course.bound(start + probe, ahead, inside).points - slope.points)
-    k = 1 + (course.method.error_order or 0)
+        ahead = State(advance(state.x, probe, (1.0,), (slope.x,)), state.costs)
+        turned = norms(field(start + probe, ahead, inside).x - slope.x)
+    k = 1 + (integration.stepper.error_order or 0)
     return [_first(h0, d1, d2 / h0, k) for h0, d1, d2 in zip(probes, speeds, turned, strict=True)], slope
 
 

@@ -1,4 +1,4 @@
-"""The state of a solve and the one linear combination that all steppers share."""
+"""What a solver solves: the state that moves along depth, and the vector field that says how."""
 
 import abc
 import math
@@ -7,22 +7,22 @@ from typing import NamedTuple
 
 import torch
 
-from continua.core.shapes import Bool, Depth, Float, Points, Tensor
+from continua.core.shapes import Bool, Depth, Float, Tensor
 
 
 class State(NamedTuple):
-    """What moves along depth: the tokens, and quantities that are integrated beside them.
+    """What moves along depth: a tensor of any shape, and quantities that are integrated beside it.
 
-    `costs` never feed back into the velocity: running costs of the control problem (one number a sequence each), or the
-    parameter gradients of a backward solve.
+    `costs` never feed back into the velocity: running costs of the control problem (one number per sequence each), or
+    the parameter gradients of a backward solve.
     """
 
-    points: Points
+    x: Float[Tensor, "..."]
     costs: tuple[Tensor, ...] = ()
 
 
-class AbstractBound(abc.ABC):
-    """A flow with everything fixed but depth and state: what a solver needs to know of it."""
+class AbstractVectorField(abc.ABC):
+    """The right-hand side of dx/dz = f(z, x): a flow bound to a cloud, or any function (`integrate` wraps it)."""
 
     @property
     @abc.abstractmethod
@@ -31,7 +31,7 @@ class AbstractBound(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def parts(self) -> Sequence["AbstractBound"]:
+    def parts(self) -> Sequence["AbstractVectorField"]:
         """The terms of the velocity, for splitting."""
 
     @property
@@ -42,7 +42,7 @@ class AbstractBound(abc.ABC):
     @property
     @abc.abstractmethod
     def weights(self) -> Float[Tensor, "batch tokens"] | None:
-        """Masses for norms, summing to one in each sequence; `None` where all tokens count alike."""
+        """Masses for norms, summing to one in each sequence; `None` where all entries count alike."""
 
     @property
     @abc.abstractmethod
@@ -54,11 +54,11 @@ class AbstractBound(abc.ABC):
         """The slope of the state at depth z; at a jump the piece that holds `inside` is read."""
 
     @abc.abstractmethod
-    def rates(self, z: Depth, points: Points, velocity: Points) -> tuple[Tensor, ...]:
+    def rates(self, z: Depth, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         """Slopes of the costs for a given velocity (splitting and projection know only the mean velocity)."""
 
 
-def advanced(x: Tensor, dz: Depth, coefficients: Sequence[float], slopes: Sequence[Tensor]) -> Tensor:
+def advance(x: Tensor, dz: Depth, coefficients: Sequence[float], slopes: Sequence[Tensor]) -> Tensor:
     """x + dz sum_i c_i k_i; dz is one number, or one for each entry of the first axis."""
     terms = [(c, k) for c, k in zip(coefficients, slopes, strict=True) if c != 0.0]
     if not isinstance(dz, Tensor):
@@ -69,27 +69,27 @@ def advanced(x: Tensor, dz: Depth, coefficients: Sequence[float], slopes: Sequen
     total = torch.zeros_like(x)
     for c, k in terms:
         total.add_(k, alpha=c)
-    return x + _spread(dz, x) * total
+    return x + _per_sequence(dz, x) * total
 
 
-def displaced(bound: AbstractBound, z: Depth, dz: Depth, before: State, points: Points) -> State:
-    """The state at `points`, where every cost has seen the mean velocity (points - before) / dz of the step."""
+def displace(field: AbstractVectorField, z: Depth, dz: Depth, before: State, x: Tensor) -> State:
+    """The state at `x`, where every cost has seen the mean velocity (x - before) / dz of the step."""
     if not before.costs:
-        return State(points)
+        return State(x)
     assert not isinstance(dz, Tensor), "without an error estimate no sequence has steps of its own"
-    rates = bound.rates(z, before.points, (points - before.points) / dz)
-    costs = (advanced(cost, dz, (1.0,), (rate,)) for cost, rate in zip(before.costs, rates, strict=True))
-    return State(points, tuple(costs))
+    rates = field.rates(z, before.x, (x - before.x) / dz)
+    costs = (advance(cost, dz, (1.0,), (rate,)) for cost, rate in zip(before.costs, rates, strict=True))
+    return State(x, tuple(costs))
 
 
-def chosen(moved: Bool[Tensor, " batch"], after: State, before: State) -> State:
+def select(moved: Bool[Tensor, " batch"], after: State, before: State) -> State:
     """`after` for the sequences that moved, `before` for those that stood still."""
 
     def pick(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(_spread(moved.to(a.device), a), a, b)
+        return torch.where(_per_sequence(moved.to(a.device), a), a, b)
 
     costs = tuple(pick(a, b) for a, b in zip(after.costs, before.costs, strict=True))
-    return State(pick(after.points, before.points), costs)
+    return State(pick(after.x, before.x), costs)
 
 
 def within(z: Depth, inside: Depth | None) -> Depth:
@@ -102,6 +102,6 @@ def within(z: Depth, inside: Depth | None) -> Depth:
     return math.nextafter(z, inside)
 
 
-def _spread(values: Tensor, like: Tensor) -> Tensor:
-    """One value a sequence, ready to meet a tensor whose first axis is the batch."""
+def _per_sequence(values: Tensor, like: Tensor) -> Tensor:
+    """One value per sequence, ready to meet a tensor whose first axis is the batch."""
     return values.view(-1, *(1 for _ in like.shape[1:]))

@@ -2,18 +2,18 @@
 
 import torch
 
-from continua.solve import Shelf
+from continua.solve import StateBuffer
 
 
 def test_what_is_kept_is_a_copy():
-    shelf, points = Shelf(), torch.randn(2, 3, 4)
+    shelf, points = StateBuffer(), torch.randn(2, 3, 4)
     kept, before = shelf.put(points), points.clone()
     points.zero_()
     assert torch.equal(kept, before)
 
 
 def test_pieces_double_and_no_two_rows_share_memory():
-    shelf = Shelf()
+    shelf = StateBuffer()
     kept = [shelf.put(torch.full((1, 1, 5), float(i))) for i in range(50)]
     assert [row[0, 0, 0].item() for row in kept] == list(range(50))
     pieces = list(dict.fromkeys(row.untyped_storage().data_ptr() for row in kept))
@@ -23,5 +23,5 @@ def test_pieces_double_and_no_two_rows_share_memory():
 
 
 def test_dtype_and_shape_are_kept():
-    row = Shelf().put(torch.ones(1, 2, 3, dtype=torch.float64))
+    row = StateBuffer().put(torch.ones(1, 2, 3, dtype=torch.float64))
     assert row.dtype == torch.float64 and row.shape == (1, 2, 3)

@@ -1,4 +1,4 @@
-"""The solvers of torchdiffeq as solvers of this house: an optional peer (`pip install 'continua[peers]'`)."""
+"""The solvers of torchdiffeq behind the interface of ours: an optional peer (`pip install 'continua[peers]'`)."""
 
 import dataclasses
 import itertools
@@ -10,14 +10,12 @@ import torch
 from continua.core.errors import SolveError, reject
 from continua.core.extras import extra
 from continua.core.shapes import Tensor
-from continua.solve.gradients.backsolve import Backsolve
-from continua.solve.gradients.direct import Direct
-from continua.solve.gradients.gradient import AbstractGradient, refuse_shards
-from continua.solve.integrate import check_state, checked_depths, checked_span
-from continua.solve.norms import Tolerance
-from continua.solve.record import Observer, Solution, Stats, Trajectory
-from continua.solve.solver import AbstractSolver
-from continua.solve.state import AbstractBound, State
+from continua.solve.backsolve import Backsolve
+from continua.solve.gradients import AbstractGradient, Direct, refuse_shards
+from continua.solve.integrate import AbstractSolver, check_problem
+from continua.solve.integration import Observer, Solution, Stats
+from continua.solve.step_size import Tolerance
+from continua.solve.vector_field import AbstractVectorField, State
 
 _ADAPTIVE = frozenset({"dopri8", "dopri5", "bosh3", "fehlberg2", "adaptive_heun"})
 
@@ -26,7 +24,7 @@ _ADAPTIVE = frozenset({"dopri8", "dopri5", "bosh3", "fehlberg2", "adaptive_heun"
 class TorchdiffeqSolver(AbstractSolver):
     """The methods of torchdiffeq: "dopri8", "implicit_adams", "scipy_solver" and the others that it knows by name.
 
-    The span is cut at breaks and asked depths, each piece a solve of its own. `Direct` is its `odeint`, `Backsolve` its
+    The span is cut at breaks and saved depths, each piece a solve of its own. `Direct` is its `odeint`, `Backsolve` its
     `odeint_adjoint`, which reports no reconstruction error; it knows no other gradient. `options` are passed on as they
     are, such as (("step_size", 0.05),) for its fixed grids, which otherwise take a piece in one step. Where it has an
     error norm it is the mass-weighted one of `Adaptive`, running costs left out. Statistics count evaluations alone.
@@ -42,71 +40,69 @@ class TorchdiffeqSolver(AbstractSolver):
 
     def solve(
         self,
-        bound: AbstractBound,
+        field: AbstractVectorField,
         state: State,
         span: tuple[float, float],
         gradient: AbstractGradient,
-        at: Sequence[float] = (),
+        save_at: Sequence[float] = (),
         observers: Sequence[Observer] = (),
     ) -> Solution:
-        start, end = checked_span(span)
-        check_state(state)
-        depths = checked_depths(at, (start, end))
-        self._check(bound, state, gradient, observers)
-        stats, visited = Stats(), {start: state.points}
-        for a, b in itertools.pairwise([start, *(z for z in bound.breaks if start < z < end), end]):
-            velocity = _Velocity(bound, 0.5 * (a + b), stats)
+        (start, end), depths = check_problem(state, span, save_at, observers)
+        self._check(field, state, gradient, observers)
+        stats, visited = Stats(), {start: state.x}
+        for a, b in itertools.pairwise([start, *(z for z in field.breaks if start < z < end), end]):
+            velocity = _Velocity(field, 0.5 * (a + b), stats)
             for z, after in itertools.pairwise([a, *(z for z in depths if a < z < b), b]):
                 state = self._piece(velocity, state, (z, after), gradient)
-                visited[after] = state.points
-        trajectory = Trajectory(depths, torch.stack([visited[z] for z in depths])) if depths else None
-        return Solution(state, stats, trajectory)
+                visited[after] = state.x
+        xs = torch.stack([visited[z] for z in depths]) if depths else None
+        return Solution(state.x, stats, state.costs, depths, xs)
 
     def _check(
-        self, bound: AbstractBound, state: State, gradient: AbstractGradient, observers: Sequence[Observer]
+        self, field: AbstractVectorField, state: State, gradient: AbstractGradient, observers: Sequence[Observer]
     ) -> None:
         if not isinstance(gradient, Direct | Backsolve):
-            cure = "Use gradient=Direct() or Backsolve(), or the house's own Solver()."
+            cure = "Use gradient=Direct() or Backsolve(), or continua's own Solver()."
             reject("gradient", gradient, "torchdiffeq knows odeint (Direct) and odeint_adjoint (Backsolve) alone", cure)
         if isinstance(gradient, Backsolve) and gradient != Backsolve():
             reject("gradient", gradient, "odeint_adjoint knows neither trust nor clip", "Use gradient=Backsolve().")
         if observers:
-            reject("observers", observers, "torchdiffeq shows its steps to nobody", "Use the house's own Solver().")
-        asks = any(x.requires_grad for x in (state.points, *state.costs, *bound.tensors))
+            reject("observers", observers, "torchdiffeq shows its steps to nobody", "Use continua's own Solver().")
+        asks = any(x.requires_grad for x in (state.x, *state.costs, *field.tensors))
         if asks and torch.is_grad_enabled() and self.method == "scipy_solver" and isinstance(gradient, Direct):
             why = "autograd does not see through scipy, the gradient would be missing"
             reject("gradient", gradient, why, "Use gradient=Backsolve(), or solve under torch.no_grad().")
         if isinstance(gradient, Backsolve):
-            refuse_shards(bound.tensors, gradient)
+            refuse_shards(field.tensors, gradient)
 
     def _piece(
         self, velocity: "_Velocity", state: State, span: tuple[float, float], gradient: AbstractGradient
     ) -> State:
         """The state at the end of a piece without breaks."""
         torchdiffeq, options = extra("torchdiffeq", "peers"), {"norm": velocity.norm, **dict(self.options)}
-        z = torch.tensor(span, dtype=torch.float64, device=state.points.device)
+        z = torch.tensor(span, dtype=torch.float64, device=state.x.device)
         if self.method in _ADAPTIVE:  # they step beyond the end otherwise, where no field may be
             options.setdefault("step_t", z)
         settings = {"rtol": self.rtol, "atol": self.atol, "method": self.method, "options": options}
         solve = torchdiffeq.odeint
         if isinstance(gradient, Backsolve):
-            solve, settings["adjoint_params"] = torchdiffeq.odeint_adjoint, velocity.bound.tensors
+            solve, settings["adjoint_params"] = torchdiffeq.odeint_adjoint, velocity.field.tensors
         velocity.forward = True
         try:
-            points, *costs = (x[-1] for x in solve(velocity, (state.points, *state.costs), z, **settings))
+            x, *costs = (values[-1] for values in solve(velocity, (state.x, *state.costs), z, **settings))
         except AssertionError as failure:  # the message goes on with whole tensors
-            raise _failed(str(failure).partition(":")[0], span[0]) from failure
+            raise _failure(str(failure).partition(":")[0], span[0]) from failure
         velocity.forward = False
-        if not all(bool(torch.isfinite(x.detach()).all()) for x in (points, *costs)):
-            raise _failed("the state is no longer finite", span[0])
-        return State(points, tuple(costs))
+        if not all(bool(torch.isfinite(value.detach()).all()) for value in (x, *costs)):
+            raise _failure("the state is no longer finite", span[0])
+        return State(x, tuple(costs))
 
 
 class _Velocity:
     """The flow on one piece, as torchdiffeq calls it; counts the evaluations of either pass."""
 
-    def __init__(self, bound: AbstractBound, inside: float, stats: Stats) -> None:
-        self.bound = bound
+    def __init__(self, field: AbstractVectorField, inside: float, stats: Stats) -> None:
+        self.field = field
         self.inside = inside
         self.stats = stats
         self.forward = True
@@ -116,15 +112,15 @@ class _Velocity:
             self.stats.evaluations += 1
         else:
             self.stats.backward_evaluations += 1
-        slope = self.bound(float(z.detach()), State(state[0], state[1:]), self.inside)
-        return (slope.points, *slope.costs)
+        slope = self.field(float(z.detach()), State(state[0], state[1:]), self.inside)
+        return (slope.x, *slope.costs)
 
     def norm(self, ratios: tuple[Tensor, ...]) -> Tensor:
         """The root mean square over the batch of mass-weighted errors, given in units of the tolerance."""
-        squares, weights = ratios[0].square().mean(-1), self.bound.weights
+        squares, weights = ratios[0].square().mean(-1), self.field.weights
         return (squares.mean() if weights is None else (weights * squares).sum(-1).mean()).sqrt()
 
 
-def _failed(reason: str, z: float) -> SolveError:
+def _failure(reason: str, z: float) -> SolveError:
     advice = "Loosen rtol/atol, set options such as max_num_steps or step_size, or damp the flow (Damping)."
     return SolveError(f"torchdiffeq gave up on the piece that starts here: {reason}", z, advice)

@@ -1,0 +1,204 @@
+"""The continuous adjoint: state, costate and parameter gradient integrated backwards in constant memory."""
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from continua.core.errors import ReconstructionWarning, reject
+from continua.core.shapes import Depth, Float, Tensor
+from continua.solve.adaptive import Adaptive, PerSequence
+from continua.solve.gradients import (
+    AbstractGradient,
+    node_outputs,
+    precision_of,
+    pull_back,
+    refuse_exchanged,
+    refuse_second_derivatives,
+    solve_as_node,
+)
+from continua.solve.integration import AbstractController, Endpoint, Integration, Step
+from continua.solve.runge_kutta import AbstractStepper, StepResult
+from continua.solve.vector_field import AbstractVectorField, State
+
+
+@dataclasses.dataclass(frozen=True)
+class Backsolve(AbstractGradient):
+    """dx/dz = f, da/dz = -(df/dx)^T a - c dr/dx, dg/dz = -(df/dphi)^T a - c dr/dphi, from the end to the start.
+
+    Memory does not grow with depth. The path is retraced, not remembered: on a contracting flow the way back is
+    unstable and the gradient wrong, which `stats.reconstruction_error` reports and a `ReconstructionWarning` says when
+    it exceeds `trust` (`None`: 100 (rtol + atol), or 1e-3 on a given grid). The adjoint of the ODE, not of the discrete
+    solve: both agree to the solver's tolerance. Reference implementation: torchdiffeq's `odeint_adjoint`.
+
+    `clip` bounds the costate that enters the adjoint ODE: wherever |a| > clip for a sequence, clip a/|a| takes its
+    place on the right-hand side, so that a grows at most linearly, |a(0)| <= |a(Z)| + clip int |df/dx| dz. What comes
+    out is then no longer the gradient.
+    """
+
+    trust: float | None = None
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("trust", self.trust), ("clip", self.clip)):
+            if value is not None and not value > 0:
+                reject(name, value, "a bound is positive", f"Pass {name} > 0, or None.")
+
+    @property
+    def second_order(self) -> bool:
+        return False
+
+    def check(self, stepper: AbstractStepper, controller: AbstractController) -> None:
+        cure = "Use gradient=Checkpointed(), which replays any step."
+        if not stepper.reversible:
+            reject("stepper", stepper, "Backsolve retraces an ODE, and split or projected steps are not one's", cure)
+        if isinstance(controller, PerSequence):
+            reject("controller", controller, "Backsolve retraces one grid for all sequences", cure)
+
+    def solve(self, integration: Integration, state: State) -> Endpoint:
+        return solve_as_node(_Retrace, self, integration, state)
+
+    def judge(self, integration: Integration, start: Tensor, back: Tensor) -> None:
+        """Records how far the way back missed the start, and warns where it cannot be trusted."""
+        weights, controller, trust = integration.field.weights, integration.controller, self.trust
+        masses = 1.0 if weights is None else weights.unsqueeze(-1)
+        gap, size = ((masses * x.square()).sum().sqrt().item() for x in (start - back, start))
+        error = integration.stats.reconstruction_error = gap / (size or 1.0)
+        if trust is None:
+            trust = 100.0 * (controller.rtol + controller.atol) if isinstance(controller, Adaptive) else 1e-3
+        if not error <= trust:
+            reason = f"the backward solve missed the start of the forward one by {error:.1e} (relative)"
+            advice = "Use gradient=Checkpointed(), or tighten rtol and atol"
+            warning = f"{reason}: this flow contracts, and the gradient is not to be trusted. {advice}."
+            warnings.warn(warning, ReconstructionWarning, stacklevel=2)
+
+
+class Adjoint(AbstractVectorField):
+    """The flow of (x, a | g): state and costate side by side along the width, parameter gradients as costs.
+
+        dx/dz = f ,   da/dz = -(df/dx)^T a - sum_c (dr_c/dx)^T w_c ,   dg/dz = -(df/dphi)^T a - sum_c (dr_c/dphi)^T w_c
+
+    `inputs` are the tensors phi, `costs` the cotangents w_c of the running costs, which do not change along depth, and
+    `clip` bounds |a| of each sequence on the right-hand side.
+    """
+
+    def __init__(
+        self, flow: AbstractVectorField, inputs: Sequence[Tensor], costs: Sequence[Tensor], clip: float | None
+    ) -> None:
+        self.flow = flow
+        self.inputs = tuple(inputs)
+        self.costs = tuple(costs)
+        self.clip = clip
+
+    @property
+    def breaks(self) -> tuple[float, ...]:
+        return self.flow.breaks
+
+    @property
+    def parts(self) -> Sequence[AbstractVectorField]:
+        return [self]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return ()
+
+    @property
+    def weights(self) -> Float[Tensor, "batch tokens"] | None:
+        return self.flow.weights
+
+    @property
+    def evaluations(self) -> int:
+        return self.flow.evaluations
+
+    def rates(self, z: Depth, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
+        raise AssertionError("splitting and projection are refused before")
+
+    def __call__(self, z: Depth, state: State, inside: Depth | None = None) -> State:
+        x, a = state.x.chunk(2, -1)
+        with torch.enable_grad():
+            x = x.detach().requires_grad_(True)
+            slope = self.flow(z, State(x, tuple(torch.zeros_like(c) for c in self.costs)), inside)
+        cotangents = [-self._clip(a), *(-c for c in self.costs)]
+        inputs = (x, *self.inputs)
+        found = pull_back((slope.x, *slope.costs), cotangents, inputs)
+        da, *dg = (torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True))
+        return State(torch.cat([slope.x.detach(), da], -1), tuple(dg))
+
+    def _clip(self, a: Tensor) -> Tensor:
+        if self.clip is None:
+            return a
+        norm = a.flatten(1).norm(dim=-1).clamp_min(1e-30)
+        return a * (self.clip / norm).clamp_max(1.0)[:, None, None]
+
+
+class _Retrace(torch.autograd.Function):
+    """(x, costs, tensors) -> (x at the end, costs at the end, x at saved depths)."""
+
+    @staticmethod
+    def forward(ctx: Any, rule: Backsolve, integration: Integration, costs: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        start = State(inputs[0].detach(), tuple(c.detach() for c in inputs[1 : 1 + costs]))
+        saved, on_step = integration.record(start)
+        end = integration.controller.run(integration, start, on_step)
+        ctx.tensors = integration.field.tensors
+        ctx.rule, ctx.integration, ctx.costs, ctx.precision = rule, integration, costs, precision_of(start.x)
+        ctx.save_for_backward(start.x, end.x, *inputs[1 + costs :])
+        return node_outputs(Endpoint(end, tuple(saved)), start)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives(ctx.rule)
+        refuse_exchanged(ctx.tensors, ctx.integration, ctx.rule)
+        integration: Integration = ctx.integration
+        (start, end, *tensors), counted, ends = ctx.saved_tensors, integration.field.evaluations, 1 + ctx.costs
+        # the adjoint is linear in a: scaled to unit size, so that atol means the same for it as for x
+        unit = max(float(g.abs().max()) for g in grads) or 1.0
+        scaled = [g / unit for g in grads]
+        clip = None if ctx.rule.clip is None else ctx.rule.clip / unit
+        adjoint = Adjoint(integration.field, tensors, scaled[1:ends], clip)
+        with ctx.precision():
+            back, a, sums = _back(integration, adjoint, end, _joins(integration, scaled[0], scaled[ends:]), unit)
+        ctx.rule.judge(integration, start, back)
+        integration.stats.backward_evaluations += integration.field.evaluations - counted
+        asks = ctx.needs_input_grad[3 + ends :]
+        found = (unit * g if asked else None for g, asked in zip(sums, asks, strict=True))
+        return (None, None, None, unit * a, *grads[1:ends], *found)
+
+
+def _joins(integration: Integration, end: Tensor, saved: list[Tensor]) -> dict[float, Tensor]:
+    """What joins the costate on the way back: the cotangents of the end and of saved depths, the farthest first."""
+    joins = {integration.span[1]: end}
+    for z, g in reversed(list(zip(integration.save_at, saved, strict=True))):
+        joins[z] = joins[z] + g if z in joins else g
+    return joins
+
+
+def _back(
+    integration: Integration, adjoint: Adjoint, end: Tensor, joins: dict[float, Tensor], unit: float
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """x and costate at the start and the gradient of every tensor, solved backwards from join to join."""
+    state = State(torch.cat([end, torch.zeros_like(end)], -1), tuple(torch.zeros_like(t) for t in adjoint.inputs))
+    depths = [*joins, integration.span[0]]
+    for z, to, g in zip(depths[:-1], depths[1:], joins.values(), strict=True):
+        x, a = state.x.chunk(2, -1)
+        state = State(torch.cat([x, a + g], -1), state.costs)
+        if to < z:
+            integration.notify(z, x, unit * (a + g))
+            state = _leg(integration, adjoint, state, (z, to), unit)
+    x, a = state.x.chunk(2, -1)
+    integration.notify(integration.span[0], x, unit * a)
+    return x, a, state.costs
+
+
+def _leg(integration: Integration, adjoint: Adjoint, state: State, span: tuple[float, float], unit: float) -> State:
+    def on_step(step: Step, before: State, result: StepResult) -> None:
+        z = step.z + step.dz
+        assert isinstance(z, float)
+        if z > span[1] + integration.slack:  # the end of a leg is told of once all has joined there
+            x, a = result.state.x.chunk(2, -1)
+            integration.notify(z, x, unit * a)
+
+    between = [z for z in integration.stats.grid if span[1] < z < span[0]]
+    controller = integration.controller.reverse([span[1], *between, span[0]])
+    return integration.retrace(adjoint, state, span, controller, on_step)

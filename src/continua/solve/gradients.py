@@ -1,0 +1,155 @@
+"""What every gradient strategy is, the plainest one, and what those that hide the solve from autograd share."""
+
+import abc
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from continua.core.errors import reject
+from continua.core.shapes import Depth, Tensor
+from continua.solve.integration import AbstractController, Endpoint, Integration, Step
+from continua.solve.runge_kutta import AbstractStepper, StepResult
+from continua.solve.vector_field import State
+
+
+class AbstractGradient(abc.ABC):
+    """How a solve is differentiated. It is handed the function (`Integration`); it does not know the integrator."""
+
+    @property
+    @abc.abstractmethod
+    def second_order(self) -> bool:
+        """Whether second derivatives may be taken; the flow is then bound on a twice-differentiable path."""
+
+    @abc.abstractmethod
+    def check(self, stepper: AbstractStepper, controller: AbstractController) -> None:
+        """Rejects what it cannot differentiate."""
+
+    @abc.abstractmethod
+    def solve(self, integration: Integration, state: State) -> Endpoint:
+        """The forward solve, with its gradient attached."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Direct(AbstractGradient):
+    """The exact gradient of the discrete solve by autograd; memory grows with the number of steps.
+
+    The fastest for short solves. With `second_derivatives=True` second derivatives work as well (attention then forms
+    its kernel in O(tokens^2) memory). Reference implementation: torchdiffeq's `odeint`.
+    """
+
+    second_derivatives: bool = False
+
+    @property
+    def second_order(self) -> bool:
+        return self.second_derivatives
+
+    def check(self, stepper: AbstractStepper, controller: AbstractController) -> None:
+        """Everything that runs can be differentiated directly."""
+
+    def solve(self, integration: Integration, state: State) -> Endpoint:
+        if integration.observes_costate and needs_gradient(integration, state):
+            return self._solve_observed(integration, state)
+        saved, on_step = integration.record(state)
+        return Endpoint(integration.controller.run(integration, state, on_step), tuple(saved))
+
+    def _solve_observed(self, integration: Integration, state: State) -> Endpoint:
+        """As `solve`, with a hook at every depth of the grid that tells observers of the costate."""
+        # an alias of its own: the caller's tensor is neither hooked for good nor counted where it is used elsewhere
+        x = state.x
+        start = State(x.view_as(x) if x.requires_grad else x.detach().requires_grad_(True), state.costs)
+        _hook(integration, integration.span[0], start.x)
+
+        def on_step(step: Step, before: State, result: StepResult) -> None:
+            if before.x is not start.x:
+                _hook(integration, step.z, before.x)
+
+        saved, note = integration.record(start, on_step)
+        end = integration.controller.run(integration, start, note)
+        _hook(integration, integration.span[1], end.x)
+        return Endpoint(end, tuple(saved))
+
+
+def _hook(integration: Integration, z: Depth, x: Tensor) -> None:
+    """Tells observers of the cotangent of `x`, once autograd has summed it."""
+    value = x.detach()  # a hook that held its own tensor would keep both alive for good
+    x.register_hook(lambda a: integration.notify(z, value, a))
+
+
+def needs_gradient(integration: Integration, state: State) -> bool:
+    """Whether anything that the solve starts from or depends on asks for a gradient."""
+    if not torch.is_grad_enabled():
+        return False
+    return any(x.requires_grad for x in (state.x, *state.costs, *integration.field.tensors))
+
+
+def solve_as_node(
+    function: type[torch.autograd.Function], rule: AbstractGradient, integration: Integration, state: State
+) -> Endpoint:
+    """The solve as one node of the autograd graph: (x, costs, tensors) -> (x, costs, x at `save_at`)."""
+    if not needs_gradient(integration, state):
+        saved, on_step = integration.record(state)
+        with torch.no_grad():
+            return Endpoint(integration.controller.run(integration, state, on_step), tuple(saved))
+    tensors = integration.field.tensors
+    refuse_shards(tensors, rule)
+    outputs = function.apply(rule, integration, len(state.costs), state.x, *state.costs, *tensors)
+    ends = 1 + len(state.costs)
+    return Endpoint(State(outputs[0], tuple(outputs[1:ends])), tuple(outputs[ends:]))
+
+
+def node_outputs(endpoint: Endpoint, start: State) -> tuple[Tensor, ...]:
+    """The outputs of such a node: every tensor its own, none an input."""
+    outputs: list[Tensor] = []
+    for x in (endpoint.state.x, *endpoint.state.costs, *endpoint.saved):
+        known = any(x is other for other in (start.x, *start.costs, *outputs))
+        outputs.append(x.clone() if known else x)
+    return tuple(outputs)
+
+
+def pull_back(
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """sum_k (d output_k / d input)^T cotangent_k for every input; `None` where nothing depends on it."""
+    live = [(x, g) for x, g in zip(outputs, cotangents, strict=True) if x.requires_grad]
+    if not live:
+        return tuple(None for _ in inputs)
+    return torch.autograd.grad([x for x, _ in live], inputs, [g for _, g in live], allow_unused=True)
+
+
+def refuse_shards(tensors: Iterable[Tensor], rule: AbstractGradient) -> None:
+    """Rejects parameters that a submodule of the flow shards on its own (`fully_shard`, FSDP2).
+
+    It gathers them whenever the submodule is called and drops the gathered copies afterwards, so those that a backward
+    pass evaluates are no longer those of the forward one, and their gradients are lost without a word.
+    """
+    for tensor in tensors:
+        if hasattr(tensor, "device_mesh"):  # a DTensor; importing its module to ask would cost half a second
+            why = f"a part of the flow is sharded on its own, where {type(rule).__name__} loses gradients"
+            cure = "Shard nothing but the whole model, fully_shard(model), or use gradient=Direct()."
+            reject("flow", f"<sharded parameter of shape {tuple(tensor.shape)}>", why, cure)
+
+
+def refuse_second_derivatives(rule: AbstractGradient) -> None:
+    """Stops a backward pass under create_graph=True."""
+    if torch.is_grad_enabled():
+        name, cure = type(rule).__name__, "Use gradient=Direct(second_derivatives=True)."
+        raise RuntimeError(f"{name} gives first derivatives only, and create_graph=True asks for more. {cure}")
+
+
+def refuse_exchanged(tensors: Sequence[Tensor], integration: Integration, rule: AbstractGradient) -> None:
+    """Stops a backward pass over a field whose parameters are no longer those of the forward one."""
+    now = integration.field.tensors
+    if len(tensors) != len(now) or any(a is not b for a, b in zip(tensors, now, strict=True)):
+        name, cure = type(rule).__name__, "Use gradient=Direct()."
+        why = "whose parameters are no longer those of the forward pass (functional_call?)"
+        raise RuntimeError(f"{name} evaluates the flow again, {why}: their gradients would be lost. {cure}")
+
+
+def precision_of(x: Tensor) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    """The autocast in force now, for a backward pass to evaluate the flow under."""
+    device = x.device.type
+    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    return lambda: torch.autocast(device, dtype=dtype, enabled=enabled)

@@ -1,0 +1,220 @@
+"""One solve as a function to be differentiated, who steps it, and what it leaves behind."""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from continua.core.shapes import Depth, Float, Tensor
+from continua.solve.runge_kutta import AbstractStepper, StepResult
+from continua.solve.vector_field import AbstractVectorField, State, select
+
+
+class Step(NamedTuple):
+    """One accepted step, from z to z + dz (per sequence: dz = 0 where a sequence did not move)."""
+
+    z: Depth
+    dz: Depth
+
+
+OnStep = Callable[[Step, State, StepResult], None]
+"""Called after each accepted step with the state before it and the result."""
+
+
+@dataclasses.dataclass
+class Stats:
+    """Counts and records of one solve; the backward ones are filled in when its gradient is taken."""
+
+    evaluations: int = 0
+    """Evaluations of the velocity in the forward solve."""
+    backward_evaluations: int = 0
+    """Evaluations in the backward pass: replays, or the backward solve."""
+    accepted: int = 0
+    """Steps taken; summed over the sequences where each has its own."""
+    rejected: int = 0
+    """Steps tried in vain, summed likewise."""
+    grid: list[float] = dataclasses.field(default_factory=list)
+    """Accepted depths, both ends included; empty where every sequence has its own."""
+    errors: list[float] = dataclasses.field(default_factory=list)
+    """Error estimate of each accepted step, in units of the tolerance; empty where `grid` is, and on given grids."""
+    windows: int = 0
+    """Windows that a checkpointed solve keeps."""
+    reconstruction_error: float | None = None
+    """|x(0) - x_back(0)| / |x(0)| of a backward solve (mass-weighted; the plain distance where x(0) = 0)."""
+
+    def accept(self, z: float, error: float) -> None:
+        """Notes a step that led to z."""
+        self.accepted += 1
+        self.grid.append(z)
+        self.errors.append(error)
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.evaluations} evaluations",
+            f"{self.accepted} steps accepted, {self.rejected} rejected",
+        ]
+        if self.backward_evaluations:
+            parts.append(f"{self.backward_evaluations} evaluations backwards")
+        if self.reconstruction_error is not None:
+            parts.append(f"reconstruction error {self.reconstruction_error:.1e}")
+        return ", ".join(parts)
+
+
+class Solution(NamedTuple):
+    """Where a solve led: `x` and the running costs at the end, and `xs` at the `depths` of `save_at`."""
+
+    x: Float[Tensor, "..."]
+    stats: Stats
+    costs: tuple[Tensor, ...] = ()
+    depths: tuple[float, ...] = ()
+    xs: Float[Tensor, "depths ..."] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Observer:
+    """Watches both solves; it sees detached values and changes nothing.
+
+    - `step(z, dz, state)` is called after each accepted step of the forward solve with the state at z + dz;
+    - `costate(z, x, a)` is called during the backward pass, from the end to the start, with a = dJ/dx at every depth of
+      the grid (`Backsolve`: of the backward solve's own grid). Where J depends on the saved state at that very depth, a
+      includes it; saved states between two depths of the grid are interpolated, hence part of both.
+    """
+
+    step: Callable[[Depth, Depth, State], None] | None = None
+    costate: Callable[[Depth, Tensor, Tensor], None] | None = None
+
+
+class Endpoint(NamedTuple):
+    """The state at the end, and x at those depths of `save_at` that lie on the way."""
+
+    state: State
+    saved: tuple[Tensor, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Integration:
+    """One solve: the vector field, how it is stepped, which depths are saved and who watches.
+
+    A gradient is handed this and knows nothing of steppers: `controller.run(integration, ...)` finds the grid, `replay`
+    walks part of it again, `retrace` integrates another field backwards over the same breaks.
+    """
+
+    field: AbstractVectorField
+    span: tuple[float, float]
+    stepper: AbstractStepper
+    controller: "AbstractController"
+    save_at: tuple[float, ...]
+    observers: tuple[Observer, ...]
+    stats: Stats
+
+    @property
+    def observes_costate(self) -> bool:
+        """Whether anybody wants to know the costate."""
+        return any(observer.costate is not None for observer in self.observers)
+
+    @property
+    def slack(self) -> float:
+        """Depths that differ by less than this differ by rounding alone."""
+        return 1e-12 * abs(self.span[1] - self.span[0])
+
+    def inner_breaks(self) -> list[float]:
+        """The breaks inside the span, in the direction of travel; those that differ by rounding alone are one."""
+        low, high = min(self.span), max(self.span)
+        inner: list[float] = []
+        for b in sorted(self.stepper.breaks(self.field, self.controller.marks(self.span))):
+            if (inner[-1] if inner else low) + self.slack < b < high - self.slack:
+                inner.append(b)
+        return inner if self.span[0] <= self.span[1] else inner[::-1]
+
+    def stops(self) -> list[float]:
+        """Depths that no step may pass, the nearest first: the breaks, then the end."""
+        return [*self.inner_breaks(), self.span[1]]
+
+    def record(self, state: State, on_step: OnStep | None = None) -> tuple[list[Tensor], OnStep | None]:
+        """A list that fills with the saved states of a run, and what the run calls after each step to fill it.
+
+        `None` where nobody wants to know of steps: most solves of a training, and each step then costs one call less.
+        """
+        saved = [state.x for z in self.save_at if z == self.span[0]]
+        watchers = [observer.step for observer in self.observers if observer.step is not None]
+        if not (self.save_at or watchers):
+            return saved, on_step
+
+        def note(step: Step, before: State, result: StepResult) -> None:
+            saved.extend(self._dense(step, before, result))
+            for watch in watchers:
+                watch(step.z, step.dz, _detach(result.state))
+            if on_step is not None:
+                on_step(step, before, result)
+
+        return saved, note
+
+    def replay(self, state: State, steps: Sequence[Step], visit: Callable[[Step, State], None]) -> Endpoint:
+        """Accepted steps once more, differentiably; `visit` is told of the state before each."""
+        saved: list[Tensor] = []
+        for step in steps:
+            visit(step, state)
+            result = self.stepper.step(self.field, step.z, step.dz, state)
+            saved.extend(self._dense(step, state, result))
+            # per sequence some stand still: what their stage made of dz = 0 must not reach the graph
+            after = result.state
+            state = select(step.dz != 0.0, after, state) if isinstance(step.dz, Tensor) else after
+        return Endpoint(state, tuple(saved))
+
+    def retrace(
+        self,
+        field: AbstractVectorField,
+        state: State,
+        span: tuple[float, float],
+        controller: "AbstractController",
+        on_step: OnStep,
+    ) -> State:
+        """Another field over a part of the span, backwards, with steps that respect the same breaks."""
+        back = Integration(field, span, self.stepper, controller, (), (), Stats())
+        return controller.run(back, state, on_step)
+
+    def notify(self, z: Depth, x: Tensor, costate: Tensor) -> None:
+        """Tells every observer of the costate at one depth."""
+        for observer in self.observers:
+            if observer.costate is not None:
+                observer.costate(z, x.detach(), costate.detach())
+
+    def saved_within(self, step: Step) -> list[float]:
+        """The depths of `save_at` in (z, z + dz]."""
+        if not self.save_at:
+            return []
+        assert isinstance(step.z, float) and isinstance(step.dz, float)
+        return [z for z in self.save_at if step.z + self.slack < z <= step.z + step.dz + self.slack]
+
+    def _dense(self, step: Step, before: State, result: StepResult) -> list[Tensor]:
+        depths = self.saved_within(step)
+        if not depths:
+            return []
+        assert isinstance(step.z, float) and isinstance(step.dz, float)
+        fractions = [(z - step.z) / step.dz for z in depths if z < step.z + step.dz - self.slack]
+        inside = self.stepper.dense(self.field, step.z, step.dz, before, result, fractions) if fractions else []
+        return [*inside, *(result.state.x for _ in depths[len(fractions) :])]
+
+
+class AbstractController(abc.ABC):
+    """The step-size controller: chooses the steps of a solve and takes them."""
+
+    @abc.abstractmethod
+    def check(self, stepper: AbstractStepper) -> None:
+        """Rejects a stepper that cannot be controlled in this way."""
+
+    @abc.abstractmethod
+    def marks(self, span: tuple[float, float]) -> tuple[float, ...]:
+        """Depths that the grid is certain to hold, both ends among them, before any break is added."""
+
+    @abc.abstractmethod
+    def run(self, integration: Integration, state: State, on_step: OnStep | None = None) -> State:
+        """From one end of the span to the other; `on_step` is told of every accepted step."""
+
+    @abc.abstractmethod
+    def reverse(self, grid: Sequence[float]) -> "AbstractController":
+        """The controller of a backward solve over the accepted grid of a forward one."""
+
+
+def _detach(state: State) -> State:
+    return State(state.x.detach(), tuple(cost.detach() for cost in state.costs))

@@ -1,0 +1,243 @@
+"""Steppers made of steppers: splitting, where the parts of the velocity act in turn, and projection on a manifold."""
+
+import abc
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+
+from continua.core.errors import reject
+from continua.core.shapes import Depth, Float, Tensor
+from continua.solve.runge_kutta import AbstractStepper, Euler, Midpoint, StepResult, hermite
+from continua.solve.vector_field import AbstractVectorField, State, displace, within
+from continua.spaces import AbstractManifold
+
+
+class AbstractSplitting(AbstractStepper):
+    """Composes steps of the parts. A cost sees the mean velocity dx/dz of the whole step.
+
+    R. I. McLachlan and G. R. W. Quispel, Splitting methods, Acta Numerica 11 (2002).
+    """
+
+    @property
+    @abc.abstractmethod
+    def inner(self) -> AbstractStepper:
+        """The sub-stepper that advances one part."""
+
+    @abc.abstractmethod
+    def schedule(self, field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
+        """(part, start, length) of the sub-steps in their order, as fractions of the step."""
+
+    @property
+    def error_order(self) -> int | None:
+        return None
+
+    @property
+    def stages(self) -> int:
+        return self.inner.stages
+
+    @property
+    def reversible(self) -> bool:
+        return False
+
+    def step(
+        self,
+        field: AbstractVectorField,
+        z: Depth,
+        dz: Depth,
+        state: State,
+        first: State | None = None,
+        with_error: bool = False,
+    ) -> StepResult:
+        x = state.x
+        for part, start, length in self.schedule(field):
+            x = self.inner.step(part, z + start * dz, length * dz, State(x)).state.x
+        return StepResult(displace(field, z, dz, state, x))
+
+    def dense(
+        self,
+        field: AbstractVectorField,
+        z: float,
+        dz: float,
+        before: State,
+        result: StepResult,
+        fractions: Sequence[float],
+    ) -> list[Tensor]:
+        inside = z + 0.5 * dz
+        f0, f1 = field(z, before, inside).x, field(z + dz, result.state, inside).x
+        return [hermite(before.x, result.state.x, f0, f1, dz, s) for s in fractions]
+
+
+@dataclasses.dataclass(frozen=True)
+class LieTrotter(AbstractSplitting):
+    """x' = Phi_n(dz) ... Phi_2(dz) Phi_1(dz) x, of order 1: attention first, then the feed-forward, as in GPT-2.
+
+    With Euler sub-steps, counting measures and dz = 1 it is the standard Transformer, exactly.
+    """
+
+    sub: AbstractStepper = Euler()
+
+    @property
+    def inner(self) -> AbstractStepper:
+        return self.sub
+
+    @property
+    def order(self) -> int:
+        return 1
+
+    def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
+        return field.breaks
+
+    def schedule(self, field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
+        return [(part, 0.0, 1.0) for part in field.parts]
+
+
+@dataclasses.dataclass(frozen=True)
+class Strang(AbstractSplitting):
+    """x' = Phi_1(dz/2) ... Phi_n(dz) ... Phi_1(dz/2) x, of order 2 with sub-steps of order 2 (else of theirs).
+
+    All parts but the last take two half-steps around the last part's full one. A part that takes half-steps may jump at
+    the middle of a step: the Macaron network is Strang with Euler sub-steps and a feed-forward field in half-pieces.
+    """
+
+    sub: AbstractStepper = Midpoint()
+
+    @property
+    def inner(self) -> AbstractStepper:
+        return self.sub
+
+    @property
+    def order(self) -> int:
+        return min(2, self.sub.order)
+
+    def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
+        """Every jump of the last part, and those of half-step parts that are not in the middle of a step."""
+        kept = set(field.parts[-1].breaks)
+        halves = {b for part in field.parts[:-1] for b in part.breaks}
+        straddled = halves
+        while straddled:  # a break more moves the middles of its neighbours
+            grid = sorted({*marks, *kept})
+            meeting = [*grid, *(0.5 * (a + b) for a, b in itertools.pairwise(grid))]
+            straddled = {b for b in halves - kept if not any(math.isclose(b, m, abs_tol=1e-12) for m in meeting)}
+            kept |= straddled
+        return tuple(sorted(kept))
+
+    def schedule(self, field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
+        *outer, middle = field.parts
+        return [
+            *((part, 0.0, 0.5) for part in outer),
+            (middle, 0.0, 1.0),
+            *((part, 0.5, 0.5) for part in reversed(outer)),
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Projected(AbstractStepper):
+    """x' = P(step(x)), P the projection on a manifold: the sphere-normalised Transformer.
+
+    Meant for manifolds without trained parameters (the sphere, norms of gain 1), on which the projected steps converge
+    to the flow of the tangential velocity. A velocity with a normal part is projected to first order only, which is
+    what x <- P(x + f(x)) does, and a cost sees the mean velocity of the whole step; with `tangent=True` every stage
+    takes the tangential velocity instead, and the step keeps the order of `sub` and its error estimate. Tokens should
+    start on the manifold. E. Hairer, C. Lubich, G. Wanner, Geometric Numerical Integration, section IV.4.
+    """
+
+    sub: AbstractStepper
+    manifold: AbstractManifold
+    tangent: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sub, Projected):
+            reject("sub", self.sub, "it is projected already", "Pass the bare stepper.")
+
+    @property
+    def order(self) -> int:
+        return self.sub.order if self.tangent else 1
+
+    @property
+    def error_order(self) -> int | None:
+        """The estimate of `sub` does not see what the projection does to a normal velocity."""
+        return self.sub.error_order if self.tangent else None
+
+    @property
+    def stages(self) -> int:
+        return self.sub.stages
+
+    @property
+    def reversible(self) -> bool:
+        return False
+
+    def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
+        return self.sub.breaks(field, marks)
+
+    def step(
+        self,
+        field: AbstractVectorField,
+        z: Depth,
+        dz: Depth,
+        state: State,
+        first: State | None = None,
+        with_error: bool = False,
+    ) -> StepResult:
+        if not self.tangent:
+            result = self.sub.step(field, z, dz, state)
+            x = self.manifold.project(result.state.x)
+            return result._replace(state=displace(field, z, dz, state, x))
+        result = self.sub.step(_Tangential(field, self.manifold), z, dz, state, first, with_error)
+        x = self.manifold.project(result.state.x)
+        return result._replace(state=State(x, result.state.costs), last=None)
+
+    def dense(
+        self,
+        field: AbstractVectorField,
+        z: float,
+        dz: float,
+        before: State,
+        result: StepResult,
+        fractions: Sequence[float],
+    ) -> list[Tensor]:
+        seen = _Tangential(field, self.manifold) if self.tangent else field
+        return [self.manifold.project(x) for x in self.sub.dense(seen, z, dz, before, result, fractions)]
+
+
+def manifold_of(stepper: AbstractStepper) -> AbstractManifold | None:
+    """The manifold that a stepper, or the sub-stepper of a splitting, returns to; `None` where there is none."""
+    if isinstance(stepper, Projected):
+        return stepper.manifold
+    return manifold_of(stepper.inner) if isinstance(stepper, AbstractSplitting) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tangential(AbstractVectorField):
+    """The flow with the normal part of its velocity taken away."""
+
+    whole: AbstractVectorField
+    manifold: AbstractManifold
+
+    @property
+    def breaks(self) -> tuple[float, ...]:
+        return self.whole.breaks
+
+    @property
+    def parts(self) -> Sequence[AbstractVectorField]:
+        return [_Tangential(part, self.manifold) for part in self.whole.parts]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.whole.tensors
+
+    @property
+    def weights(self) -> Float[Tensor, "batch tokens"] | None:
+        return self.whole.weights
+
+    @property
+    def evaluations(self) -> int:
+        return self.whole.evaluations
+
+    def __call__(self, z: Depth, state: State, inside: Depth | None = None) -> State:
+        slope = self.whole(z, state, inside)
+        velocity = self.manifold.tangent(state.x, slope.x)
+        return State(velocity, self.whole.rates(within(z, inside), state.x, velocity))
+
+    def rates(self, z: Depth, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
+        return self.whole.rates(z, x, velocity)
