@@ -7,6 +7,7 @@ import torch
 
 from continua.control import KineticEnergy, Objective
 from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
+from continua.optim import adamw
 from continua.train import (
     AskingObjective,
     Learner,
@@ -14,7 +15,6 @@ from continua.train import (
     Preset,
     answers,
     continuous,
-    decayed,
     objective_of,
     presets_of,
 )
@@ -86,7 +86,7 @@ def test_energy_is_a_running_cost_of_the_objective():
 def test_jitter_moves_the_inner_depths_of_the_grid_within_half_a_step():
     task, preset = Digits(), Preset(8, 2, 16, steps=3, depth=1.5)
     model = continuous(task.form, preset)
-    learner, grids = Learner("one", model, objective_of(task.form), decayed(model, 1e-3, 0.0)), []
+    learner, grids = Learner("one", model, objective_of(task.form), adamw(model, 1e-3, 0.0, (0.9, 0.98))), []
     for seed in range(20):
         stepped = learner._on_grid(Plan(1, 1, jitter=0.6), seed)
         grids.append(torch.tensor(stepped.solve(model.embedding(*task.training_batch(2, 0, 0).inputs)).stats.grid))

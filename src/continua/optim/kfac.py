@@ -7,9 +7,8 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
-from continua.optim import foreach
 from continua.optim.likelihoods import AbstractLikelihood
-from continua.optim.optimiser import AbstractOptimiser, Group, Held, counted, gathered
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect, count_updates, foreach
 from continua.optim.watch import Watch
 from continua.spaces import AbstractFlatSpace, AbstractParameterSpace, FlatSpace
 
@@ -86,10 +85,10 @@ class KFAC(AbstractOptimiser):
                     held["left"], held["right"] = _inverses(held["B"], held["A"], group["damping"])
 
     def advance(self, group: Group, state: Held) -> None:
-        params, grads, states = gathered(group, state, _unseen)
+        params, grads, states = collect(group, state, _unseen)
         if not params:
             return
-        counted(states)
+        count_updates(states)
         if self.outputs is None or self.likelihood is None:
             cure = "Call optimiser.observe(lambda: model(x), Categorical()) first."
             reject("outputs", None, "no curvature was observed", cure)
