@@ -107,12 +107,12 @@ def test_a_learner_takes_a_schedule_in_any_unit():
     schedule = Schedule(optimiser, CosineDecay(warmup=0, total=100, floor=0.0), Tokens())
     learner = Learner("continuous", model, objective_of(TASK.form, model), optimiser, schedule)
     rows = [learner.update(batch, number, Plan(updates=2, batch=4)) for number in range(2)]
-    assert rows[0].tokens == 4 * (8 + 3) and schedule.spent == 2 * rows[0].tokens
-    assert [row.lr for row in rows] == pytest.approx([1e-3, 1e-3 * schedule.curve.factor(44)])
+    assert rows[0].tokens == 56 and schedule.spent == 112  # 4 sequences of 8 tokens and 6 questions
+    assert [row.lr for row in rows] == pytest.approx([1e-3, 1e-3 * schedule.curve.factor(56)])
     state = learner.state()
     schedule.step(1)
     learner.restore(state)
-    assert schedule.spent == 88
+    assert schedule.spent == 112
 
 
 def training(folder, plan):

@@ -9,9 +9,9 @@ from continua.optim.blockwise import (
     parameter_bound,
     update_bound,
 )
+from continua.optim.curvature import AbstractLikelihood, Categorical, Gaussian, Watch
 from continua.optim.kfac import KFAC
 from continua.optim.library import SOAP, AbstractLibraryOptimiser, Shampoo
-from continua.optim.likelihoods import AbstractLikelihood, Categorical, Gaussian
 from continua.optim.mirror import DualAveraging, MirrorAdam
 from continua.optim.modal import ModalAdamW
 from continua.optim.optimiser import AbstractOptimiser, Composite
@@ -27,7 +27,6 @@ from continua.optim.schedule import (
     clip_gradients,
     clip_groups,
 )
-from continua.optim.watch import Watch
 
 __all__ = [
     "AbstractBlock", "AbstractClock", "AbstractLibraryOptimiser", "AbstractLikelihood", "AbstractOptimiser",

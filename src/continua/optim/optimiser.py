@@ -233,7 +233,8 @@ def check_betas(betas: tuple[float, float]) -> None:
     """Refuses rates of forgetting outside [0, 1)."""
     if len(betas) != 2:
         reject("betas", betas, "there is one for each of two moments", "Pass betas=(0.9, 0.999).")
-    share(all=False, **{f"betas[{i}]": beta for i, beta in enumerate(betas)})
+    named: dict[str, Any] = {f"betas[{i}]": beta for i, beta in enumerate(betas)}
+    share(all=False, **named)
 
 
 def check_axes(state_dict: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> None:
