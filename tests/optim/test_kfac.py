@@ -193,7 +193,7 @@ SPECTRAL = Spectral(Axis(3, 2), Cosine(2))
 FIELDS = {
     "constant": (Dense(), lambda spec: Constant(spec)),
     "expansion": (Dense(), lambda spec: Expansion(spec, Cosine(3))),
-    "splines": (Dense(), lambda spec: Expansion(spec, BSpline(3, 2)),
+    "splines": (Dense(), lambda spec: Expansion(spec, BSpline(3, 2))),
     "hypernetwork": (Dense(), lambda spec: Hypernetwork(spec, frequencies=1, hidden=3)),
     "low rank": (Dense(), lambda spec: Hypernetwork(spec, frequencies=1, hidden=3, rank=1)),
     "spectral": (SPECTRAL, lambda spec: Constant(spec)),
@@ -221,12 +221,12 @@ def test_with_one_token_and_one_evaluation_the_step_is_that_of_the_exact_fisher_
         optimiser.observe(outputs, EachOutput(), draws=8)
         optimiser.step()
         step = (before - p.detach()).flatten()
-        assert float(exact.norm()) > 0 or False
+        assert float(exact.norm()) > 0
         torch.testing.assert_close(step, exact, rtol=1e-6, atol=1e-8 * float(exact.norm()), msg=which)
 
 
 TRAINED = {
-    "spectral": (Spectral(Axis(4, 2), Cosine(3)), lambda spec: Expansion(spec, BSpline(3, 2)),
+    "spectral": (Spectral(Axis(4, 2), Cosine(3)), lambda spec: Expansion(spec, BSpline(3, 2))),
     "hypernetwork": (Dense(), lambda spec: Hypernetwork(spec, hidden=8)),
     "heads in depth": (Dense(), lambda spec: Expansion(spec, Legendre(3))),
 }
@@ -248,18 +248,18 @@ def test_spectral_flows_and_hypernetworks_learn_no_slower_than_by_adamw(name, un
             bound = flow.bind(Cloud(x))
             return integrate(bound, bound.initial(), (0.0, 1.0), Euler(), Fixed(3), Direct()).points
 
-        for number in range(30):
+        for number in range(21):
             optimiser.zero_grad()
             loss = F.mse_loss(outputs(), target)
             loss.backward()
             if isinstance(optimiser, KFAC):
-                optimiser.observe(outputs, Gaussian(), draws=2, generator=torch.Generator().manual_seed(number))
+                optimiser.observe(outputs, Gaussian(), draws=4, generator=torch.Generator().manual_seed(number))
             optimiser.step()
             losses.append(float(loss.detach()))
         return losses
 
-    ours = train(lambda p: KFAC(p, lr=0.5))
-    theirs = min(train(lambda p, lr=lr: torch.optim.AdamW(p, lr=lr))[-1] for lr in (3e-3, 1e-2, 3e-2, 1e-1))
+    ours = train(lambda p: KFAC(p, damping=1e-2))
+    theirs = min(train(lambda p, lr=lr: torch.optim.AdamW(p, lr=lr))[-1] for lr in (1e-2, 3e-2, 1e-1))
     assert ours[-1] < 0.3 * ours[0] and ours[-1] < theirs
 
 
@@ -272,7 +272,7 @@ def test_weights_that_are_not_linear_in_their_parameters_are_refused():
         KFAC(list(flow.named_parameters())).observe(outputs, Gaussian())
     w = nn.Parameter(inputs(2, 3))
     for tied in (lambda: F.linear(F.linear(inputs(4), w), w.T), lambda: F.linear(F.linear(inputs(4, 2), w.T), w)):
-        with pytest.raises(ValueError, match="parameter 0 = .*no linear part"):
+        with pytest.raises(ValueError, match=r"parameter 0 = .*no linear part"):
             KFAC([w]).observe(tied, Gaussian())
 
 
