@@ -40,7 +40,7 @@ class Gaussian(AbstractLikelihood):
 @final
 @dataclasses.dataclass(frozen=True)
 class Categorical(AbstractLikelihood):
-    """The loss of `torch.nn.functional.cross_entropy`, classes along the last axis: H = (diag p - p p^T)/rows per row."""
+    """The loss of `torch.nn.functional.cross_entropy`, classes last: H = (diag p - p p^T)/rows for each row."""
 
     def draw(self, output: Tensor, generator: torch.Generator | None) -> Tensor:
         p = torch.softmax(output.flatten(0, -2), -1)

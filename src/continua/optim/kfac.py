@@ -1,12 +1,13 @@
 """K-FAC: the Gauss-Newton matrix of a kernel as a Kronecker product over modes of depth, outputs and inputs."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn, final
 
 import torch
 
 from continua.core.errors import reject
-from continua.core.shapes import Float, Tensor
+from continua.core.shapes import Tensor
 from continua.optim.curvature import AbstractLikelihood, Layout, Watch
 from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect, count_updates, foreach
 from continua.spaces import AbstractFlatSpace, AbstractParameterSpace, FlatSpace
@@ -19,15 +20,19 @@ class KFAC(AbstractOptimiser):
     M is the mean of b b^T over evaluations, A that of x x^T over the inputs x of all rows, B the sum of g g^T over
     their cotangents g; with one row and one evaluation G is that product.
 
-        d = (M (x) B (x) A + lam)^{-1} grad ,   exactly, in the eigenbases of the factors
+        d = (M + lam_M)^{-1} (x) (B + lam_B)^{-1} (x) (A + lam_A)^{-1} grad ,   lam_M lam_B lam_A = lam ,
         C <- (1 - eta decay) C - eta alpha d ,   alpha = <grad, d> / (<d, G d> + lam |d|^2)
 
     alpha, with the exact Gauss-Newton matrix G of all parameters of the group together, is what keeps a step from
-    diverging: the product is an approximation wherever rows or evaluations are many. Parameters of `torch.nn.Linear`
-    and constant kernels have one mode, b = 1; modes of depth are those of an `Expansion`, and the hidden features of a
-    `Hypernetwork`, whose inner layers are maps of their own. Spectral kernels are maps from coefficients (modes times
-    channels) to coefficients. `observe` must have been called since the start; `forget` is how much of the factors is
-    kept. Flows are solved with `gradient=Direct()`. Source: J. Martens and R. Grosse, arXiv 1503.05671.
+    diverging: the product is an approximation wherever rows or evaluations are many. Each factor is damped in
+    proportion to its mean eigenvalue (M not where it is one number), which bears factors of few draws better than one
+    lam on the product.
+
+    Parameters of `torch.nn.Linear` and of constant kernels have one mode, b = 1; the modes of an `Expansion` are those
+    of depth, those of a `Hypernetwork` its hidden features, and its inner layers are maps of their own. Spectral
+    kernels are maps from coefficients (modes times channels) to coefficients. `observe` must have been called since the
+    start; `forget` is how much of the factors is kept. Flows are solved with `gradient=Direct()`. Source: J. Martens
+    and R. Grosse, arXiv 1503.05671.
     """
 
     _observed: "_Observed | None" = None
@@ -60,7 +65,7 @@ class KFAC(AbstractOptimiser):
         draws: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Averages the factors over a batch, and their eigenbases: `observe(lambda: model(x), Categorical())`.
+        """Averages the factors over a batch, and inverts them: `observe(lambda: model(x), Categorical())`.
 
         One forward and `draws` backward passes, with cotangents drawn from the likelihood; gradients of the parameters
         are left alone. `outputs` is called again, twice, by each update, and must not be random.
@@ -83,7 +88,7 @@ class KFAC(AbstractOptimiser):
                     for key, factor in met.factors(draws).items():
                         held[key] = torch.lerp(factor, held[key], group["forget"]) if key in held else factor
                     held.setdefault("step", torch.zeros((), dtype=torch.float32))
-                    self._observed.inverses[p] = _Inverse.of(met.layout, held)
+                    self._observed.inverses[p] = _Inverse.of(met.layout, held, group["damping"])
 
     def advance(self, group: Group, state: Held) -> None:
         params, grads, states = collect(group, state, _refuse_unobserved)
@@ -93,7 +98,7 @@ class KFAC(AbstractOptimiser):
         seen = self._observed
         if seen is None:
             _refuse_unobserved(params[0])
-        directions = [seen.inverses[p].apply(g, group["damping"]) for p, g in zip(params, grads, strict=True)]
+        directions = [seen.inverses[p].apply(g) for p, g in zip(params, grads, strict=True)]
         slope, square = (
             sum(float((d * x).sum()) for d, x in zip(directions, xs, strict=True)) for xs in (grads, directions)
         )
@@ -104,26 +109,31 @@ class KFAC(AbstractOptimiser):
 
 
 class _Inverse(NamedTuple):
-    """(M (x) B (x) A + lam)^{-1} of one parameter: where its matrices stand, eigenbases and eigenvalues."""
+    """The inverse factors of one parameter, and where its matrices stand."""
 
     layout: Layout
-    bases: tuple[Tensor, Tensor, Tensor]
-    values: Float[Tensor, "modes outputs inputs"]
+    factors: Sequence[Tensor]
 
     @classmethod
-    def of(cls, layout: Layout, factors: dict[str, Tensor]) -> "_Inverse":
+    def of(cls, layout: Layout, held: dict[str, Tensor], damping: float) -> "_Inverse":
         """From the factors M, B and A."""
-        values, bases = zip(*(torch.linalg.eigh(factors[key]) for key in ("M", "B", "A")), strict=True)
-        # rounding makes eigenvalues of singular factors negative, and most factors of few rows are singular
-        m, b, a = (v.clamp_min(0.0) for v in values)
-        return cls(layout, bases, m[:, None, None] * b[:, None] * a)
+        factors = [held[key] for key in ("M", "B", "A")]
+        # a parameter behind zeros has no cotangents yet: its gradient is zero too, whatever it is divided by
+        means = [max(float(f.diagonal().mean()), 1e-38) for f in factors]
+        alone = factors[0].shape[0] == 1
+        scale = (damping / math.prod(means)) ** (1.0 / (2 if alone else 3))
+        shifts = [0.0 if alone else scale * means[0], *(scale * mean for mean in means[1:])]
+        return cls(layout, [_invert(f, shift) for f, shift in zip(factors, shifts, strict=True)])
 
-    def apply(self, grad: Tensor, damping: float) -> Tensor:
+    def apply(self, grad: Tensor) -> Tensor:
         """The direction of a gradient, in the parameter's shape."""
-        qm, qb, qa = self.bases
-        turned = torch.tensordot(qm.mT, qb.mT @ self.layout.split(grad) @ qa, 1)
-        solved = qb @ (turned / (self.values + damping)) @ qa.mT
-        return self.layout.join(torch.tensordot(qm, solved, 1), grad)
+        m, b, a = self.factors
+        return self.layout.join(torch.tensordot(m, b @ self.layout.split(grad) @ a, 1), grad)
+
+
+def _invert(factor: Tensor, shift: float) -> Tensor:
+    eye = torch.eye(factor.shape[0], dtype=factor.dtype, device=factor.device)
+    return torch.cholesky_inverse(torch.linalg.cholesky(factor + shift * eye))
 
 
 class _Observed(NamedTuple):
