@@ -228,7 +228,7 @@ def test_with_one_token_and_one_evaluation_the_factors_are_the_exact_fisher_matr
         ours[places[:, None], places] = rows
         assert float(exact.norm()) > 0
         torch.testing.assert_close(ours, exact, rtol=1e-9, atol=1e-12 * float(exact.norm()), msg=which)
-        before, optimiser, EachOutput.place = p.detach().clone(), KFAC([p], damping=1e-9), 0
+        before, optimiser, EachOutput.place = p.detach().clone(), KFAC([p], damping=1e-12), 0
         optimiser.observe(outputs, EachOutput(), draws=8)
         optimiser.step()
         step = (p.detach() - before).flatten()

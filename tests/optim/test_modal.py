@@ -192,7 +192,7 @@ def test_the_recipe_gives_it_all_spectral_weights():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"interval": 0}, "interval = 0: .*Pass a whole number"),
+        ({"interval": 0}, "interval = 0: .*whole number.*Pass interval >= 1"),
         ({"axis": -2}, "axis = -2: .*Pass -4 or -3"),
         ({"space": FlatSpace(2)}, "ModalAdamW serves SpectralSpace"),
         ({"betas": (0.9, 1.0)}, r"betas\[1\] = 1.0"),
