@@ -34,14 +34,14 @@ def solved(
     flow: Flow,
     inputs: Inputs,
     gradient: AbstractGradient,
-    control: AbstractController,
-    method: AbstractStepper = DormandPrince(),
-    at: Sequence[float] = (),
+    controller: AbstractController,
+    stepper: AbstractStepper = DormandPrince(),
+    save_at: Sequence[float] = (),
     observers: Sequence[Observer] = (),
 ) -> Solution:
     """A solve with an energy beside it; the same randomness at every call."""
-    bound = inputs.bind(flow, rates=(energy,), second_order=gradient.twice)
-    return integrate(bound, bound.initial(), (0.0, 1.0), method, control, gradient, at, observers)
+    bound = inputs.bind(flow, rates=(energy,), second_order=gradient.second_order)
+    return integrate(bound, bound.initial(), (0.0, 1.0), stepper, controller, gradient, save_at, observers)
 
 
 def gradients_of(solution: Solution, flow: Flow, inputs: Inputs) -> list[Tensor]:

@@ -148,15 +148,15 @@ def spinning(drive: Drive = SMOOTH, speed: float = 1.0, normal: float = 0.0) -> 
     )
 
 
-def suited(method: AbstractStepper, drive: Drive = SMOOTH) -> Problem:
+def suited(stepper: AbstractStepper, drive: Drive = SMOOTH) -> Problem:
     """A problem in which a method shows its order from 32 steps on.
 
     Fast enough for high orders to stay above rounding, slow enough for low ones to show.
     """
-    speed = 2.0 if method.order > 3 else 1.0
-    if isinstance(method, LieTrotter | Strang):
+    speed = 2.0 if stepper.order > 3 else 1.0
+    if isinstance(stepper, LieTrotter | Strang):
         return growing(drive)
-    if isinstance(method, Projected):
+    if isinstance(stepper, Projected):
         return spinning(drive, 1.5 * speed, normal=0.7)
     return twisting(drive, speed)
 

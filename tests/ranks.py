@@ -39,8 +39,8 @@ class Model(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         bound = self.flow.bind(Cloud(self.embedding(x)))
         tolerance = TOLERANCE.get(type(self.gradient), 1e-4)
-        control = Adaptive(tolerance, tolerance, all_ranks=True)
-        solution = integrate(bound, bound.initial(), (0.0, 1.0), controller=control, gradient=self.gradient)
+        controller = Adaptive(tolerance, tolerance, all_ranks=True)
+        solution = integrate(bound, bound.initial(), (0.0, 1.0), controller=controller, gradient=self.gradient)
         self.grid = solution.stats.grid
         return self.readout(solution.x) + 0.0  # no view leaves a sharded module
 

@@ -34,7 +34,7 @@ def text_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     (folder / "tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 12)
     words = ["train", "text", "--text", str(folder / "tale.txt"), "--context", "8", *SMALL]
-    words += ["--compare", "--optimiser", "recipe", "--recipe-lr", "0.002"]
+    words += ["--compare", "--optimiser", "soap", "--soap-lr", "0.002"]
     assert main([*words, "--quiet", "--folder", str(folder / "run")]) == 0
     return folder / "run"
 
@@ -221,7 +221,7 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         (["train", "--width", "10"], "--heads = 3: they do not share the width 10"),
         (["train", "--optimiser", "sgd"], "--optimiser = 'sgd'"),
         (["train", "--baseline-optimiser", "recipe"], "Pass --compare as well"),
-        (["train", "--recipe-lr", "0"], "--recipe-lr = 0.0"),
+        (["train", "--soap-lr", "0"], "--soap-lr = 0.0"),
         (["train", "--floor", "2"], "--floor = 2.0"),
         (["train", "--warmup", "1"], "--warmup = 1.0"),
         (["train", "--b2", "1"], "--b2 = 1.0"),

@@ -23,7 +23,7 @@ TIMES = (0.5, 1.0, 2.0, 4.0, 8.0)
 def test_the_particles_meet_the_table(n, beta):
     start = torch.eye(n, dtype=torch.float64)[None]
     for before, time, g in zip((0.0, *TIMES[:-1]), TIMES, TABLE[n, beta], strict=True):
-        start = on_sphere(start, beta, time - before).points
+        start = on_sphere(start, beta, time - before).x
         gram = (start @ start.mT)[0][~torch.eye(n, dtype=torch.bool)]
         assert gram.tolist() == pytest.approx([g] * (n * n - n), abs=6e-9)  # the table has eight digits
         assert exact_overlap(n, beta, time) == pytest.approx(g, abs=6e-9)

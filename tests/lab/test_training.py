@@ -33,7 +33,7 @@ def test_the_limit_is_the_flow_that_the_solver_finds():
         control = Adaptive(rtol=1e-11, atol=1e-12)
         path = integrate(bound, bound.initial(), (0.0, 1.0), DormandPrince(), control, Direct(), asked)
     assert path.xs is not None
-    assert float((course.states[-1] - path.points).abs().max()) < 1e-11
+    assert float((course.states[-1] - path.x).abs().max()) < 1e-11
     assert float((course.states - path.xs).abs().max()) < 1e-8  # dense output is of fourth order
 
 

@@ -129,10 +129,11 @@ def test_closures_groups_and_schedulers_of_torch(case):
         schedule.step()
         kept.append(p.detach().clone())
     assert float(loss.detach()) > 0
-    assert torch.equal(q.detach(), case.point(1)) or float((q.detach() - case.point(1)).abs().max()) < 1e-14
+    assert float((q.detach() - case.point(1)).abs().max()) < 1e-14
     assert not torch.equal(kept[1], case.point(1))
-    at_rest = isinstance(optimiser, optim.DualAveraging) or float((kept[3] - kept[1]).abs().max()) < 1e-14
-    assert at_rest  # dual averaging with rate 0 goes back to its start
+    # with rate 0 all stay where they are; dual averaging goes back to its start, from which it counts
+    resting = case.point(1) if isinstance(optimiser, optim.DualAveraging) else kept[1]
+    assert float((kept[3] - resting).abs().max()) < 1e-14
 
 
 @each_case

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from continua.fields import Constant, Expansion
+from continua.fields import Constant, Expansion, Hypernetwork
 from continua.model import Flow, Part
-from continua.operators import Attention, FeedForward
+from continua.operators import Attention, Dense, FeedForward, Spectral, SpectrallyNormed
 from continua.optim import KFAC, AbstractLikelihood, Categorical, Gaussian, Recipe, Watch, use
 from continua.solve import Backsolve, Checkpointed, Direct, Euler, Fixed, integrate
-from continua.spaces import Cloud, Cosine, FlatSpace
+from continua.spaces import Axis, BSpline, Cloud, Cosine, FlatSpace, Legendre
 
 DTYPE = torch.float64
 
@@ -144,8 +144,8 @@ def test_a_flow_of_dense_kernels_is_trained():
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.3 * losses[0] and max(losses) == losses[0]
     with Watch(flow.parameters()) as watch:
-        outputs()
-    assert watch.seen.keys() == set(flow.parameters())  # q, k, v, o joined over heads, w1 and w2
+        outputs().sum().backward()
+    assert watch.met.keys() == set(flow.parameters())  # q, k, v, o joined over heads, w1 and w2
 
 
 def test_as_a_member_of_the_composite_it_observes_and_resumes():
@@ -170,17 +170,122 @@ def test_as_a_member_of_the_composite_it_observes_and_resumes():
         assert torch.equal(p, q)
 
 
-def test_generated_weights_are_refused():
-    f = FeedForward(5, biased=False)
-    flow = Flow([Part(f, Expansion(f.spec(4), Cosine(3)))]).double()
-    x = torch.randn(1, 3, 4, dtype=DTYPE)
+def one_evaluation(flow, x):
+    """The flow's state after one step of Euler: one evaluation."""
 
     def outputs():
         bound = flow.bind(Cloud(x))
         return integrate(bound, bound.initial(), (0.0, 1.0), Euler(), Fixed(1), Direct()).x
 
+    return outputs
+
+
+def moved(flow):
+    """All parameters moved, so that nothing that starts at zero hides what stands behind it."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for p in flow.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=generator, dtype=p.dtype))
+    return flow
+
+
+SPECTRAL = Spectral(Axis(3, 2), Cosine(2))
+FIELDS = {
+    "constant": (Dense(), lambda spec: Constant(spec)),
+    "expansion": (Dense(), lambda spec: Expansion(spec, Cosine(3))),
+    "splines": (Dense(), lambda spec: Expansion(spec, BSpline(3, 2))),
+    "hypernetwork": (Dense(), lambda spec: Hypernetwork(spec, frequencies=1, hidden=3)),
+    "low rank": (Dense(), lambda spec: Hypernetwork(spec, frequencies=1, hidden=3, rank=1)),
+    "spectral": (SPECTRAL, lambda spec: Constant(spec)),
+    "spectral expansion": (SPECTRAL, lambda spec: Expansion(spec, Cosine(3))),
+    "spectral hypernetwork": (SPECTRAL, lambda spec: Hypernetwork(spec, frequencies=1, hidden=2)),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_with_one_token_and_one_evaluation_the_factors_are_the_exact_fisher_matrix(name):
+    """Each parameter against its block of J^T H J by autograd; and its step finds the least of the quadratic model."""
+    kernel, field = FIELDS[name]
+    torch.manual_seed(4)
+    f = FeedForward(3 if kernel == Dense() else 1, biased=False, kernel=kernel)
+    flow = moved(Flow([Part(f, field(f.spec(6)))]).double())
+    outputs = one_evaluation(flow, inputs(1, 6).view(1, 1, 6))
+    matrices = {n: p for n, p in flow.named_parameters() if p.ndim > 1}
+    assert len(matrices) >= 2
+    for which, p in matrices.items():
+        flow.zero_grad()
+        LOSSES[Gaussian()](outputs()).backward()
+        exact, g = gauss_newton(outputs, [p], HESSIANS[Gaussian()]), p.grad.flatten()
+        EachOutput.place = 0
+        with Watch([p]) as watch:
+            output = outputs()
+            for _ in range(8):
+                torch.autograd.grad(output, p, EachOutput().draw(output, None), retain_graph=True)
+        factors, layout = watch.met[p].factors(8), watch.met[p].layout
+        rows = torch.kron(factors["M"], torch.kron(factors["B"], factors["A"]))
+        places = layout.split(torch.arange(p.numel(), dtype=DTYPE).view(p.shape)).flatten().long()
+        ours = torch.empty_like(rows)
+        ours[places[:, None], places] = rows
+        assert float(exact.norm()) > 0
+        torch.testing.assert_close(ours, exact, rtol=1e-9, atol=1e-12 * float(exact.norm()), msg=which)
+        before, optimiser, EachOutput.place = p.detach().clone(), KFAC([p], damping=1e-12), 0
+        optimiser.observe(outputs, EachOutput(), draws=8)
+        optimiser.step()
+        step = (p.detach() - before).flatten()
+        p.data.copy_(before)
+        gained = -(g @ step + 0.5 * step @ exact @ step)
+        assert float(gained) > 0.99 * float(0.5 * g @ torch.linalg.pinv(exact) @ g), which
+
+
+TRAINED = {
+    "spectral": (Spectral(Axis(4, 2), Cosine(3)), lambda spec: Expansion(spec, BSpline(3, 2))),
+    "hypernetwork": (Dense(), lambda spec: Hypernetwork(spec, hidden=8)),
+    "heads in depth": (Dense(), lambda spec: Expansion(spec, Legendre(3))),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_spectral_flows_and_hypernetworks_learn_no_slower_than_by_adamw(name, unchecked):
+    kernel, field = TRAINED[name]
+    x = torch.randn(6, 5, 8, generator=torch.Generator().manual_seed(1), dtype=DTYPE)
+    target = torch.tanh(x.flip(-1)) + 0.3 * x.mean(1, keepdim=True)
+
+    def train(make):
+        torch.manual_seed(2)
+        operators = (Attention(2, 2, biased=False, kernel=kernel), FeedForward(4, biased=False, kernel=kernel))
+        flow = Flow([Part(f, field(f.spec(8))) for f in operators]).double()
+        optimiser, losses = make([p for p in flow.parameters() if p.ndim > 1]), []
+
+        def outputs():
+            bound = flow.bind(Cloud(x))
+            return integrate(bound, bound.initial(), (0.0, 1.0), Euler(), Fixed(3), Direct()).points
+
+        for number in range(21):
+            optimiser.zero_grad()
+            loss = F.mse_loss(outputs(), target)
+            loss.backward()
+            if isinstance(optimiser, KFAC):
+                optimiser.observe(outputs, Gaussian(), draws=4, generator=torch.Generator().manual_seed(number))
+            optimiser.step()
+            losses.append(float(loss.detach()))
+        return losses
+
+    ours = train(lambda p: KFAC(p, damping=1e-2))
+    theirs = min(train(lambda p, lr=lr: torch.optim.AdamW(p, lr=lr))[-1] for lr in (1e-2, 3e-2, 1e-1))
+    assert ours[-1] < 0.3 * ours[0] and ours[-1] < theirs
+
+
+def test_weights_that_are_not_linear_in_their_parameters_are_refused():
+    """Divided by their spectral norm, say; and one that is used as it is and transposed."""
+    f = SpectrallyNormed(FeedForward(5, biased=False), limit=0.1)
+    flow = Flow([Part(f, Expansion(f.spec(4), Cosine(3)))]).double()
+    outputs = one_evaluation(flow, inputs(3, 4).view(1, 3, 4))
     with pytest.raises(ValueError, match=r"parts\.0\.field\.coefficients\.w1 = .*met in no linear map"):
         KFAC(list(flow.named_parameters())).observe(outputs, Gaussian())
+    w = nn.Parameter(inputs(2, 3))
+    for tied in (lambda: F.linear(F.linear(inputs(4), w), w.T), lambda: F.linear(F.linear(inputs(4, 2), w.T), w)):
+        with pytest.raises(ValueError, match=r"parameter 0 = .*no linear part"):
+            KFAC([w]).observe(tied, Gaussian())
 
 
 def test_an_update_without_curvature_is_refused():

@@ -61,5 +61,5 @@ def test_a_missing_library_is_named(monkeypatch):
 
 @pytest.mark.parametrize("kind", [SOAP, Shampoo])
 def test_wrong_numbers_are_named_as_everywhere(kind):
-    with pytest.raises(ValueError, match=r"lr = -1\.0: a rate is not negative. Pass lr >= 0"):
+    with pytest.raises(ValueError, match=r"lr = -1\.0: it must be finite and not negative. Pass lr >= 0"):
         kind([nn.Parameter(torch.zeros(2, 2))], lr=-1.0, space=FlatSpace(2))

@@ -71,10 +71,7 @@ def train(model, optimiser, steps):
 def test_every_preset_answers_for_every_parameter(name):
     model = all_presets[name](Layers(2, width=8, heads=2, hidden=12))
     spaces = model.parameter_spaces()
-    assert (
-        list(spaces) == [n for n, _ in model.named_parameters()]
-        or spaces.keys() == dict(model.named_parameters()).keys()
-    )
+    assert spaces.keys() == dict(model.named_parameters()).keys()
     optimiser = Recipe().build(model)
     assigned = list(itertools.chain.from_iterable(g["param_names"] for g in optimiser.param_groups))
     assert sorted(assigned) == sorted(spaces) and len(assigned) == len(set(assigned))

@@ -38,9 +38,9 @@ from problems import (
 )
 
 TOLERANCES = [1e-3, 1e-5, 1e-7, 1e-9]
-controls = pytest.mark.parametrize("control", [Adaptive, PerSequence])
+controllers = pytest.mark.parametrize("controller", [Adaptive, PerSequence])
 judging = pytest.mark.parametrize(
-    "method", [BogackiShampine(), DormandPrince(), Tsitouras(), Projected(DormandPrince(), Sphere(), True)], ids=repr
+    "stepper", [BogackiShampine(), DormandPrince(), Tsitouras(), Projected(DormandPrince(), Sphere(), True)], ids=repr
 )
 
 
@@ -51,24 +51,24 @@ def assert_met(errors, tolerances=TOLERANCES) -> None:
 
 
 @judging
-@controls
+@controllers
 @pytest.mark.parametrize("drive", [SMOOTH, JUMPING], ids=["smooth", "jumping"])
-def test_tolerance_is_met(method, control, drive, unchecked):
-    problem = suited(method, drive)
-    tolerances = TOLERANCES[:3] if method.order == 3 else TOLERANCES  # order 3 would take thousands of steps
+def test_tolerance_is_met(stepper, controller, drive, unchecked):
+    problem = suited(stepper, drive)
+    tolerances = TOLERANCES[:3] if stepper.order == 3 else TOLERANCES  # order 3 would take thousands of steps
     errors = []
     for tolerance in tolerances:
-        steps = control(tolerance, tolerance)
-        solution = integrate(problem.bound(), problem.state, (0.0, 1.0), method, steps, Direct())
+        steps = controller(tolerance, tolerance)
+        solution = integrate(problem.bound(), problem.state, (0.0, 1.0), stepper, steps, Direct())
         errors.append((solution.x - problem.exact(1.0)).abs().max().item())
     assert_met(errors, tolerances)
 
 
 @pytest.mark.parametrize("make", [decay, rotation, logistic])
-@pytest.mark.parametrize("method", [DormandPrince(), Tsitouras()], ids=repr)
-def test_textbook_problems_by_the_default_tolerance(make, method):
+@pytest.mark.parametrize("stepper", [DormandPrince(), Tsitouras()], ids=repr)
+def test_textbook_problems_by_the_default_tolerance(make, stepper):
     problem = make()
-    solution = integrate(problem.bound(), problem.state, (0.0, 3.0), method)
+    solution = integrate(problem.bound(), problem.state, (0.0, 3.0), stepper)
     torch.testing.assert_close(solution.x, problem.exact(3.0), rtol=0.0, atol=1e-3)
     assert solution.stats.accepted <= 10
 
@@ -82,7 +82,7 @@ def attention():
 
     @torch.no_grad()
     def slope(z, y):
-        return bound(float(z), State(torch.as_tensor(y).view(start.shape))).points
+        return bound(float(z), State(torch.as_tensor(y).view(start.shape))).x
 
     flat = lambda z, y: slope(z, y).flatten().numpy()  # noqa: E731
     scipys = solve_ivp(flat, (0.0, 1.0), start.flatten().numpy(), method="DOP853", rtol=1e-11, atol=1e-11)
@@ -94,31 +94,31 @@ def attention():
 
 
 @pytest.mark.parametrize("peer", ["scipy", "torchdiffeq"])
-@controls
-def test_attention_meets_its_tolerance_against_peers(attention, peer, control, unchecked):
+@controllers
+def test_attention_meets_its_tolerance_against_peers(attention, peer, controller, unchecked):
     bound, exact = attention
     errors = []
     with torch.no_grad():
         for tolerance in TOLERANCES:
-            solution = integrate(bound, bound.initial(), (0.0, 1.0), controller=control(tolerance, tolerance))
+            solution = integrate(bound, bound.initial(), (0.0, 1.0), controller=controller(tolerance, tolerance))
             errors.append((solution.x - exact[peer]).abs().max().item())
     assert_met(errors)
 
 
 @judging
-@controls
-def test_no_step_straddles_a_jump(method, control):
+@controllers
+def test_no_step_straddles_a_jump(stepper, controller):
     steps = []
     observer = Observer(step=lambda z, dz, state: steps.append((torch.as_tensor(z), torch.as_tensor(dz))))
-    problem = suited(method, JUMPING)
+    problem = suited(stepper, JUMPING)
     solution = integrate(
-        problem.bound(), problem.state, (0.0, 1.0), method, control(1e-6, 1e-6), Direct(), observers=[observer]
+        problem.bound(), problem.state, (0.0, 1.0), stepper, controller(1e-6, 1e-6), Direct(), observers=[observer]
     )
     starts, lengths = (torch.stack([x.expand(2) for x in column]) for column in zip(*steps, strict=True))
     for jump in JUMPING.jumps:
         inside = (starts < jump - 1e-12) & (starts + lengths > jump + 1e-12)
         assert not inside.any()
-        assert control is PerSequence or jump in solution.stats.grid
+        assert controller is PerSequence or jump in solution.stats.grid
 
 
 def test_jumps_cost_little():
@@ -135,11 +135,11 @@ def padded(x: torch.Tensor, extra: int) -> torch.Tensor:
     return torch.cat([x, 100.0 + torch.randn(x.shape[0], extra, *x.shape[2:], dtype=x.dtype)], 1)
 
 
-@controls
-def test_padding_changes_neither_grid_nor_result(control):
+@controllers
+def test_padding_changes_neither_grid_nor_result(controller):
     """Tokens of zero mass move wildly here; the norm does not see them."""
     problem = twisting(speed=2.0)
-    steps = control(1e-6, 1e-6)
+    steps = controller(1e-6, 1e-6)
     weights = torch.full(problem.start.shape[:2], 1 / 3, dtype=torch.float64)
     velocity = problem.bound().velocities[0]
     plain = integrate(Written(velocity, weights=weights), problem.state, (0.0, 1.0), controller=steps)
@@ -151,7 +151,7 @@ def test_padding_changes_neither_grid_nor_result(control):
     more = integrate(Written(wild, weights=weights), State(padded(problem.start, 2)), (0.0, 1.0), controller=steps)
     np.testing.assert_allclose(more.stats.grid, plain.stats.grid, rtol=1e-12)
     assert more.stats.accepted == plain.stats.accepted
-    torch.testing.assert_close(more.points[:, :3], plain.points, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(more.x[:, :3], plain.x, rtol=1e-12, atol=1e-12)
 
 
 def test_padding_of_a_cloud_changes_neither_grid_nor_result():
@@ -166,7 +166,7 @@ def test_padding_of_a_cloud_changes_neither_grid_nor_result():
             solutions.append(integrate(bound, bound.initial(), (0.0, 1.0), controller=Adaptive(1e-6, 1e-6)))
     plain, more = solutions
     np.testing.assert_allclose(more.stats.grid, plain.stats.grid, rtol=1e-10)
-    torch.testing.assert_close(more.points[:, :3], plain.points, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(more.x[:, :3], plain.x, rtol=1e-10, atol=1e-10)
 
 
 # --- each sequence for itself
@@ -205,8 +205,8 @@ def test_the_first_step_may_be_given():
 
 def test_a_flow_at_rest_takes_few_steps():
     state = State(torch.zeros(1, 2, 3, dtype=torch.float64))
-    for control in (Adaptive(), PerSequence()):
-        solution = integrate(Written(lambda z, x, _: 0.0 * x), state, (0.0, 1.0), controller=control)
+    for controller in (Adaptive(), PerSequence()):
+        solution = integrate(Written(lambda z, x, _: 0.0 * x), state, (0.0, 1.0), controller=controller)
         assert torch.equal(solution.x, state.x)
         assert solution.stats.accepted <= 8
 
@@ -230,25 +230,25 @@ def test_single_precision_reaches_what_it_can():
     state = State(problem.start.float())
     velocity = problem.bound().velocities[0]
     bound = Written(lambda z, x, inside: velocity(z, x.double(), inside).float(), breaks=JUMPING.jumps)
-    for control in (Adaptive(1e-5, 1e-5), PerSequence(1e-5, 1e-5)):
-        solution = integrate(bound, state, (0.0, 1.0), controller=control)
+    for controller in (Adaptive(1e-5, 1e-5), PerSequence(1e-5, 1e-5)):
+        solution = integrate(bound, state, (0.0, 1.0), controller=controller)
         assert solution.x.dtype == torch.float32
         torch.testing.assert_close(solution.x.double(), problem.exact(1.0), rtol=0, atol=1e-4)
 
 
 def test_the_norm_over_ranks_is_the_local_one_without_a_group():
     problem = twisting()
-    controls = (Adaptive(all_ranks=flag) for flag in (False, True))
-    local, ranks = (integrate(problem.bound(), problem.state, (0.0, 1.0), controller=c) for c in controls)
+    controllers = (Adaptive(all_ranks=flag) for flag in (False, True))
+    local, ranks = (integrate(problem.bound(), problem.state, (0.0, 1.0), controller=c) for c in controllers)
     assert local.stats.grid == ranks.stats.grid
 
 
 def test_energy_of_a_decay_is_known():
-    """int |x'|^2 dz = |x(0)|^2 (1 - e^{-2}) / 2 for x' = -x, beside the tokens and on every control."""
+    """int |x'|^2 dz = |x(0)|^2 (1 - e^{-2}) / 2 for x' = -x, beside the tokens and on every controller."""
     problem = decay()
     exact = problem.start.square().sum((-1, -2)) * (1 - np.exp(-2)) / 2
-    for control in (Adaptive(1e-9, 1e-9), PerSequence(1e-9, 1e-9)):
+    for controller in (Adaptive(1e-9, 1e-9), PerSequence(1e-9, 1e-9)):
         bound = Written(*problem.bound().velocities, rates=[energy])
         state = State(problem.start, (torch.zeros(2, dtype=torch.float64),))
-        solution = integrate(bound, state, (0.0, 1.0), controller=control)
+        solution = integrate(bound, state, (0.0, 1.0), controller=controller)
         torch.testing.assert_close(solution.costs[0], exact, rtol=1e-7, atol=0.0)

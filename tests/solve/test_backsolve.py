@@ -27,37 +27,39 @@ from registries import all_methods
 def test_backsolve_is_the_gradient_of_a_flow_that_does_not_contract(field, unchecked):
     """Dropout, a running cost, masses and a trajectory included."""
     flow, inputs = attention_flow(field, dropout=0.3), Inputs.drawn()
-    control, method = Adaptive(1e-10, 1e-10), Tsitouras()
-    direct = gradients_of(solved(flow, inputs, Direct(), control, method, AT), flow, inputs)
-    solution = solved(flow, inputs, Backsolve(), control, method, AT)
+    controller, stepper = Adaptive(1e-10, 1e-10), Tsitouras()
+    direct = gradients_of(solved(flow, inputs, Direct(), controller, stepper, AT), flow, inputs)
+    solution = solved(flow, inputs, Backsolve(), controller, stepper, AT)
     assert_same(gradients_of(solution, flow, inputs), direct, atol=1e-7)
     assert solution.stats.reconstruction_error < 1e-8
     assert solution.stats.backward_evaluations > solution.stats.evaluations / 2
     assert solution.stats.windows == 0
 
 
-@pytest.mark.parametrize("method", [m for m in all_methods if m.reversible], ids=repr)
-def test_on_a_grid_it_converges_with_the_order_of_the_method(method):
+@pytest.mark.parametrize("stepper", [m for m in all_methods if m.reversible], ids=repr)
+def test_on_a_grid_it_converges_with_the_order_of_the_method(stepper):
     """The exact gradient of |x(1)|^2 w.r.t. the start of a rotation is 2 x(0), jump or not."""
     problem = twisting(JUMPING, speed=0.5)
     errors = []
     for steps in (20, 40):
         start = problem.start.clone().requires_grad_(True)
-        solution = integrate(problem.bound(), State(start), (0.0, 1.0), method, Fixed(steps), Backsolve(trust=1.0))
+        solution = integrate(problem.bound(), State(start), (0.0, 1.0), stepper, Fixed(steps), Backsolve(trust=1.0))
         (found,) = torch.autograd.grad(solution.x.square().sum(), start)
         errors.append((found - 2 * start).abs().max().item())
-    assert errors[1] < 1.5 * errors[0] / 2**method.order
+    assert errors[1] < 1.5 * errors[0] / 2**stepper.order
 
 
 def test_trajectories_and_costs_join_on_the_way_back():
     """J = sum_k <c, x(z_k)> + int |x'|^2 for a rotation by z: dJ/dx(0) = sum_k R(z_k)^T c + 2 x(0)."""
-    problem, at = rotation(), (0.0, 0.4, 1.0)
+    problem, save_at = rotation(), (0.0, 0.4, 1.0)
     start = problem.start.clone().requires_grad_(True)
     bound = Written(*problem.bound().velocities, rates=[energy])
     state = State(start, (torch.zeros(2, dtype=torch.float64),))
-    solution = integrate(bound, state, (0.0, 1.0), controller=Adaptive(1e-11, 1e-11), gradient=Backsolve(), save_at=at)
+    solution = integrate(
+        bound, state, (0.0, 1.0), controller=Adaptive(1e-11, 1e-11), gradient=Backsolve(), save_at=save_at
+    )
     (found,) = torch.autograd.grad(solution.xs[..., 0].sum() + solution.costs[0].sum(), start)
-    angles = torch.tensor(at, dtype=torch.float64)
+    angles = torch.tensor(save_at, dtype=torch.float64)
     expected = torch.stack([torch.cos(angles).sum(), -torch.sin(angles).sum()]) + 2 * start.detach()
     torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-8)
 
@@ -79,16 +81,16 @@ def test_costs_in_the_norm_stay_with_the_forward_solve():
 # --- trust
 
 
-def contracting(control, **settings):
+def contracting(controller, **settings):
     start = rotation().start.clone().requires_grad_(True)
     bound = Written(lambda z, x, _: -30.0 * x)
-    solution = integrate(bound, State(start), (0.0, 1.0), controller=control, gradient=Backsolve(**settings))
+    solution = integrate(bound, State(start), (0.0, 1.0), controller=controller, gradient=Backsolve(**settings))
     return solution, solution.x.sum()
 
 
-@pytest.mark.parametrize("control", [Adaptive(1e-6, 1e-6), Fixed(20)], ids=repr)
-def test_a_contracting_flow_is_not_trusted(control):
-    solution, loss = contracting(control)
+@pytest.mark.parametrize("controller", [Adaptive(1e-6, 1e-6), Fixed(20)], ids=repr)
+def test_a_contracting_flow_is_not_trusted(controller):
+    solution, loss = contracting(controller)
     assert solution.stats.reconstruction_error is None
     with pytest.warns(ReconstructionWarning, match=r"missed the start.*not to be trusted.*Checkpointed\(\)"):
         loss.backward()
@@ -117,7 +119,7 @@ def test_clip_bounds_the_growth_of_the_costate():
     """x' = 3 x: the costate grows like e^{3z} backwards, clipped only by 3 z clip."""
     start = torch.ones(2, 1, 1, dtype=torch.float64, requires_grad=True)
     clip, end = 0.5, torch.tensor([2.0, 0.1], dtype=torch.float64).view(2, 1, 1)
-    settings = {"control": Adaptive(1e-10, 1e-10), "gradient": Backsolve(clip=clip)}
+    settings = {"controller": Adaptive(1e-10, 1e-10), "gradient": Backsolve(clip=clip)}
     solution = integrate(Written(lambda z, x, _: 3.0 * x), State(start), (0.0, 1.0), **settings)
     (found,) = torch.autograd.grad((end * solution.x).sum(), start)
     assert found[0].item() == pytest.approx(2.0 + 3.0 * clip, rel=1e-8)  # above the clip from the start
@@ -136,14 +138,14 @@ def test_a_clip_that_is_never_reached_changes_nothing():
 # --- refusals
 
 
-@pytest.mark.parametrize("method", [m for m in all_methods if not m.reversible], ids=repr)
-def test_splitting_and_projection_are_refused(method):
-    with pytest.raises(ValueError, match=r"method = .*Backsolve retraces an ODE.*Checkpointed\(\)"):
-        integrate(rotation().bound(), rotation().state, (0.0, 1.0), method, Fixed(2), Backsolve())
+@pytest.mark.parametrize("stepper", [m for m in all_methods if not m.reversible], ids=repr)
+def test_splitting_and_projection_are_refused(stepper):
+    with pytest.raises(ValueError, match=r"stepper = .*Backsolve retraces an ODE.*Checkpointed\(\)"):
+        integrate(rotation().bound(), rotation().state, (0.0, 1.0), stepper, Fixed(2), Backsolve())
 
 
 def test_steps_of_their_own_are_refused():
-    with pytest.raises(ValueError, match=r"control = PerSequence.*one grid for all sequences.*Checkpointed\(\)"):
+    with pytest.raises(ValueError, match=r"controller = PerSequence.*one grid for all sequences.*Checkpointed\(\)"):
         integrate(rotation().bound(), rotation().state, (0.0, 1.0), controller=PerSequence(), gradient=Backsolve())
 
 

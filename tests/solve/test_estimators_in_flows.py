@@ -34,26 +34,28 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return points.requires_grad_(), mass.requires_grad_(), memory.requires_grad_()
 
 
-def gradients(flow, control, gradient):
+def gradients(flow, controller, gradient):
     points, mass, memory = inputs()
     bound = flow.bind(Cloud(points, mass), torch.Generator().manual_seed(3), Cloud(memory))
-    end = integrate(bound, bound.initial(), (0.0, 1.0), controller=control, gradient=gradient).x
+    end = integrate(bound, bound.initial(), (0.0, 1.0), controller=controller, gradient=gradient).x
     wanted = [points, mass, memory, *flow.parameters()]
     found = torch.autograd.grad(end.sin().sum(), wanted, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
 
 
 @pytest.mark.parametrize("estimator", estimators, ids=repr)
-@pytest.mark.parametrize("control", [Fixed(3), Adaptive(1e-4, 1e-4)], ids=repr)
+@pytest.mark.parametrize("controller", [Fixed(3), Adaptive(1e-4, 1e-4)], ids=repr)
 @pytest.mark.parametrize("cross", [False, True], ids=["self", "cross"])
-def test_checkpointed_is_direct_with_estimators(estimator, control, cross, unchecked):
+def test_checkpointed_is_direct_with_estimators(estimator, controller, cross, unchecked):
     flow = flow_of(estimator, layers=not cross, cross=cross)
-    assert_same(gradients(flow, control, Checkpointed(window=1.0, steps=2)), gradients(flow, control, Direct()), 1e-12)
+    assert_same(
+        gradients(flow, controller, Checkpointed(window=1.0, steps=2)), gradients(flow, controller, Direct()), 1e-12
+    )
 
 
 def test_checkpointed_is_direct_with_a_grid_for_each_sequence(unchecked):
-    flow, control = flow_of(Subset(3)), PerSequence(1e-4, 1e-4)
-    assert_same(gradients(flow, control, Checkpointed()), gradients(flow, control, Direct()), 1e-12)
+    flow, controller = flow_of(Subset(3)), PerSequence(1e-4, 1e-4)
+    assert_same(gradients(flow, controller, Checkpointed()), gradients(flow, controller, Direct()), 1e-12)
 
 
 def bound_nodes(flow: Flow, training: bool = True) -> list[torch.Tensor]:

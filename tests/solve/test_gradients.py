@@ -1,4 +1,4 @@
-"""`Direct` and `Checkpointed` are the gradient of the discrete solve, on every grid, by every method."""
+"""`Direct` and `Checkpointed` are the gradient of the discrete solve, on every grid, by every stepper."""
 
 import itertools
 
@@ -27,22 +27,22 @@ from registries import all_controls, all_methods
 windows = pytest.mark.parametrize("gradient", [Checkpointed(), Checkpointed(window=0.6, steps=3)], ids=repr)
 
 
-def pair(flow, inputs, control, gradient, stepper=DormandPrince(), save_at=()):
+def pair(flow, inputs, controller, gradient, stepper=DormandPrince(), save_at=()):
     """Gradients by `Direct` and by another strategy, and the statistics of the latter."""
-    direct = gradients_of(solved(flow, inputs, Direct(), control, method, at), flow, inputs)
-    solution = solved(flow, inputs, gradient, control, method, at)
+    direct = gradients_of(solved(flow, inputs, Direct(), controller, stepper, save_at), flow, inputs)
+    solution = solved(flow, inputs, gradient, controller, stepper, save_at)
     return direct, gradients_of(solution, flow, inputs), solution.stats
 
 
-@pytest.mark.parametrize("control", all_controls, ids=repr)
+@pytest.mark.parametrize("controller", all_controls, ids=repr)
 @pytest.mark.parametrize("field", ["constant", "layers", "smooth"])
 @windows
-def test_checkpointed_is_direct(control, field, gradient, unchecked):
+def test_checkpointed_is_direct(controller, field, gradient, unchecked):
     """With dropout, cross-attention to a memory, masses, a running cost and a trajectory."""
-    own = isinstance(control, PerSequence)
+    own = isinstance(controller, PerSequence)
     flow, inputs = attention_flow(field, dropout=0.3, cross=True), Inputs.drawn(memory=True)
     flow.train(not (own and field == "layers"))  # masks of layers need one depth for all sequences
-    direct, replayed, stats = pair(flow, inputs, control, gradient, save_at=() if own else AT)
+    direct, replayed, stats = pair(flow, inputs, controller, gradient, save_at=() if own else AT)
     names = [*("points", "mass", "memory"), *(name for name, _ in flow.named_parameters())]
     silent = [name for name, g in zip(names, direct, strict=True) if g.abs().max() < 1e-6]
     assert all(name.endswith("bk") for name in silent), "a gradient that is zero shows nothing"  # softmax drops b_k
@@ -51,15 +51,15 @@ def test_checkpointed_is_direct(control, field, gradient, unchecked):
     assert stats.windows <= stats.accepted
 
 
-@pytest.mark.parametrize("method", all_methods, ids=repr)
-def test_checkpointed_is_direct_for_every_method(method, unchecked):
+@pytest.mark.parametrize("stepper", all_methods, ids=repr)
+def test_checkpointed_is_direct_for_every_method(stepper, unchecked):
     flow, inputs = attention_flow("layers", dropout=0.3), Inputs.drawn()
-    at = (0.2, 0.3, 1.0)
-    direct, replayed, _ = pair(flow, inputs, Fixed(3), Checkpointed(window=1.0, steps=2), method, at)
+    save_at = (0.2, 0.3, 1.0)
+    direct, replayed, _ = pair(flow, inputs, Fixed(3), Checkpointed(window=1.0, steps=2), stepper, save_at)
     assert_same(replayed, direct, atol=1e-12)
-    if method.error_order is not None:
-        for control in (Adaptive(1e-4, 1e-4), PerSequence(1e-4, 1e-4)):
-            direct, replayed, _ = pair(flow.eval(), inputs, control, Checkpointed(), method)
+    if stepper.error_order is not None:
+        for controller in (Adaptive(1e-4, 1e-4), PerSequence(1e-4, 1e-4)):
+            direct, replayed, _ = pair(flow.eval(), inputs, controller, Checkpointed(), stepper)
             assert_same(replayed, direct, atol=1e-12)
 
 
@@ -78,12 +78,12 @@ def derivative_along(direction, tensor, loss, step: float = 1e-5) -> float:
     return (values[0] - values[1]) / (2.0 * step)
 
 
-@pytest.mark.parametrize("control", [Fixed(2), Adaptive(1e-3, 1e-3)], ids=repr)
+@pytest.mark.parametrize("controller", [Fixed(2), Adaptive(1e-3, 1e-3)], ids=repr)
 @pytest.mark.parametrize("gradient", [Direct(), Checkpointed()], ids=repr)
-def test_gradient_is_that_of_finite_differences(control, gradient, unchecked):
+def test_gradient_is_that_of_finite_differences(controller, gradient, unchecked):
     """On the recorded grid and with the same randomness: for every parameter, the points, the masses, the memory."""
     flow, inputs = attention_flow("layers", dropout=0.3, cross=True), Inputs.drawn(memory=True)
-    solution = solved(flow, inputs, gradient, control, save_at=AT)
+    solution = solved(flow, inputs, gradient, controller, save_at=AT)
     found = gradients_of(solution, flow, inputs)
     grid = Given(tuple(solution.stats.grid))
     generator = torch.Generator().manual_seed(11)
@@ -95,8 +95,8 @@ def test_gradient_is_that_of_finite_differences(control, gradient, unchecked):
         assert along == pytest.approx(float((g * direction).sum()), abs=1e-6)
 
 
-@pytest.mark.parametrize("method", all_methods, ids=repr)
-def test_every_method_against_finite_differences(method):
+@pytest.mark.parametrize("stepper", all_methods, ids=repr)
+def test_every_method_against_finite_differences(stepper):
     """x' = A x - sin(z) x |x|^2, in two parts, with respect to A and the start."""
     generator = torch.Generator().manual_seed(4)
     matrix = 0.5 * torch.randn(3, 3, dtype=torch.float64, generator=generator)
@@ -109,7 +109,7 @@ def test_every_method_against_finite_differences(method):
         linear = lambda z, x, _: x @ matrix  # noqa: E731
         cubic = lambda z, x, _: -torch.sin(torch.as_tensor(z)) * x * x.square().sum(-1, keepdim=True)  # noqa: E731
         bound = Written(linear, cubic, tensors=[matrix])
-        return (weights * integrate(bound, State(start), (0.0, 1.0), method, Fixed(3), gradient).x).sum()
+        return (weights * integrate(bound, State(start), (0.0, 1.0), stepper, Fixed(3), gradient).x).sum()
 
     for gradient in (Direct(), Checkpointed()):
         found = torch.autograd.grad(solve(gradient), [matrix, start])
@@ -244,7 +244,7 @@ def test_the_replay_runs_under_the_autocast_of_the_solve():
 
 def test_a_refused_step_that_overflowed_leaves_no_trace(monkeypatch):
     """0 * inf = nan: what a refused try computed may not stay in the graph."""
-    monkeypatch.setattr("continua.solve.per_sequence.first_lengths", lambda *_: ([1.0, 0.02], None))
+    monkeypatch.setattr("continua.solve.adaptive.first_lengths", lambda *_: ([1.0, 0.02], None))
     rate = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
     found = []
     for gradient in (Direct(), Checkpointed()):
@@ -260,13 +260,13 @@ def test_a_refused_step_that_overflowed_leaves_no_trace(monkeypatch):
 @pytest.mark.parametrize("sub", [DormandPrince(), Tsitouras()], ids=repr)
 def test_standing_still_is_not_projected(sub, monkeypatch):
     """A token that starts off the manifold and waits for its first good step is replayed where it was."""
-    monkeypatch.setattr("continua.solve.per_sequence.first_lengths", lambda *_: ([1.0, 0.02], None))
+    monkeypatch.setattr("continua.solve.adaptive.first_lengths", lambda *_: ([1.0, 0.02], None))
     problem = spinning(speed=8.0)
     found = []
     for gradient in (Direct(), Checkpointed()):
         start = (1.5 * problem.start).requires_grad_(True)
-        method = Projected(sub, Sphere(), tangent=True)
-        solution = integrate(problem.bound(), State(start), (0.0, 0.3), method, PerSequence(1e-5, 1e-5), gradient)
+        stepper = Projected(sub, Sphere(), tangent=True)
+        solution = integrate(problem.bound(), State(start), (0.0, 0.3), stepper, PerSequence(1e-5, 1e-5), gradient)
         assert solution.stats.rejected > 0
         found.append(torch.autograd.grad(solution.x.square().sum() + solution.x[..., 0].sum(), start))
     assert_same(found[1], found[0], atol=1e-12)

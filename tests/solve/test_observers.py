@@ -35,17 +35,17 @@ class Notes:
         )
 
 
-@pytest.mark.parametrize("control", all_controls, ids=repr)
+@pytest.mark.parametrize("controller", all_controls, ids=repr)
 @pytest.mark.parametrize("gradient", all_gradients, ids=repr)
-def test_observers_see_every_accepted_step_detached(control, gradient, unchecked):
-    if isinstance(gradient, Backsolve) and isinstance(control, PerSequence):
+def test_observers_see_every_accepted_step_detached(controller, gradient, unchecked):
+    if isinstance(gradient, Backsolve) and isinstance(controller, PerSequence):
         pytest.skip("refused: Backsolve needs one grid")
     flow, inputs, notes = attention_flow("smooth"), Inputs.drawn(), Notes()
-    watched = solved(flow, inputs, gradient, control, observers=[notes.observer])
-    alone = solved(flow, inputs, gradient, control)
-    assert torch.equal(watched.points, alone.points)
+    watched = solved(flow, inputs, gradient, controller, observers=[notes.observer])
+    alone = solved(flow, inputs, gradient, controller)
+    assert torch.equal(watched.x, alone.x)
     assert not any(x.requires_grad for _, _, state in notes.steps for x in (state.x, *state.costs))
-    assert torch.equal(notes.steps[-1][2].points, watched.points)
+    assert torch.equal(notes.steps[-1][2].x, watched.x)
     if watched.stats.grid:
         grid = watched.stats.grid
         assert [z for z, _, _ in notes.steps] == grid[:-1]
@@ -53,20 +53,20 @@ def test_observers_see_every_accepted_step_detached(control, gradient, unchecked
         assert len(notes.steps) == watched.stats.accepted
 
 
-def costates(flow, inputs, gradient, control, stepper=DormandPrince(), save_at=()):
+def costates(flow, inputs, gradient, controller, stepper=DormandPrince(), save_at=()):
     notes = Notes()
-    solution = solved(flow, inputs, gradient, control, method, at, [notes.observer])
+    solution = solved(flow, inputs, gradient, controller, stepper, save_at, [notes.observer])
     found = gradients_of(solution, flow, inputs)
     return notes.costates, found
 
 
-@pytest.mark.parametrize("control", all_controls, ids=repr)
+@pytest.mark.parametrize("controller", all_controls, ids=repr)
 @pytest.mark.parametrize("gradient", [Checkpointed(), Checkpointed(window=1.0, steps=3)], ids=repr)
-def test_costates_of_direct_and_checkpointed_agree(control, gradient, unchecked):
-    own = isinstance(control, PerSequence)
-    flow, inputs, at = attention_flow("layers").eval(), Inputs.drawn(), () if own else AT
-    direct, plain = costates(flow, inputs, Direct(), control, save_at=at)
-    replayed, watched = costates(flow, inputs, gradient, control, save_at=at)
+def test_costates_of_direct_and_checkpointed_agree(controller, gradient, unchecked):
+    own = isinstance(controller, PerSequence)
+    flow, inputs, save_at = attention_flow("layers").eval(), Inputs.drawn(), () if own else AT
+    direct, plain = costates(flow, inputs, Direct(), controller, save_at=save_at)
+    replayed, watched = costates(flow, inputs, gradient, controller, save_at=save_at)
     assert_same(watched, plain, atol=1e-12)
     for (z, points, a), (other, x, b) in zip(replayed, direct, strict=True):
         assert torch.equal(torch.as_tensor(z), torch.as_tensor(other))
@@ -95,14 +95,14 @@ def test_a_costate_is_the_derivative_of_the_loss(gradient, unchecked):
 
 def test_costates_of_backsolve_agree_to_its_tolerance(unchecked):
     flow, inputs = attention_flow("layers").eval(), Inputs.drawn()
-    control, at = Adaptive(1e-9, 1e-9), (0.0, 0.3, 0.5, 1.0)
-    found, _ = costates(flow, inputs, Backsolve(), control, Tsitouras(), at)
+    controller, save_at = Adaptive(1e-9, 1e-9), (0.0, 0.3, 0.5, 1.0)
+    found, _ = costates(flow, inputs, Backsolve(), controller, Tsitouras(), save_at)
     depths = [z for z, _, _ in found]
     assert depths == sorted(depths, reverse=True) and (depths[0], depths[-1]) == (1.0, 0.0)
-    assert set(at) <= set(depths) and len(set(depths)) == len(depths)
+    assert set(save_at) <= set(depths) and len(set(depths)) == len(depths)
     # the discrete adjoint on a grid that holds all those depths
     grid = Given(tuple(depths[::-1]))
-    exact, _ = costates(flow, inputs, Checkpointed(), grid, Tsitouras(), at)
+    exact, _ = costates(flow, inputs, Checkpointed(), grid, Tsitouras(), save_at)
     for (z, points, a), (other, x, b) in zip(found, exact, strict=True):
         assert z == pytest.approx(other, abs=1e-12)
         assert_same((points, a), (x, b), atol=1e-7)
@@ -113,7 +113,7 @@ def test_what_else_the_loss_does_with_the_start_is_no_costate(gradient):
     """The costate is that of the solve, also where the caller uses its tensor once more, and on a second solve."""
     problem, notes = rotation(), Notes()
     start = problem.start.clone().requires_grad_(True)
-    settings = {"method": RK4(), "control": Fixed(2), "gradient": gradient}
+    settings = {"stepper": RK4(), "controller": Fixed(2), "gradient": gradient}
     solution = integrate(problem.bound(), State(start), (0.0, 1.0), observers=[notes.observer], **settings)
     (solution.x.sum() + 100.0 * start.sum()).backward()
     assert notes.costates[-1][0] == 0.0 and notes.costates[-1][2].abs().max() < 10.0

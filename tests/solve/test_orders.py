@@ -25,22 +25,22 @@ from registries import all_methods
 drives = pytest.mark.parametrize("drive", [SMOOTH, JUMPING], ids=["smooth", "jumping"])
 
 
-def slope(bound, start, exact, method, coarsest: int = 32) -> float:
+def slope(bound, start, exact, stepper, coarsest: int = 32) -> float:
     """The fitted order over four halvings; `bound` makes a flow, `exact` is the solution at 1."""
     sizes, errors = [], []
     for k in range(5):
-        solution = integrate(bound(), start, (0.0, 1.0), method, Fixed(coarsest * 2**k), Direct())
+        solution = integrate(bound(), start, (0.0, 1.0), stepper, Fixed(coarsest * 2**k), Direct())
         sizes.append(1.0 / solution.stats.accepted)
         errors.append((solution.x - exact).square().mean().sqrt().item())
     return fitted_slope(sizes, errors)
 
 
-@pytest.mark.parametrize("method", all_methods, ids=repr)
+@pytest.mark.parametrize("stepper", all_methods, ids=repr)
 @drives
-def test_every_method_shows_its_order(method, drive, unchecked):
-    problem = suited(method, drive)
-    order = slope(problem.bound, problem.state, problem.exact(1.0), method)
-    assert order == pytest.approx(method.order, abs=0.2)
+def test_every_method_shows_its_order(stepper, drive, unchecked):
+    problem = suited(stepper, drive)
+    order = slope(problem.bound, problem.state, problem.exact(1.0), stepper)
+    assert order == pytest.approx(stepper.order, abs=0.2)
 
 
 def test_a_step_across_a_jump_would_cost_the_order():
@@ -53,26 +53,26 @@ def test_a_step_across_a_jump_would_cost_the_order():
 @pytest.mark.parametrize("tangent", [False, True])
 def test_a_tangential_velocity_keeps_the_order_under_projection(tangent):
     problem = spinning(SMOOTH, 3.0, normal=0.0)
-    method = Projected(RK4(), Sphere(), tangent)
-    assert slope(problem.bound, problem.state, problem.exact(1.0), method) == pytest.approx(4, abs=0.2)
+    stepper = Projected(RK4(), Sphere(), tangent)
+    assert slope(problem.bound, problem.state, problem.exact(1.0), stepper) == pytest.approx(4, abs=0.2)
 
 
 def test_projected_steps_stay_on_the_manifold():
     problem = spinning(normal=0.7)
-    for method in (m for m in all_methods if isinstance(m, Projected)):
-        points = integrate(problem.bound(), problem.state, (0.0, 1.0), method, Fixed(7), Direct()).x
+    for stepper in (m for m in all_methods if isinstance(m, Projected)):
+        points = integrate(problem.bound(), problem.state, (0.0, 1.0), stepper, Fixed(7), Direct()).x
         assert Sphere().contains(points, atol=1e-14)[0]
 
 
-@pytest.mark.parametrize("method", [Euler(), Midpoint(), RK4(), LieTrotter(), Strang()], ids=repr)
-def test_attention_with_layers_shows_the_order(method, unchecked):
+@pytest.mark.parametrize("stepper", [Euler(), Midpoint(), RK4(), LieTrotter(), Strang()], ids=repr)
+def test_attention_with_layers_shows_the_order(stepper, unchecked):
     """The field jumps at 0.3; the reference is Dormand-Prince at 1e-10."""
     inputs = Inputs.drawn(asking=False)
     bound = inputs.bind(attention_flow("layers"))
     with torch.no_grad():
         exact = integrate(bound, bound.initial(), (0.0, 1.0), controller=Adaptive(1e-10, 1e-10)).x
-        order = slope(lambda: bound, bound.initial(), exact, method, coarsest=5)
-    assert order == pytest.approx(method.order, abs=0.2)
+        order = slope(lambda: bound, bound.initial(), exact, stepper, coarsest=5)
+    assert order == pytest.approx(stepper.order, abs=0.2)
 
 
 # --- half-step parts may jump in the middle of a step, and nowhere else
@@ -87,7 +87,7 @@ def halved(*jumps: float) -> Written:
 
 
 @pytest.mark.parametrize(
-    ("jumps", "control", "grid"),
+    ("jumps", "controller", "grid"),
     [
         ((0.5,), Fixed(1), [0.0, 1.0]),  # sub-steps meet there
         ((0.5,), Fixed(2), [0.0, 0.5, 1.0]),
@@ -97,9 +97,9 @@ def halved(*jumps: float) -> Written:
         ((0.5,), Given((0.0, 0.4, 0.6, 1.0)), [0.0, 0.4, 0.6, 1.0]),
     ],
 )
-def test_strang_steps_meet_every_jump(jumps, control, grid):
+def test_strang_steps_meet_every_jump(jumps, controller, grid):
     state = twisting().state
-    solution = integrate(halved(*jumps), state, (0.0, 1.0), Strang(Euler()), control, Direct())
+    solution = integrate(halved(*jumps), state, (0.0, 1.0), Strang(Euler()), controller, Direct())
     assert solution.stats.grid == pytest.approx(grid)
 
 

@@ -7,29 +7,29 @@ from continua.solve import Adaptive, Checkpointed, Direct, Fixed, Given, PerSequ
 from gradients import assert_same, gradients_of, loss_of, solved
 from problems import Inputs, attention_flow
 
-controls = pytest.mark.parametrize("control", [Fixed(3), Adaptive(1e-5, 1e-5), PerSequence(1e-5, 1e-5)], ids=repr)
+controllers = pytest.mark.parametrize("controller", [Fixed(3), Adaptive(1e-5, 1e-5), PerSequence(1e-5, 1e-5)], ids=repr)
 
 
 def dropping(field: str = "smooth"):
     return attention_flow(field, dropout=0.4)
 
 
-@controls
-def test_a_solve_draws_nothing(control):
+@controllers
+def test_a_solve_draws_nothing(controller):
     """Not from the global generator, not from the one that seeded the flow."""
     inputs, generator = Inputs.drawn(), torch.Generator().manual_seed(1)
     bound = dropping().bind(inputs.bind(dropping()).context.cloud, generator)
     before = torch.get_rng_state(), generator.get_state()
-    loss_of(integrate(bound, bound.initial(), (0.0, 1.0), controller=control)).backward()
+    loss_of(integrate(bound, bound.initial(), (0.0, 1.0), controller=controller)).backward()
     assert torch.equal(torch.get_rng_state(), before[0])
     assert torch.equal(generator.get_state(), before[1])
 
 
-@controls
-def test_the_same_bound_flow_gives_the_same_solve(control):
+@controllers
+def test_the_same_bound_flow_gives_the_same_solve(controller):
     bound = Inputs.drawn(asking=False).bind(dropping())
     with torch.no_grad():
-        first, second = (integrate(bound, bound.initial(), (0.0, 1.0), controller=control).x for _ in range(2))
+        first, second = (integrate(bound, bound.initial(), (0.0, 1.0), controller=controller).x for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -63,7 +63,7 @@ def test_rejections_see_the_same_mask():
         adaptive = solved(flow, inputs, Direct(), Adaptive(1e-7, 1e-7, first=1.0))
         assert adaptive.stats.rejected > 0
         walked = solved(flow, inputs, Direct(), Given(tuple(adaptive.stats.grid)))
-    torch.testing.assert_close(walked.points, adaptive.points, rtol=0.0, atol=1e-14)
+    torch.testing.assert_close(walked.x, adaptive.x, rtol=0.0, atol=1e-14)
 
 
 def test_replays_see_the_same_mask():
@@ -80,8 +80,6 @@ def test_layers_have_masks_of_their_own():
     bound = Inputs.drawn(asking=False).bind(dropping("layers"))
     with torch.no_grad():
         x = bound.initial()
-        zeros = [
-            bound.parts[0](z, State(x.points), inside).points == 0 for z, inside in ((0.1, 0.1), (0.2, 0.2), (0.5, 0.5))
-        ]
+        zeros = [bound.parts[0](z, State(x.x), inside).x == 0 for z, inside in ((0.1, 0.1), (0.2, 0.2), (0.5, 0.5))]
     assert torch.equal(zeros[0], zeros[1])
     assert not torch.equal(zeros[1], zeros[2])

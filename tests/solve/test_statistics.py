@@ -29,20 +29,20 @@ from problems import JUMPING, Inputs, attention_flow, growing, spinning, twistin
 from registries import all_methods
 
 
-@pytest.mark.parametrize("method", all_methods, ids=repr)
-def test_evaluations_on_a_grid_are_stages_times_steps(method):
+@pytest.mark.parametrize("stepper", all_methods, ids=repr)
+def test_evaluations_on_a_grid_are_stages_times_steps(stepper):
     """A single part is all of the velocity; splitting it changes nothing but the half-steps of Strang."""
     problem = spinning()
     bound = problem.bound()
-    stats = integrate(bound, problem.state, (0.0, 1.0), method, Fixed(4), Direct()).stats
+    stats = integrate(bound, problem.state, (0.0, 1.0), stepper, Fixed(4), Direct()).stats
     assert stats.accepted == 4
-    assert stats.evaluations == bound.evaluations == 4 * method.stages
+    assert stats.evaluations == bound.evaluations == 4 * stepper.stages
 
 
 def test_splitting_counts_parts_by_their_share():
     """Each of two parts once a step is one evaluation; Strang takes the first in two halves."""
-    for method, each in ((LieTrotter(), 1), (Strang(Euler()), 1.5), (LieTrotter(RK4()), 4)):
-        stats = integrate(growing().bound(), growing().state, (0.0, 1.0), method, Fixed(4), Direct()).stats
+    for stepper, each in ((LieTrotter(), 1), (Strang(Euler()), 1.5), (LieTrotter(RK4()), 4)):
+        stats = integrate(growing().bound(), growing().state, (0.0, 1.0), stepper, Fixed(4), Direct()).stats
         assert stats.evaluations == 4 * each
 
 
@@ -57,9 +57,9 @@ def test_rk4_with_five_steps_takes_twenty():
 def test_dormand_prince_takes_two_to_start_and_six_a_try():
     """The last slope of a step is the first of the next, and the first of a rejected one is used again."""
     problem = twisting(speed=2.0)
-    for control in (Adaptive(1e-6, 1e-6), Adaptive(1e-6, 1e-6, first=0.3)):
-        stats = integrate(problem.bound(), problem.state, (0.0, 1.0), controller=control, gradient=Direct()).stats
-        start = 2 if control.first is None else 1
+    for controller in (Adaptive(1e-6, 1e-6), Adaptive(1e-6, 1e-6, first=0.3)):
+        stats = integrate(problem.bound(), problem.state, (0.0, 1.0), controller=controller, gradient=Direct()).stats
+        start = 2 if controller.first is None else 1
         assert stats.evaluations == start + 6 * (stats.accepted + stats.rejected)
     assert stats.rejected > 0
 
@@ -89,7 +89,7 @@ def test_a_recorded_grid_reproduces_the_solve():
     first = integrate(problem.bound(), problem.state, (0.0, 1.0), controller=Adaptive(1e-6, 1e-6))
     again = integrate(problem.bound(), problem.state, (0.0, 1.0), controller=Given(tuple(first.stats.grid)))
     assert again.stats.grid == first.stats.grid
-    torch.testing.assert_close(again.points, first.points, rtol=0.0, atol=1e-14)
+    torch.testing.assert_close(again.x, first.x, rtol=0.0, atol=1e-14)
 
 
 def test_replays_take_as_many_evaluations_as_steps_have_stages():
@@ -102,7 +102,7 @@ def test_replays_take_as_many_evaluations_as_steps_have_stages():
 
 
 @pytest.mark.parametrize(
-    ("gradient", "method", "windows"),
+    ("gradient", "stepper", "windows"),
     [
         (Checkpointed(window=1.0), Euler(), 4),  # six cheap steps each: 6 + 6 + 6 + 2
         (Checkpointed(), Euler(), 10),  # but no farther than a tenth of the depth
@@ -112,10 +112,10 @@ def test_replays_take_as_many_evaluations_as_steps_have_stages():
     ],
     ids=repr,
 )
-def test_windows_end_by_steps_or_by_depth(gradient, method, windows):
+def test_windows_end_by_steps_or_by_depth(gradient, stepper, windows):
     problem = twisting()
     start = problem.start.clone().requires_grad_(True)
-    stats = integrate(problem.bound(), State(start), (0.0, 1.0), method, Fixed(20), gradient).stats
+    stats = integrate(problem.bound(), State(start), (0.0, 1.0), stepper, Fixed(20), gradient).stats
     assert stats.windows == windows
 
 
@@ -136,7 +136,7 @@ def test_sequences_with_steps_of_their_own_are_counted_together():
 
 
 def test_a_round_in_which_nobody_moves_is_no_step(monkeypatch):
-    monkeypatch.setattr("continua.solve.per_sequence.first_lengths", lambda *_: ([1.0, 1.0], None))
+    monkeypatch.setattr("continua.solve.adaptive.first_lengths", lambda *_: ([1.0, 1.0], None))
     problem, moves = twisting(speed=4.0), []
     start = problem.start.clone().requires_grad_(True)
     observer = Observer(step=lambda z, dz, state: moves.append(dz))
@@ -157,6 +157,6 @@ def test_a_rate_at_a_jump_is_asked_inside_the_step():
     jumping = lambda z, x, v: torch.full((2,), 1.0 if z < 0.3 else 5.0, dtype=torch.float64)  # noqa: E731
     bound = Inputs.drawn(asking=False).bind(flow, rates=(jumping,))
     with torch.no_grad():
-        for method in (RK4(), DormandPrince(), Projected(RK4(), Sphere(), tangent=True), Projected(RK4(), Sphere())):
-            solution = integrate(bound, bound.initial(), (0.0, 1.0), method, Fixed(3))
+        for stepper in (RK4(), DormandPrince(), Projected(RK4(), Sphere(), tangent=True), Projected(RK4(), Sphere())):
+            solution = integrate(bound, bound.initial(), (0.0, 1.0), stepper, Fixed(3))
             torch.testing.assert_close(solution.costs[0], torch.full((2,), 0.3 + 5 * 0.7, dtype=torch.float64))

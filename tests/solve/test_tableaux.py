@@ -22,9 +22,9 @@ def test_tableau_is_consistent(tableau):
         assert sum(tableau.e) == pytest.approx(0.0, abs=1e-14)
 
 
-@pytest.mark.parametrize(("method", "scipys"), [(DormandPrince(), RK45), (BogackiShampine(), RK23)])
-def test_tableau_is_that_of_scipy(method, scipys):
-    tableau = method.tableau
+@pytest.mark.parametrize(("stepper", "scipys"), [(DormandPrince(), RK45), (BogackiShampine(), RK23)])
+def test_tableau_is_that_of_scipy(stepper, scipys):
+    tableau = stepper.tableau
     a = [[*row, *[0.0] * (scipys.A.shape[1] - len(row))] for row in tableau.a]
     np.testing.assert_allclose(a, scipys.A, rtol=0, atol=1e-15)
     np.testing.assert_allclose(tableau.b, scipys.B, rtol=0, atol=1e-15)
@@ -38,10 +38,10 @@ def test_interpolant_is_that_of_scipy():
     np.testing.assert_allclose(DormandPrince().tableau.dense, RK45.P, rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("method", [DormandPrince(), Tsitouras()])
-def test_interpolant_joins_both_ends_smoothly(method):
+@pytest.mark.parametrize("stepper", [DormandPrince(), Tsitouras()])
+def test_interpolant_joins_both_ends_smoothly(stepper):
     """b_i(1) = b_i, b_i'(0) = 1 for the first slope alone, b_i'(1) = 1 for the last alone."""
-    tableau = method.tableau
+    tableau = stepper.tableau
     dense = np.array(tableau.dense)
     powers = np.arange(1, dense.shape[1] + 1)
     # rounding of the published decimals, some of them near 90

@@ -38,7 +38,7 @@ def flow_of(causal: bool, **options) -> Flow:
 
 def solved(flow: Flow, cloud: Cloud, controller=Fixed(4), gradient=Direct()):
     bound = flow.bind(cloud)
-    return integrate(bound, bound.initial(), (0.0, 1.0), controller=control, gradient=gradient)
+    return integrate(bound, bound.initial(), (0.0, 1.0), controller=controller, gradient=gradient)
 
 
 def at(points: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
@@ -68,7 +68,7 @@ def test_a_query_changes_nothing_for_the_others(causal, tied, integral):
     alone, heard = solved(flow, cloud), solved(flow, wider)
     tokens = others(where, 9)
     for sequence, count in enumerate((6, 4)):
-        close(heard.points[sequence, tokens[sequence]][:count], alone.points[sequence, :count])
+        close(heard.x[sequence, tokens[sequence]][:count], alone.x[sequence, :count])
 
 
 @each_causality
@@ -85,10 +85,10 @@ def test_a_query_does_not_change_the_grid(causal):
 def test_queries_do_not_see_each_other(causal, tied):
     cloud, flow, states = observed(tied), flow_of(causal), draw(2, 3, WIDTH, seed=3)
     wider, where = cloud.with_queries(states, TIMES)
-    together = at(solved(flow, wider).points, where)
+    together = at(solved(flow, wider).x, where)
     for j in range(3):
         single, place = cloud.with_queries(states[:, j : j + 1], TIMES[:, j : j + 1])
-        close(at(solved(flow, single).points, place), together[:, j : j + 1])
+        close(at(solved(flow, single).x, place), together[:, j : j + 1])
 
 
 def attention(cloud: Cloud, causal: bool, **options) -> torch.Tensor:
@@ -138,7 +138,7 @@ def test_gradients_flow_and_checkpointed_is_direct(causal, unchecked):
     found = []
     for gradient in (Direct(), Checkpointed(window=1.0, steps=2)):
         wider, where = Cloud(points, mass, cloud.positions).with_queries(states, TIMES)
-        loss = at(solved(flow, wider, gradient=gradient).points, where).square().sum()
+        loss = at(solved(flow, wider, gradient=gradient).x, where).square().sum()
         found.append(torch.autograd.grad(loss, wanted))
     assert all(bool(g.abs().max() > 1e-6) for g in found[0][:3])
     for g, e in zip(*found, strict=True):

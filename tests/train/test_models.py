@@ -7,12 +7,12 @@ import torch
 
 from continua.control import KineticEnergy, call_model
 from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
+from continua.optim import adamw
 from continua.train import (
     Learner,
     Plan,
     Preset,
     continuous,
-    decayed,
     objective_of,
     presets_of,
 )
@@ -83,7 +83,7 @@ def test_energy_is_a_running_cost_of_the_objective():
 def test_jitter_moves_the_inner_depths_of_the_grid_within_half_a_step():
     task, preset = Digits(), Preset(8, 2, 16, steps=3, depth=1.5)
     model = continuous(task.form, preset)
-    learner, grids = Learner("one", model, objective_of(task.form), decayed(model, 1e-3, 0.0)), []
+    learner, grids = Learner("one", model, objective_of(task.form), adamw(model, 1e-3, 0.0, (0.9, 0.98))), []
     for seed in range(20):
         grid = learner._grid(Plan(1, 1, jitter=0.6), seed)
         found = call_model(model, task.training_batch(2, 0, 0), grid=grid)

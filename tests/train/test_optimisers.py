@@ -5,26 +5,17 @@ import dataclasses
 import pytest
 import torch
 
+from continua.cli.tasks import OPTIMISERS
 from continua.data import Spirals, Text
-from continua.fields import Constant, ContinuousHeads
-from continua.model import ContinuousTransformer, Flow, Part
-from continua.operators import Attention, Convolution, FeedForward
-from continua.optim import Composite
+from continua.fields import Constant, ContinuousHeads, Expansion
+from continua.model import BasisProfile, ContinuousTransformer, Flow, Part
+from continua.operators import Attention, Convolution, FeedForward, LayerNorm, PreNorm
+from continua.optim import SOAP, Composite, CosineDecay, Recipe, Schedule, Tokens, adamw, optimiser_name
 from continua.runs import Run
 from continua.spaces import Axis, Legendre
-from continua.train import (
-    Learner,
-    Plan,
-    Preset,
-    Training,
-    by_space,
-    continuous,
-    decayed,
-    objective_of,
-    optimiser_name,
-    presets_of,
-)
+from continua.train import Learner, Plan, Preset, Training, continuous, objective_of, presets_of
 
+BETAS = (0.9, 0.98)
 TASK = Spirals(samples=40, tokens=8, queries=3)
 SMALL = Preset(8, 2, 16, modes=2, steps=1, stem_radius=3.0, stem_modes=3)
 
@@ -42,7 +33,7 @@ def member_of(model, optimiser):
 def test_each_parameter_goes_by_its_space():
     torch.manual_seed(0)
     model = continuous(TASK.form, SMALL)
-    optimiser = by_space(model, 2e-3, 0.3, (0.8, 0.9))
+    optimiser = Recipe.with_lr(2e-3, 0.3, (0.8, 0.9), SOAP).build(model)
     found = member_of(model, optimiser)
     assert found.keys() == dict(model.named_parameters()).keys()
     kernels = {n for n in found if n.startswith("flow.") and n.rpartition("_")[2] in {"q", "k", "v", "o", "w1", "w2"}}
@@ -52,8 +43,8 @@ def test_each_parameter_goes_by_its_space():
     vectors = {n for n in found if n.rpartition("_")[2] in {"bq", "b1", "gain", "bias"} or n.endswith(".bias")}
     assert vectors and all(found[name] == ("BlockwiseAdamW", 0.0) for name in vectors)
     assert {group["lr"] for group in optimiser.param_groups} == {2e-3}
-    adamw = [g["betas"] for g in optimiser.param_groups if "BlockwiseAdamW" in g["member"]]
-    assert set(adamw) == {(0.8, 0.9)}
+    plain = [g["betas"] for g in optimiser.param_groups if "BlockwiseAdamW" in g["member"]]
+    assert set(plain) == {(0.8, 0.9)}
 
 
 def test_masses_of_heads_and_orthonormal_kernels_keep_their_manifolds():
@@ -63,28 +54,74 @@ def test_masses_of_heads_and_orthonormal_kernels_keep_their_manifolds():
     plain = continuous(TASK.form, SMALL)
     parts = [Part(heads, ContinuousHeads(heads.spec(8), over_h=Legendre(2)))]
     model = ContinuousTransformer(plain.embedding, Flow(parts), plain.readout)
-    kinds = {kind for kind, _ in member_of(model, by_space(model, 1e-3, 0.1)).values()}
+    kinds = {kind for kind, _ in member_of(model, Recipe.with_lr(1e-3, 0.1, BETAS, SOAP).build(model)).values()}
     assert kinds == {"SOAP", "BlockwiseAdamW", "MirrorAdam"}
     unitary = dataclasses.replace(turning, hidden=2)
     model = ContinuousTransformer(plain.embedding, Flow([Part(unitary, Constant(unitary.spec(8)))]), plain.readout)
-    kinds = {kind for kind, _ in member_of(model, by_space(model, 1e-3, 0.1)).values()}
+    kinds = {kind for kind, _ in member_of(model, Recipe.with_lr(1e-3, 0.1, BETAS, SOAP).build(model)).values()}
     assert "RiemannianAdam" in kinds
 
 
 def test_adamw_is_told_its_betas_and_both_have_a_name():
     model = continuous(TASK.form, SMALL)
-    adamw, recipe = decayed(model, 1e-3, 0.1, (0.7, 0.8)), by_space(model, 3e-3, 0.1)
-    assert {group["betas"] for group in adamw.param_groups} == {(0.7, 0.8)} and isinstance(recipe, Composite)
-    assert optimiser_name(adamw) == "AdamW, rate 0.001"
+    plain, recipe = adamw(model, 1e-3, 0.1, (0.7, 0.8)), Recipe.with_lr(3e-3, 0.1, BETAS, SOAP).build(model)
+    assert {group["betas"] for group in plain.param_groups} == {(0.7, 0.8)} and isinstance(recipe, Composite)
+    assert optimiser_name(plain) == "AdamW, rate 0.001"
     assert set(optimiser_name(recipe).partition(",")[0].split(" + ")) == {"SOAP", "BlockwiseAdamW"}
     assert optimiser_name(recipe).endswith("rate 0.003")
+
+
+def test_adamw_decays_matrices_alone_whatever_their_names():
+    """The path of a depth profile has two axes, modes and one number, and is no matrix; nor is a path of gains."""
+    torch.manual_seed(0)
+    plain, norm = continuous(TASK.form, SMALL), PreNorm(LayerNorm(), FeedForward(4))
+    flow = Flow([Part(norm, Expansion(norm.spec(8), Legendre(2)))], profile=BasisProfile(Legendre(3)))
+    model = ContinuousTransformer(plain.embedding, flow, plain.readout)
+    optimiser = adamw(model, 1e-3, 0.1)
+    names = {id(p): name for name, p in model.named_parameters()}
+    decays = {names[id(p)]: group["weight_decay"] for group in optimiser.param_groups for p in group["params"]}
+    spaces = model.parameter_spaces()
+    assert decays == {name: 0.1 if space.axes >= 2 else 0.0 for name, space in spaces.items()}
+    (profile,) = (name for name in decays if name.startswith("flow.profile."))
+    assert model.get_parameter(profile).ndim == 2 and decays[profile] == 0.0
+
+
+def test_the_recipe_of_the_library_is_that_of_the_command_line():
+    """At the rates of `Recipe()` itself, `with_lr` gives each parameter the same optimiser with the same numbers."""
+    model = continuous(TASK.form, SMALL)
+    ours, theirs = Recipe().build(model), Recipe.with_lr(1e-3).build(model)
+    assert ours.members.keys() == theirs.members.keys() and member_of(model, ours) == member_of(model, theirs)
+    assert [g | {"params": 0} for g in ours.param_groups] == [g | {"params": 0} for g in theirs.param_groups]
+    preset = dataclasses.replace(SMALL, lr=2e-3, decay=0.2, b2=0.95)
+    built = {word: make(model, preset) for word, make in OPTIMISERS.items()}
+    assert {type(built[word]) for word in ("recipe", "soap")} == {Composite}
+    assert built["recipe"].members.keys() == ours.members.keys()
+    assert {g["lr"] for g in built["recipe"].param_groups} == {2e-3}
+    assert {g["lr"] * g["weight_decay"] for g in built["soap"].param_groups if g["weight_decay"]} == {4e-4}
+
+
+def test_a_learner_takes_a_schedule_in_any_unit():
+    torch.manual_seed(0)
+    model = continuous(TASK.form, SMALL)
+    optimiser, batch = adamw(model, 1e-3, 0.1, BETAS), TASK.training_batch(4, 0, 0)
+    schedule = Schedule(optimiser, CosineDecay(warmup=0, total=100, floor=0.0), Tokens())
+    learner = Learner("continuous", model, objective_of(TASK.form, model), optimiser, schedule)
+    rows = [learner.update(batch, number, Plan(updates=2, batch=4)) for number in range(2)]
+    assert rows[0].tokens == 56 and schedule.spent == 112  # 4 sequences of 8 tokens and 6 questions
+    assert [row.lr for row in rows] == pytest.approx([1e-3, 1e-3 * schedule.curve.factor(56)])
+    state = learner.state()
+    schedule.step(1)
+    learner.restore(state)
+    assert schedule.spent == 112
 
 
 def training(folder, plan):
     torch.manual_seed(0)
     model = continuous(TASK.form, SMALL)
     run = Run.open(folder) if folder.exists() else Run.begin(folder, "train", {})
-    learner = Learner("continuous", model, objective_of(TASK.form, model), by_space(model, 3e-3, 0.1))
+    learner = Learner(
+        "continuous", model, objective_of(TASK.form, model), Recipe.with_lr(3e-3, 0.1, BETAS, SOAP).build(model)
+    )
     return Training(run, TASK, [learner], plan)
 
 
@@ -110,14 +147,14 @@ def test_a_checkpoint_of_another_optimiser_is_refused(tmp_path):
     some = training(tmp_path / "run", plan)
     some.go()
     model = some.learners[0].model
-    plain = Learner("continuous", model, objective_of(TASK.form, model), decayed(model, 1e-3, 0.1))
+    plain = Learner("continuous", model, objective_of(TASK.form, model), adamw(model, 1e-3, 0.1, BETAS))
     with pytest.raises(ValueError, match="another model"):
         dataclasses.replace(some, learners=[plain]).resume()
 
 
 def test_the_rate_falls_to_its_floor():
     plan = Plan(updates=100, batch=1, warmup=0.1, floor=0.1)
-    rates = [plan.rate(update) for update in range(101)]
+    rates = [plan.curve.factor(update) for update in range(101)]
     assert max(rates) == rates[10] == 1.0 and rates[100] == pytest.approx(0.1) and min(rates[10:]) == rates[100]
     assert rates[55] == pytest.approx(0.55)  # half-way between 1 and the floor
     with pytest.raises(ValueError, match=r"floor = 1\.5"):
@@ -128,6 +165,6 @@ def test_text_is_trained_as_nanogpt_trains_it(tmp_path):
     (tmp_path / "a.txt").write_text("to be or not to be " * 20)
     preset = presets_of(Text(tmp_path / "a.txt"))["demo"]
     plan = Plan(preset.updates, preset.batch, warmup=preset.warmup, floor=preset.floor)
-    assert [round(preset.lr * plan.rate(n), 12) for n in (100, 2000)] == [1e-3, 1e-4]
+    assert [round(preset.lr * plan.curve.factor(n), 12) for n in (100, 2000)] == [1e-3, 1e-4]
     assert (preset.width, preset.heads, preset.batch, preset.updates) == (128, 4, 12, 2000)
     assert (preset.decay, preset.b2) == (0.1, 0.99)

@@ -16,6 +16,7 @@ from continua.data import Digits, Mnist1d, Spirals, Split
 from continua.fields import ContinuousHeads
 from continua.model import ContinuousTransformer, Flow, Part
 from continua.operators import Attention
+from continua.optim import adamw
 from continua.runs import Run
 from continua.spaces import Legendre
 from continua.train import (
@@ -31,7 +32,6 @@ from continua.train import (
     TrainingError,
     anytime,
     continuous,
-    decayed,
     evaluate,
     objective_of,
     parameters_of,
@@ -51,7 +51,9 @@ def learners(task, names=("continuous",), preset=SMALL):
     models = {"continuous": model}
     if "standard" in names:
         models["standard"] = standard(task.form, preset, parameters_of(model))
-    return [Learner(n, m, objective_of(task.form, m), decayed(m, preset.lr, 0.01)) for n, m in models.items()]
+    return [
+        Learner(n, m, objective_of(task.form, m), adamw(m, preset.lr, 0.01, (0.9, 0.98))) for n, m in models.items()
+    ]
 
 
 def training(folder, plan, names=("continuous",), task=TASK, reporters=()):
@@ -192,7 +194,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
 
 def test_the_rate_rises_and_falls():
     plan = Plan(updates=100, batch=1, warmup=0.2)
-    rates = [plan.rate(update) for update in range(100)]
+    rates = [plan.curve.factor(update) for update in range(100)]
     assert max(rates) == rates[20] == 1.0 and rates[0] < 0.06 and rates[-1] < 0.01
     assert rates[:21] == sorted(rates[:21]) and rates[20:] == sorted(rates[20:], reverse=True)
 

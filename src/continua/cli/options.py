@@ -20,4 +20,4 @@ Size = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=_PR
 Strength = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint=_PRESET)]
 Stepping = Annotated[str | None, tyro.conf.arg(metavar="euler|midpoint|splitting", help_behavior_hint=_PRESET)]
 Switch = Annotated[bool | None, tyro.conf.arg(metavar="True|False", help_behavior_hint=_PRESET)]
-Optimiser = Annotated[str, tyro.conf.arg(metavar="adamw|recipe")]
+Optimiser = Annotated[str, tyro.conf.arg(metavar="adamw|recipe|soap")]

@@ -123,11 +123,11 @@ def _comparison(runs: list[Differentiated]) -> Table:
 
 def _record(run: Differentiated, data: Signals, model: ContinuousTransformer) -> SolveRecord:
     """The first signal of the batch, in plain numbers."""
-    states, stats = run.solution.xs, run.solution.stats
-    assert states is not None
+    xs, stats = run.solution.xs, run.solution.stats
+    assert xs is not None
     return SolveRecord(
         depths=run.solution.depths,
-        tokens=states[:, 0].detach().numpy(),
+        tokens=xs[:, 0].detach().numpy(),
         times=data.times[0].tolist(),
         grid=stats.grid,
         errors=stats.errors,

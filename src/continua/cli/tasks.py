@@ -13,7 +13,8 @@ from continua.cli.config import flag
 from continua.core.errors import reject
 from continua.core.extras import extra
 from continua.data import AbstractTask, Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
-from continua.train import PRESETS, Preset, Stepping, by_space, decayed, presets_of
+from continua.optim import SOAP, Recipe, adamw
+from continua.train import PRESETS, Preset, Stepping, presets_of
 
 if TYPE_CHECKING:
     from continua.cli.train import Train
@@ -76,11 +77,12 @@ def check_task(options: "Train") -> None:
 
 
 OPTIMISERS: Mapping[str, Callable[[nn.Module, Preset], torch.optim.Optimizer]] = {
-    "adamw": lambda model, preset: decayed(model, preset.lr, preset.decay, (0.9, preset.b2)),
+    "adamw": lambda model, preset: adamw(model, preset.lr, preset.decay, (0.9, preset.b2)),
+    "recipe": lambda model, preset: Recipe.with_lr(preset.lr, preset.decay, (0.9, preset.b2)).build(model),
     # the same shrinkage in an update, rate times decay, as of adamw
-    "recipe": lambda model, preset: by_space(
-        model, preset.recipe_lr, preset.decay * preset.lr / preset.recipe_lr, (0.9, preset.b2)
-    ),
+    "soap": lambda model, preset: Recipe.with_lr(
+        preset.soap_lr, preset.decay * preset.lr / preset.soap_lr, (0.9, preset.b2), SOAP
+    ).build(model),
 }
 
 
@@ -93,8 +95,8 @@ def optimiser_of(option: str, word: str, model: nn.Module, preset: Preset) -> to
 def check_optimiser(option: str, word: str) -> None:
     """Refuses a word that names no optimiser, and one whose library is not installed."""
     choose(option, word, OPTIMISERS, "optimiser", "train")
-    if word == "recipe":
-        extra("pytorch_optimizer", "optim", f"`{option} recipe`")
+    if word == "soap":
+        extra("pytorch_optimizer", "optim", f"`{option} soap`")
 
 
 def _needed(options: "Train", what: str) -> Path:

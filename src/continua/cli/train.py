@@ -20,6 +20,7 @@ from continua.cli.tasks import check_optimiser, check_task, free_folder, optimis
 from continua.cli.train_options import BESIDE, check_options, check_resumed
 from continua.core.errors import reject
 from continua.data import AbstractTask, Split
+from continua.optim import optimiser_name
 from continua.report import write_report
 from continua.runs import Run, finite
 from continua.train import (
@@ -34,7 +35,6 @@ from continua.train import (
     check_sizes,
     continuous,
     objective_of,
-    optimiser_name,
     parameters_of,
     standard,
 )
@@ -81,22 +81,22 @@ class Train:
     batch: Size = None
     """sequences in a batch"""
     optimiser: Optimiser = "adamw"
-    """adamw, or recipe: each parameter by the space it lives in, SOAP for the kernels of the flow (extra `optim`) where
-    the library's own Recipe() has AdamW"""
+    """adamw; recipe: each parameter by the space it lives in, as the library's Recipe(); soap: the recipe with SOAP for
+    the kernels of the flow (extra `optim`)"""
     baseline_optimiser: Optimiser = "adamw"
     """that of the standard Transformer beside it, the same words"""
     lr: Strength = None
-    """highest learning rate of adamw"""
-    recipe_lr: Strength = None
-    """highest learning rate of recipe"""
+    """highest learning rate of adamw and recipe"""
+    soap_lr: Strength = None
+    """highest learning rate of soap"""
     decay: Strength = None
-    """weight decay of matrices at the rate of adamw; recipe shrinks them by as much in an update"""
+    """weight decay of matrices at the rate of adamw; soap shrinks them by as much in an update"""
     warmup: Strength = None
     """share of the updates in which the learning rate rises"""
     floor: Strength = None
     """share of the highest learning rate that it falls to"""
     b2: Strength = None
-    """how much adamw keeps of its second moments"""
+    """how much adamw and recipe keep of their second moments"""
     clip: float = 1.0
     """largest norm of a gradient"""
     width: Size = None

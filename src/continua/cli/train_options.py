@@ -29,7 +29,7 @@ def check_options(options: "Train") -> None:
         value = getattr(options, name)
         if value is not None and value < 0.0:
             reject(flag(name), value, why, f"Pass {flag(name)} >= 0.")
-    for name in ("lr", "recipe_lr", "depth"):
+    for name in ("lr", "soap_lr", "depth"):
         value = getattr(options, name)
         if value is not None and not value > 0:
             reject(flag(name), value, "it must be positive", f"Pass {flag(name)} > 0.")

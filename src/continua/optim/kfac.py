@@ -1,36 +1,42 @@
-"""K-FAC: the Gauss-Newton matrix of a dense kernel as a Kronecker product."""
+"""K-FAC: the Gauss-Newton matrix of a kernel as a Kronecker product over modes of depth, outputs and inputs."""
 
-from collections.abc import Callable
-from typing import Any, NoReturn, final
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn, final
 
 import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
-from continua.optim import foreach
-from continua.optim.likelihoods import AbstractLikelihood
-from continua.optim.optimiser import AbstractOptimiser, Group, Held, counted, gathered
-from continua.optim.watch import Watch
+from continua.optim.curvature import AbstractLikelihood, Layout, Watch
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect, count_updates, foreach
 from continua.spaces import AbstractFlatSpace, AbstractParameterSpace, FlatSpace
 
 
 @final
 class KFAC(AbstractOptimiser):
-    """G ~ A (x) B for each matrix, A the second moment of its inputs, B the sum of those of its cotangents.
+    """G ~ M (x) B (x) A for each parameter C that makes the weights W = sum_k b_k C_k of linear maps.
 
-        d = (B + sqrt(lam)/pi)^{-1} g (A + sqrt(lam) pi)^{-1} ,   pi^2 = mean diag A / mean diag B
-        theta <- (1 - eta decay) theta - eta alpha d ,   alpha = <g, d> / (<d, G d> + lam |d|^2)
+    M is the mean of b b^T over evaluations, A that of x x^T over the inputs x of all rows, B the sum of g g^T over
+    their cotangents g; with one row and one evaluation G is that product.
+
+        d = (M + lam_M)^{-1} (x) (B + lam_B)^{-1} (x) (A + lam_A)^{-1} grad ,   lam_M lam_B lam_A = lam ,
+        C <- (1 - eta decay) C - eta alpha d ,   alpha = <grad, d> / (<d, G d> + lam |d|^2)
 
     alpha, with the exact Gauss-Newton matrix G of all parameters of the group together, is what keeps a step from
-    diverging: the Kronecker product is an approximation. `observe` must have been called since the start; `forget` is
-    how much of the factors is kept. The weights must be parameters themselves, those of dense kernels in `Constant` or
-    `PiecewiseConstant` fields and of `torch.nn.Linear`, and flows are solved with `gradient=Direct()`.
-    Source: J. Martens and R. Grosse, arXiv 1503.05671.
+    diverging: the product is an approximation wherever rows or evaluations are many. Each factor is damped in
+    proportion to its mean eigenvalue (M not where it is one number), which bears factors of few draws better than one
+    lam on the product.
+
+    Parameters of `torch.nn.Linear` and of constant kernels have one mode, b = 1; the modes of an `Expansion` are those
+    of depth, those of a `Hypernetwork` its hidden features, and its inner layers are maps of their own. Spectral
+    kernels are maps from coefficients (modes times channels) to coefficients. `observe` must have been called since the
+    start; `forget` is how much of the factors is kept. Flows are solved with `gradient=Direct()`. Source: J. Martens
+    and R. Grosse, arXiv 1503.05671.
     """
 
-    outputs: Callable[[], Tensor] | None = None
-    """What was observed last; a copy of the optimiser has to observe anew."""
-    likelihood: AbstractLikelihood | None = None
+    _observed: "_Observed | None" = None
+    """What was observed last; it is not saved, and a copy of the optimiser has to observe anew."""
 
     def __init__(
         self,
@@ -70,70 +76,84 @@ class KFAC(AbstractOptimiser):
             for draw in range(draws):
                 cotangent = likelihood.draw(output.detach(), generator)
                 torch.autograd.grad(output, params, cotangent, retain_graph=draw + 1 < draws, allow_unused=True)
-        self.outputs, self.likelihood = outputs, likelihood
+        self._observed = _Observed(outputs, likelihood, {})
         with torch.no_grad():
             for group in self.param_groups:
                 for place, p in enumerate(group["params"]):
-                    if p not in watch.seen or watch.seen[p].rows == 0:
+                    met = watch.met.get(p)
+                    if met is None:
                         names = group.get("param_names")
-                        _unmet(names[place] if names else f"parameter {place}", p)
-                    seen, held = watch.seen[p], self.state[p]
-                    fresh = {"A": seen.xx / seen.rows, "B": seen.yy / draws}
-                    for key, factor in fresh.items():
+                        _refuse_unmet(names[place] if names else f"parameter {place}", p)
+                    held = self.state[p]
+                    for key, factor in met.factors(draws).items():
                         held[key] = torch.lerp(factor, held[key], group["forget"]) if key in held else factor
                     held.setdefault("step", torch.zeros((), dtype=torch.float32))
-                    held["view"] = list(seen.view)
-                    held["left"], held["right"] = _inverses(held["B"], held["A"], group["damping"])
+                    self._observed.inverses[p] = _Inverse.of(met.layout, held, group["damping"])
 
     def advance(self, group: Group, state: Held) -> None:
-        params, grads, states = gathered(group, state, _unseen)
+        params, grads, states = collect(group, state, _refuse_unobserved)
         if not params:
             return
-        counted(states)
-        if self.outputs is None or self.likelihood is None:
-            cure = "Call optimiser.observe(lambda: model(x), Categorical()) first."
-            reject("outputs", None, "no curvature was observed", cure)
-        directions = [_direction(g, held) for g, held in zip(grads, states, strict=True)]
+        count_updates(states)
+        seen = self._observed
+        if seen is None:
+            _refuse_unobserved(params[0])
+        directions = [seen.inverses[p].apply(g) for p, g in zip(params, grads, strict=True)]
         slope, square = (
             sum(float((d * x).sum()) for d, x in zip(directions, xs, strict=True)) for xs in (grads, directions)
         )
-        bend = _bend(self.outputs, self.likelihood, params, directions)
+        bend = _bend(seen.outputs, seen.likelihood, params, directions)
         alpha = slope / (bend + group["damping"] * square) if square > 0 else 0.0
         foreach.mul_(params, 1.0 - group["lr"] * group["weight_decay"])
         foreach.add_(params, directions, alpha=-float(group["lr"]) * alpha)
 
 
-def _unmet(name: str, p: Tensor) -> NoReturn:
+class _Inverse(NamedTuple):
+    """The inverse factors of one parameter, and where its matrices stand."""
+
+    layout: Layout
+    factors: Sequence[Tensor]
+
+    @classmethod
+    def of(cls, layout: Layout, held: dict[str, Tensor], damping: float) -> "_Inverse":
+        """From the factors M, B and A."""
+        factors = [held[key] for key in ("M", "B", "A")]
+        # a parameter behind zeros has no cotangents yet: its gradient is zero too, whatever it is divided by
+        means = [max(float(f.diagonal().mean()), 1e-38) for f in factors]
+        alone = factors[0].shape[0] == 1
+        scale = (damping / math.prod(means)) ** (1.0 / (2 if alone else 3))
+        shifts = [0.0 if alone else scale * means[0], *(scale * mean for mean in means[1:])]
+        return cls(layout, [_invert(f, shift) for f, shift in zip(factors, shifts, strict=True)])
+
+    def apply(self, grad: Tensor) -> Tensor:
+        """The direction of a gradient, in the parameter's shape."""
+        m, b, a = self.factors
+        return self.layout.join(torch.tensordot(m, b @ self.layout.split(grad) @ a, 1), grad)
+
+
+def _invert(factor: Tensor, shift: float) -> Tensor:
+    eye = torch.eye(factor.shape[0], dtype=factor.dtype, device=factor.device)
+    return torch.cholesky_inverse(torch.linalg.cholesky(factor + shift * eye))
+
+
+class _Observed(NamedTuple):
+    outputs: Callable[[], Tensor]
+    likelihood: AbstractLikelihood
+    inverses: dict[Tensor, _Inverse]
+
+
+def _refuse_unmet(name: str, p: Tensor) -> NoReturn:
     why = (
-        "it was met in no linear map that the graph of the outputs holds: weights made from parameters, tables, and "
-        "solves by Checkpointed or Backsolve, which keep no graph, are not served"
+        "it was met in no linear map that the graph of the outputs holds: tables, vectors, weights of which it is no "
+        "linear part, and solves by Checkpointed or Backsolve, which keep no graph, are not served"
     )
     cure = "Evaluate the outputs with gradient=Direct(), or leave it to another optimiser, such as BlockwiseAdamW."
     reject(name, tuple(p.shape), why, cure)
 
 
-def _unseen(p: Tensor) -> dict[str, Any]:
+def _refuse_unobserved(p: Tensor) -> NoReturn:
     cure = "Call optimiser.observe(lambda: model(x), Categorical()) first."
     reject("parameter", tuple(p.shape), "no curvature was observed for it", cure)
-
-
-def _inverses(b: Tensor, a: Tensor, damping: float) -> tuple[Tensor, Tensor]:
-    """(B + sqrt(lam)/pi)^{-1} and (A + sqrt(lam) pi)^{-1}."""
-    tiny = torch.finfo(a.dtype).tiny
-    pi = (a.diagonal().mean().clamp_min(tiny) / b.diagonal().mean().clamp_min(tiny)).sqrt()
-    root = damping**0.5
-    return tuple(
-        torch.cholesky_inverse(torch.linalg.cholesky(x + shift * torch.eye(x.shape[0], dtype=x.dtype, device=x.device)))
-        for x, shift in ((b, root / pi), (a, root * pi))
-    )  # pyright: ignore[reportReturnType]
-
-
-def _direction(g: Tensor, held: dict[str, Any]) -> Tensor:
-    size, stride, offset = held["view"]
-    d = torch.zeros_like(g, memory_format=torch.contiguous_format)
-    matrix = g.contiguous().as_strided(size, stride, offset)
-    d.as_strided(size, stride, offset).copy_(held["left"] @ matrix @ held["right"])
-    return d
 
 
 def _bend(

@@ -6,8 +6,7 @@ from typing import Any, final
 import torch
 
 from continua.core.extras import extra
-from continua.optim.numbers import check_numbers
-from continua.optim.optimiser import AbstractOptimiser, Group, Held
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, check_numbers
 from continua.spaces import AbstractFlatSpace, AbstractParameterSpace, SpectralSpace
 
 

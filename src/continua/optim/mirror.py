@@ -5,7 +5,7 @@ from typing import Any, final
 import torch
 
 from continua.core.shapes import Tensor
-from continua.optim.optimiser import AbstractOptimiser, Group, Held, counted, gathered
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect, count_updates
 from continua.spaces import AbstractParameterSpace, SimplexSpace
 
 
@@ -43,9 +43,9 @@ class MirrorAdam(AbstractOptimiser):
 
     def advance(self, group: Group, state: Held) -> None:
         assert isinstance(self.space, SimplexSpace)
-        params, grads, states = gathered(group, state, self._fresh)
+        params, grads, states = collect(group, state, self._fresh)
         (b1, b2), lr, axis = group["betas"], float(group["lr"]), self.space.axis
-        for p, g, held, k in zip(params, grads, states, counted(states) if states else (), strict=True):
+        for p, g, held, k in zip(params, grads, states, count_updates(states), strict=True):
             c = g - (p * g).sum(axis, keepdim=True)
             held["m"].lerp_(c, 1.0 - b1)
             step = held["m"] * (-lr / (1.0 - b1**k))
@@ -85,8 +85,8 @@ class DualAveraging(AbstractOptimiser):
     def advance(self, group: Group, state: Held) -> None:
         assert isinstance(self.space, SimplexSpace)
         axis = self.space.axis
-        params, grads, states = gathered(group, state, _start)
-        for p, g, held, k in zip(params, grads, states, counted(states) if states else (), strict=True):
+        params, grads, states = collect(group, state, _start)
+        for p, g, held, k in zip(params, grads, states, count_updates(states), strict=True):
             held["sum"] += g - g.mean(axis, keepdim=True)  # constants cancel, and need not pile up
             p.copy_(tilted(held["start"], held["sum"] * (-float(group["lr"]) * k ** -group["power"]), axis))
 

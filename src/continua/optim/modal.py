@@ -7,7 +7,7 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
-from continua.optim.optimiser import AbstractOptimiser, Group, Held, counted, gathered
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect, count_updates
 from continua.spaces import AbstractParameterSpace, SpectralSpace
 
 Rows = Float[Tensor, "rows modes rest"]
@@ -60,12 +60,12 @@ class ModalAdamW(AbstractOptimiser):
         return True
 
     def advance(self, group: Group, state: Held) -> None:
-        params, grads, states = gathered(group, state, lambda p: _fresh(p, group["axis"]))
+        params, grads, states = collect(group, state, lambda p: _fresh(p, group["axis"]))
         if not params:
             return
         (b1, b2), lr, decay, interval = group["betas"], float(group["lr"]), group["weight_decay"], group["interval"]
         # one after the other, not as lists: each has a product of its own, and finds its numbers still in the cache
-        for p, gradient, held, k in zip(params, grads, states, counted(states), strict=True):
+        for p, gradient, held, k in zip(params, grads, states, count_updates(states), strict=True):
             g = gradient.reshape(held["m"].shape)
             if (k - 1) % interval == 0:
                 _renew(held, g, max(1.0 / ((k - 1) // interval + 1), 1.0 - KEEP))

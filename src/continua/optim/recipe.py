@@ -3,20 +3,23 @@
 import dataclasses
 import fnmatch
 from collections.abc import Hashable
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
+import torch
 from torch import nn
 
-from continua.core.errors import expect, reject
+from continua.core.checks import is_a
+from continua.core.errors import reject
 from continua.core.shapes import Tensor
-from continua.fields import parameter_spaces
+from continua.fields import AbstractField, parameter_spaces
 from continua.optim.blockwise import BlockwiseAdamW
-from continua.optim.composite import Composite
 from continua.optim.mirror import MirrorAdam
 from continua.optim.modal import ModalAdamW
-from continua.optim.optimiser import AbstractOptimiser
+from continua.optim.optimiser import AbstractOptimiser, Composite
 from continua.optim.riemannian import RiemannianAdam
 from continua.spaces import AbstractParameterSpace, FlatSpace, GeneratedSpace, SimplexSpace, SpectralSpace, StiefelSpace
+
+Betas: TypeAlias = tuple[float, float]
 
 
 @final
@@ -52,16 +55,18 @@ def use(kind: type[AbstractOptimiser], **options: Any) -> Use:
 class Recipe:
     """Which optimiser updates the parameters of which space (docs/mathematics.md, section 7).
 
-    The default needs no extra. `continua train --optimiser recipe` is another recipe, `continua.train.by_space`, with
-    `SOAP` for the kernels of the flow.
-
     - `flat`: matrices of Euclidean space; `vectors`: biases and gains, which do not decay;
+    - `ends`: matrices that no field gives, those of embedding and readout, whose rows stand for tokens and outputs; as
+      `flat` where it is `None`;
     - `spectral`: weights of spectral kernels, in the eigenbasis of their modes; `use(SOAP)` turns every axis, and costs
       ten times as much;
     - `generated`: the networks behind generated parameters;
     - `stiefel`: orthonormal and unitary kernels; `simplex`: masses of heads and coefficients of their density;
     - `named`: pairs (pattern, use) that come before all of these, the first whose pattern fits the parameter's name
       (as in `fnmatch`: "readout.*").
+
+    The default is AdamW wherever a space allows it, and needs no extra: whoever installs the package gets the same
+    updates. `Recipe.with_lr` is the same at one rate for all: `recipe` and `soap` on the command line are calls of it.
     """
 
     flat: Use = use(BlockwiseAdamW)
@@ -70,22 +75,49 @@ class Recipe:
     generated: Use = use(BlockwiseAdamW)
     stiefel: Use = use(RiemannianAdam)
     simplex: Use = use(MirrorAdam)
+    ends: Use | None = None
     named: tuple[tuple[str, Use], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("flat", "vectors", "spectral", "generated", "stiefel", "simplex"):
-            expect(name, getattr(self, name), Use, f"Pass {name}=use(BlockwiseAdamW).")
+        uses = {
+            name: getattr(self, name) for name in ("flat", "vectors", "spectral", "generated", "stiefel", "simplex")
+        }
+        is_a(Use, "Pass use(BlockwiseAdamW), say.", **uses)
+        is_a((Use, type(None)), "Pass use(BlockwiseAdamW), or None for the optimiser of `flat`.", ends=self.ends)
         for pair in self.named:
             if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], Use)):
                 cure = 'Pass named=(("readout.*", use(BlockwiseAdamW)),), with the last comma.'
                 reject("named", pair, "this is no pair of a pattern and a use", cure)
 
+    @classmethod
+    def with_lr(
+        cls, lr: float, weight_decay: float = 1e-2, betas: Betas = (0.9, 0.999), kernels: type | None = None
+    ) -> "Recipe":
+        """The recipe at one rate for all spaces; matrices decay, vectors do not.
+
+        `kernels` is the optimiser of kernels in the flow, dense and spectral, where it is not the default's: `SOAP`,
+        which preconditions along every axis, the modes of depth among them, needs the extra `optim`. It keeps betas of
+        its own, since its moments are taken in bases that change; embedding and readout stay with AdamW.
+        """
+        plain = use(BlockwiseAdamW, lr=lr, betas=betas, weight_decay=weight_decay)
+        modal = use(ModalAdamW, lr=lr, betas=betas, weight_decay=weight_decay)
+        own = None if kernels is None else use(kernels, lr=lr, weight_decay=weight_decay)
+        return cls(
+            flat=own or plain,
+            vectors=use(BlockwiseAdamW, lr=lr, betas=betas, weight_decay=0.0),
+            spectral=own or modal,
+            generated=plain,
+            stiefel=use(RiemannianAdam, lr=lr),
+            simplex=use(MirrorAdam, lr=lr),
+            ends=plain,
+        )
+
     def build(self, module: nn.Module) -> Composite:
         """One optimiser for all parameters of `module`, each assigned by the space it lives in."""
-        module = _uncompiled(module)
+        module = _unwrap(module)
         parameters = dict(module.named_parameters())
         members: dict[str, AbstractOptimiser] = {}
-        for (chosen, space, _), names in self._assigned(module).items():
+        for (chosen, space, _), names in self._assign(module).items():
             label = f"{chosen.kind.__name__} on {space}"
             name = label if label not in members else f"{label}, {len(members)}"
             members[name] = chosen.build([(name, parameters[name]) for name in names], space)
@@ -104,26 +136,26 @@ class Recipe:
             for parameter in group["params"]
         }
 
-    def _assigned(self, module: nn.Module) -> dict[tuple[Use, AbstractParameterSpace, bool], list[str]]:
+    def _assign(self, module: nn.Module) -> dict[tuple[Use, AbstractParameterSpace, bool], list[str]]:
         """Names of parameters that are updated together; shards and whole parameters are kept apart."""
-        spaces = _spaces(module)
+        spaces, given = _spaces(module), _given_by_fields(module)
         for pattern, _ in self.named:
             if not any(fnmatch.fnmatchcase(name, pattern) for name in spaces):
                 reject("named", pattern, "no parameter has such a name", f"The first names are {list(spaces)[:3]}.")
         found: dict[tuple[Use, AbstractParameterSpace, bool], list[str]] = {}
         for name, parameter in module.named_parameters():
-            key = (self._chosen(name, spaces[name]), spaces[name], hasattr(parameter, "device_mesh"))
-            found.setdefault(key, []).append(name)
+            chosen = self._choose(name, spaces[name], id(parameter) in given)
+            found.setdefault((chosen, spaces[name], hasattr(parameter, "device_mesh")), []).append(name)
         return found
 
-    def _chosen(self, name: str, space: AbstractParameterSpace) -> Use:
+    def _choose(self, name: str, space: AbstractParameterSpace, given: bool) -> Use:
         for pattern, chosen in self.named:
             if fnmatch.fnmatchcase(name, pattern):
                 return chosen
         if isinstance(space, FlatSpace | GeneratedSpace) and space.axes < 2:
             return self.vectors
         by_space = {
-            FlatSpace: self.flat,
+            FlatSpace: self.flat if given or self.ends is None else self.ends,
             GeneratedSpace: self.generated,
             SpectralSpace: self.spectral,
             StiefelSpace: self.stiefel,
@@ -135,9 +167,29 @@ class Recipe:
         return by_space[type(space)]
 
 
-def _uncompiled(module: nn.Module) -> nn.Module:
+def adamw(model: nn.Module, lr: float, weight_decay: float = 1e-2, betas: Betas = (0.9, 0.999)) -> torch.optim.AdamW:
+    """`torch.optim.AdamW` with decay on matrices alone.
+
+    What is a matrix is told by `parameter_spaces()`: a path of vectors in depth has two axes, and is none.
+    """
+    module = _unwrap(model)
+    spaces, matrices, vectors = _spaces(module), [], []
+    for name, parameter in module.named_parameters():
+        (matrices if spaces[name].axes >= 2 else vectors).append(parameter)
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr, betas=betas)
+
+
+def optimiser_name(optimiser: torch.optim.Optimizer) -> str:
+    """An optimiser in a few words: the kinds it is made of and its highest rate."""
+    members = optimiser.members.values() if isinstance(optimiser, Composite) else (optimiser,)
+    kinds = dict.fromkeys(type(member).__name__ for member in members)
+    return f"{' + '.join(kinds)}, rate {max(group['lr'] for group in optimiser.param_groups):g}"
+
+
+def _unwrap(module: nn.Module) -> nn.Module:
     """The module itself where `torch.compile` wraps it, so that names are those that it was saved with."""
-    expect("module", module, nn.Module, "Pass the model whose parameters are trained.")
+    is_a(nn.Module, "Pass the model whose parameters are trained.", module=module)
     return getattr(module, "_orig_mod", module)
 
 
@@ -156,3 +208,9 @@ def _spaces(module: nn.Module) -> dict[str, AbstractParameterSpace]:
         cure = "Name a shared parameter once, as named_parameters() does."
         reject("module", twice, "parameter_spaces() names these parameters a second time", cure)
     return spaces
+
+
+def _given_by_fields(module: nn.Module) -> set[int]:
+    """Parameters that some field holds, by their id: shared ones have several names."""
+    fields = (part for part in module.modules() if isinstance(part, AbstractField))
+    return {id(parameter) for field in fields for parameter in field.parameters()}

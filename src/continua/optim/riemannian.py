@@ -1,16 +1,74 @@
-"""Riemannian Adam on the Stiefel manifold, real and complex."""
+"""Riemannian Adam on the Stiefel manifold, real and complex, and its retractions: along a tangent, on the manifold."""
 
+import abc
+import dataclasses
 import math
 from typing import Any, final
 
 import torch
 
 from continua.core.shapes import Tensor
-from continua.optim import foreach
-from continua.optim.bounds import update_bound
-from continua.optim.optimiser import AbstractOptimiser, Group, Held, counted, gathered
-from continua.optim.retractions import AbstractRetraction, Polar
+from continua.optim.blockwise import update_bound
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect, count_updates, foreach
 from continua.spaces import AbstractParameterSpace, FlatSpace, StiefelSpace
+
+
+class AbstractRetraction(abc.ABC):
+    """R_U(xi), with R_U(xi) = U + xi + O(|xi|^2), for matrices with no more columns than rows."""
+
+    @abc.abstractmethod
+    def move(self, u: Tensor, xi: Tensor, reach: float) -> Tensor:
+        """R_U(xi); no |xi| exceeds `reach`, which may be infinite."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Polar(AbstractRetraction):
+    """R_U(xi) = (U + xi)(I + xi^H xi)^{-1/2}, the point nearest to U + xi.
+
+    By the Newton-Schulz iteration X <- X (3 I - X^H X)/2, matrix products alone. As xi is tangent, the singular values
+    of U + xi lie in [1, sqrt(1 + reach^2)]: how many iterations reach rounding is known before. Without a finite reach
+    by a singular value decomposition.
+    """
+
+    def move(self, u: Tensor, xi: Tensor, reach: float) -> Tensor:
+        x = u + xi
+        if not reach <= 1e3:
+            left, _, right = torch.linalg.svd(x, full_matrices=False)
+            return left @ right
+        largest = math.sqrt(1.0 + reach * reach)
+        return newton_schulz(x / largest, _iterations(1.0 / largest, torch.finfo(u.dtype).eps))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Cayley(AbstractRetraction):
+    """R_U(xi) = (I - W/2)^{-1} (I + W/2) U with the skew W = P xi U^H - U xi^H P, P = I - U U^H/2.
+
+    A last Newton-Schulz iteration keeps the rounding of many updates from adding up. Source: Z. Wen and W. Yin, A
+    feasible method for optimization with orthogonality constraints (2013).
+    """
+
+    def move(self, u: Tensor, xi: Tensor, reach: float) -> Tensor:
+        half = (xi - 0.5 * (u @ (u.mH @ xi))) @ u.mH
+        w = 0.5 * (half - half.mH)
+        eye = torch.eye(u.shape[-2], dtype=u.dtype, device=u.device)
+        return newton_schulz(torch.linalg.solve(eye - w, u + w @ u), 1)
+
+
+def newton_schulz(x: Tensor, iterations: int) -> Tensor:
+    """X <- X (3 I - X^H X)/2, again and again: singular values in (0, sqrt 3) tend to one, quadratically at the end."""
+    for _ in range(iterations):
+        x = torch.add(1.5 * x, x @ (x.mH @ x), alpha=-0.5)
+    return x
+
+
+def _iterations(smallest: float, eps: float) -> int:
+    """Iterations until a singular value in [smallest, 1] is one to rounding, and one more."""
+    count = 1
+    while 1.0 - smallest > 0.25 * eps and count < 64:
+        smallest, count = 0.5 * smallest * (3.0 - smallest * smallest), count + 1
+    return count
 
 
 @final
@@ -46,18 +104,18 @@ class RiemannianAdam(AbstractOptimiser):
         return True
 
     def advance(self, group: Group, state: Held) -> None:
-        params, grads, states = gathered(group, state, self._fresh)
+        params, grads, states = collect(group, state, self._fresh)
         alike: dict[Any, list[int]] = {}
-        for i, (p, k) in enumerate(zip(params, counted(states) if states else (), strict=True)):
+        for i, (p, k) in enumerate(zip(params, count_updates(states), strict=True)):
             alike.setdefault((p.shape, p.dtype, p.device, k), []).append(i)
         for (*_, k), chosen in alike.items():
             old = [[xs[i] for i in chosen] for xs in (params, [s["m"] for s in states], [s["v"] for s in states])]
             x, m, v = (torch.stack(xs) if len(xs) > 1 else xs[0].unsqueeze(0) for xs in old)
-            new = self._moved(group, k, (x, m, v), torch.stack([grads[i] for i in chosen]))
+            new = self._move(group, k, (x, m, v), torch.stack([grads[i] for i in chosen]))
             for before, after in zip(old, new, strict=True):
                 foreach.copy_(before, list(after.unbind(0)))
 
-    def _moved(self, group: Group, k: int, old: tuple[Tensor, Tensor, Tensor], g: Tensor) -> tuple[Tensor, ...]:
+    def _move(self, group: Group, k: int, old: tuple[Tensor, Tensor, Tensor], g: Tensor) -> tuple[Tensor, ...]:
         """Point, momentum and second moment after update k, with one leading axis for the matrices."""
         x, m, v = old
         (b1, b2), lr = group["betas"], float(group["lr"])

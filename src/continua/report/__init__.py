@@ -1,9 +1,9 @@
 """Floor 5: the only room that draws; it reads plain data and knows no model."""
 
-from continua.report.axes import format_duration, format_number
 from continua.report.compose import report_page, write_report
 from continua.report.drawing import figure_svg, save_figures
 from continua.report.page import Page, figure_html, mathml
+from continua.report.scales import format_duration, format_number
 from continua.report.solves import (
     PontryaginRecord,
     SolveRecord,

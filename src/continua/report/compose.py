@@ -1,38 +1,26 @@
-"""From run folders to one page."""
+"""From run folders to one page: manifests, rows of records and kept sections are read; never a model."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, final
 
-from continua.report.curves import training_section
+from continua.core.errors import reject
 from continua.report.page import Page
-from continua.report.reading import ReadRun, read_runs
-from continua.report.results import anytime_section, cards, samplings_section, summary_section
-from continua.runs import Reference, write_whole
-
-_ORDER = (
-    "Results",
-    "Predictions",
-    "Training",
-    "Depth",
-    "Anytime depth",
-    "Tokens",
-    "Attention",
-    "Heads",
-    "Optimal control",
-    "Resolution",
+from continua.report.sections import (
+    LearnerRecord,
+    anytime_section,
+    cards,
+    samplings_section,
+    summary_section,
+    training_section,
 )
+from continua.runs import Reference, Run, Section, write_whole
+
+_ORDER = ("Results", "Predictions", "Training", "Depth", "Anytime depth", "Tokens", "Attention", "Heads",
+          "Optimal control", "Resolution")  # fmt: skip
 """The order of known headings; others come after them as they are."""
-
-
-def report_page(folders: Sequence[Path]) -> Page:
-    """The page of one run, or of several side by side."""
-    runs = read_runs(folders)
-    learned = [one for run in runs for one in run.learned]
-    made = (summary_section, training_section, anytime_section, samplings_section)
-    own = [section for make in made if (section := make(learned)) is not None]
-    sections = sorted([*own, *(section for run in runs for section in run.sections)], key=lambda s: _place(s.heading))
-    return Page(_title(runs), _subtitle(runs), sections, cards(learned), _references(runs), _appendix(runs))
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
@@ -44,49 +32,89 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     return path
 
 
+def report_page(folders: Sequence[Path]) -> Page:
+    """The page of one run, or of several side by side."""
+    if not folders:
+        reject("runs", [], "there is nothing to report", "Name the folder of at least one run.")
+    names = _distinct_names([folder.resolve() for folder in folders])
+    runs = [_read(folder, name, len(folders) > 1) for folder, name in zip(folders, names, strict=True)]
+    learners = [one for run in runs for one in run.learners]
+    makers = (summary_section, training_section, anytime_section, samplings_section)
+    own = [section for make in makers if (section := make(learners)) is not None]
+    sections = sorted([*own, *(section for run in runs for section in run.sections)], key=lambda s: _place(s.heading))
+    cited = {reference.key: reference for run in runs for reference in run.references}
+    references = [cited[key] for key in sorted(cited)]
+    appendix = [(f"Configuration of {run.name}", _configuration(run.manifest)) for run in runs]
+    subtitle = "\n".join(_origin(run) for run in runs)
+    return Page(_title(runs), subtitle, sections, cards(learners), references, appendix)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _RunRecord:
+    """What a folder says."""
+
+    name: str
+    folder: Path
+    manifest: dict[str, Any]
+    learners: Sequence[LearnerRecord]
+    sections: Sequence[Section]
+    references: Sequence[Reference]
+
+
+def _read(folder: Path, name: str, several: bool) -> _RunRecord:
+    run = Run.open(folder)
+    manifest = run.manifest
+    for key in ("config", "facts", "versions"):
+        if not isinstance(manifest.get(key, {}), dict):
+            reject(f"manifest.{key}", manifest[key], f"{folder / 'manifest.json'} is damaged", "Copy the folder again.")
+    facts, rows = manifest.get("facts", {}), run.records()
+    words = list(dict.fromkeys(str(row["learner"]) for row in rows if "learner" in row))
+
+    def full_name(learner: str) -> str:
+        return f"{name} · {learner}" if several and len(words) > 1 else name if several else learner
+
+    def source(section: Section) -> str:
+        return full_name(section.source) if section.source else name if several else ""
+
+    learners = [LearnerRecord.of(full_name(word), word, rows, facts) for word in words]
+    sections = [dataclasses.replace(section, source=source(section)) for section in run.sections()]
+    references = [Reference.of(plain) for plain in facts.get("references", ())]
+    return _RunRecord(name, folder, manifest, learners, sections, references)
+
+
+def _distinct_names(folders: Sequence[Path]) -> list[str]:
+    """The last part of each path, or as many parts as it takes for the names to differ."""
+    for parts in range(1, 6):
+        names = ["/".join(folder.parts[-parts:]) for folder in folders]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{folder.name} ({i + 1})" for i, folder in enumerate(folders)]
+
+
 def _place(heading: str) -> int:
     return _ORDER.index(heading) if heading in _ORDER else len(_ORDER)
 
 
-def _title(runs: Sequence[ReadRun]) -> str:
+def _title(runs: Sequence[_RunRecord]) -> str:
     if len(runs) > 1:
         return " and ".join([", ".join(run.name for run in runs[:-1]), runs[-1].name])
     config = runs[0].manifest.get("config", {})
-    learners = " and ".join(one.learner for one in runs[0].learned)
+    learners = " and ".join(one.learner for one in runs[0].learners)
     return ": ".join(str(word) for word in (config.get("task") or runs[0].name, learners) if word)
 
 
-def _subtitle(runs: Sequence[ReadRun]) -> str:
-    def told(run: ReadRun) -> str:
-        manifest = run.manifest
-        versions = manifest.get("versions", {})
-        began = str(manifest.get("began", "")).replace("T", " ")[:16]
-        parts = (
-            run.folder.resolve().name,
-            began,
-            manifest.get("state"),
-            f"seed {manifest.get('config', {}).get('seed')}",
-        )
-        used = " ".join(f"{name} {versions[name]}" for name in ("continua", "torch") if name in versions)
-        return " · ".join(str(part) for part in (*parts, used) if part and part != "seed None")
-
-    return "\n".join(told(run) for run in runs)
+def _origin(run: _RunRecord) -> str:
+    """Where the run is, when it began, how it ended, and with what it was made."""
+    manifest, versions = run.manifest, run.manifest.get("versions", {})
+    began = str(manifest.get("began", "")).replace("T", " ")[:16]
+    seed = manifest.get("config", {}).get("seed")
+    used = " ".join(f"{name} {versions[name]}" for name in ("continua", "torch") if name in versions)
+    parts = (run.folder.resolve().name, began, manifest.get("state"), None if seed is None else f"seed {seed}", used)
+    return " · ".join(str(part) for part in parts if part)
 
 
-def _references(runs: Sequence[ReadRun]) -> list[Reference]:
-    found = {reference.key: reference for run in runs for reference in run.references}
-    return sorted(found.values(), key=lambda reference: reference.key)
-
-
-def _appendix(runs: Sequence[ReadRun]) -> list[tuple[str, str]]:
-    folded = []
-    for run in runs:
-        facts = {
-            key: value for key, value in run.manifest.get("facts", {}).items() if key not in ("hashes", "references")
-        }
-        shown = {
-            **{key: run.manifest.get(key) for key in ("kind", "state", "began", "ended", "versions", "config")},
-            "facts": facts,
-        }
-        folded.append((f"Configuration of {run.name}", json.dumps(shown, indent=2, ensure_ascii=False)))
-    return folded
+def _configuration(manifest: dict[str, Any]) -> str:
+    facts = {key: value for key, value in manifest.get("facts", {}).items() if key not in ("hashes", "references")}
+    head = {key: manifest.get(key) for key in ("kind", "state", "began", "ended", "versions", "config")}
+    return json.dumps({**head, "facts": facts}, indent=2, ensure_ascii=False)

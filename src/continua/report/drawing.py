@@ -7,8 +7,6 @@ stretched. The script of the page therefore fits a figure to a phone, or zooms i
 import base64
 import dataclasses
 import re
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -19,7 +17,21 @@ from typing import Any, final
 import numpy as np
 
 from continua.core.errors import reject
-from continua.report.axes import PlotAxis, axis_between, find_ends, format_tick, pad_ends, widen_ends
+from continua.report.scales import (
+    AROUND,
+    FORWARD,
+    PlotAxis,
+    axis_between,
+    colour_range,
+    find_ends,
+    format_tick,
+    pack,
+    pad_ends,
+    paint,
+    palette_between,
+    png_address,
+    widen_ends,
+)
 from continua.runs import AbstractFigure, Bars, Heat, Lines, Note, Paths, Steps, write_whole
 
 _UNITS = 10_000
@@ -28,9 +40,6 @@ _WIDTH = 440
 _NARROW = 310
 _LETTER = 7.0
 """About the width of a letter."""
-
-_FORWARD = ((15, 34, 56), (27, 72, 104), (47, 127, 147), (134, 181, 140), (224, 178, 91), (251, 238, 194))
-_AROUND = ((33, 92, 142), (130, 176, 206), (244, 243, 239), (226, 152, 127), (176, 62, 42))
 
 
 @final
@@ -90,7 +99,7 @@ def save_figures(figures: Sequence[AbstractFigure], path: Path, columns: int = 2
         top += 22 + max(framed[i][1] for i in row) + 18
     wide = 32 + min(columns, len(figures)) * (_WIDTH + gap) - gap
     # Programs other than browsers know no variables, so the colours are written out.
-    style = re.sub(r"var\(--[\w-]+, ([^)]+)\)", r"\1", packaged("figures.css"))
+    style = re.sub(r"var\(--[\w-]+, ([^)]+)\)", r"\1", read_asset("figures.css"))
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="drawing" viewBox="0 0 {wide:.0f} {top:.0f}" width="{wide:.0f}"'
     )
@@ -100,7 +109,7 @@ def save_figures(figures: Sequence[AbstractFigure], path: Path, columns: int = 2
     return path
 
 
-def packaged(name: str) -> str:
+def read_asset(name: str) -> str:
     """A text that comes with the package."""
     return (files("continua.report") / "assets" / name).read_text(encoding="utf-8")
 
@@ -161,13 +170,13 @@ def _tick_pins(plot: _Plot) -> list[_Pin]:
     return [*pins, *(_x_tick(plot.x.at(t), t) for t in plot.x.ticks), _Pin(1.0, 1.0, label)]
 
 
-def _x_tick(u: float, value: float) -> _Pin:
+def _x_tick(u: float, value: float, digits: int = 4) -> _Pin:
     mark = '<line class="axis" y2="4"/><text y="18" text-anchor="middle">'
-    return _Pin(u, 1.0, f"{mark}{format_tick(value)}</text>", "tx")
+    return _Pin(u, 1.0, f"{mark}{format_tick(value, digits)}</text>", "tx")
 
 
-def _y_tick(v: float, value: float) -> _Pin:
-    return _Pin(0.0, v, f'<text x="-7" y="4" text-anchor="end">{format_tick(value)}</text>', "ty")
+def _y_tick(v: float, value: float, digits: int = 4) -> _Pin:
+    return _Pin(0.0, v, f'<text x="-7" y="4" text-anchor="end">{format_tick(value, digits)}</text>', "ty")
 
 
 def _legend(keys: Sequence[tuple[str, int, str]]) -> tuple[str, int]:
@@ -243,9 +252,7 @@ def _lines(figure: Lines) -> _Plot:
         ]
         drawn.append(f'<g class="series c{colour % 8}" data-series="{place}">{"".join(parts)}</g>')
     rules, pins = _notes(figure.notes, x, y)
-    data = [
-        {"name": s.name, "colour": c, "x": _pack(s.x), "y": _pack(s.y)} for s, c in zip(series, colours, strict=True)
-    ]
+    data = [{"name": s.name, "colour": c, "x": pack(s.x), "y": pack(s.y)} for s, c in zip(series, colours, strict=True)]
     keys = [(s.name, c, s.mark) for s, c in zip(series, colours, strict=True)]
     return _Plot(x, y, "".join(drawn) + rules, {"series": data}, keys, pins)
 
@@ -272,7 +279,7 @@ def _steps(figure: Steps) -> _Plot:
         drawn.append(f'<g class="series c{colour % 8}" data-series="{place}">{areas}</g>')
     rules, pins = _notes(figure.notes, x, y)
     stairs = zip(figure.stairs, colours, strict=True)
-    data = [{"name": s.name, "colour": c, "edges": _pack(s.edges), "heights": _pack(s.heights)} for s, c in stairs]
+    data = [{"name": s.name, "colour": c, "edges": pack(s.edges), "heights": pack(s.heights)} for s, c in stairs]
     keys = [(s.name, c, "line") for s, c in zip(figure.stairs, colours, strict=True)]
     return _Plot(x, y, "".join(drawn) + rules, {"series": data}, keys, pins, aspect=0.42)
 
@@ -297,26 +304,26 @@ def _bars(figure: Bars) -> _Plot:
         for k, line in enumerate(lines)
     ]
     rules, notes = _notes(figure.notes, None, y)
-    data = {"categories": figure.categories, "names": figure.names, "values": _pack(figure.values)}
+    data = {"categories": figure.categories, "names": figure.names, "values": pack(figure.values)}
     keys = [(name, i, "bar") for i, name in enumerate(figure.names)]
     return _Plot(None, y, drawn + rules, data, keys, [*pins, *notes], 14.0 + 15.0 * max(len(w) for w in words))
 
 
 def _heat(figure: Heat) -> _Plot:
-    ranges = [_colour_range(panel, figure.diverging) for panel in figure.values]
-    palette = _palette(_AROUND if figure.diverging else _FORWARD)
+    ranges = [colour_range(panel, figure.diverging) for panel in figure.values]
+    palette = palette_between(AROUND if figure.diverging else FORWARD)
     rows, columns = len(figure.rows), len(figure.columns)
     picture = f'<image class="heat" width="{_UNITS}" height="{_UNITS}" preserveAspectRatio="none" href="{{}}"/>'
     x, y = PlotAxis(figure.x, 0.0, float(columns)), PlotAxis(figure.y, 0.0, float(rows))
     shown = [i for i in _marks(columns, 5) if np.isfinite(figure.columns[i])]
-    pins = [_x_tick((i + 0.5) / columns, figure.columns[i]) for i in shown]
-    pins += [_y_tick(1.0 - (i + 0.5) / rows, figure.rows[i]) for i in _marks(rows, 6)]
+    pins = [_x_tick((i + 0.5) / columns, float(figure.columns[i]), 3) for i in shown]
+    pins += [_y_tick(1.0 - (i + 0.5) / rows, float(figure.rows[i]), 3) for i in _marks(rows, 6)]
     pins.append(_Pin(0.0, 1.0, _colour_key(figure.value, *ranges[0], palette)))
-    data = {"columns": _pack(figure.columns), "rows": _pack(figure.rows), "values": _pack(figure.values),
-            "frames": _pack(figure.frames), "slider": figure.slider, "panels": figure.panels, "value": figure.value,
+    data = {"columns": pack(figure.columns), "rows": pack(figure.rows), "values": pack(figure.values),
+            "frames": pack(figure.frames), "slider": figure.slider, "panels": figure.panels, "value": figure.value,
             "ranges": ranges, "palette": base64.b64encode(palette.tobytes()).decode()}  # fmt: skip
-    window = picture.format(_png(_colours(figure.values[0, 0, ::-1], *ranges[0], palette)))
-    labels = [format_tick(value) for value in figure.rows]
+    window = picture.format(png_address(paint(figure.values[0, 0, ::-1], *ranges[0], palette)))
+    labels = [format_tick(value, 3) for value in figure.rows]
     return _Plot(x, y, window, data, (), pins, 66.0, min(max(rows / columns, 0.35), 1.0), labels)
 
 
@@ -325,13 +332,13 @@ def _paths(figure: Paths) -> _Plot:
     x, y = (axis_between(scale, widen_ends(*ends), 5.0) for scale, ends in ((figure.x, across), (figure.y, along)))
     u, v = _UNITS * x.place(figure.points[..., 0]), _UNITS * (1.0 - y.place(figure.points[..., 1]))
     low, high = find_ends([figure.tokens])
-    palette = _palette(_FORWARD[1:5])
-    paints = [f"rgb({r},{g},{b})" for r, g, b, _ in _colours(figure.tokens, low, high, palette).tolist()]
+    palette = palette_between(FORWARD[1:5])
+    paints = [f"rgb({r},{g},{b})" for r, g, b, _ in paint(figure.tokens, low, high, palette).tolist()]
     drawn = [f'<path class="route" color="{p}" d="{_trace(u[:, i], v[:, i])}"/>' for i, p in enumerate(paints)]
     drawn += [f'<path class="{kind}" color="{p}" d="{_dots(u[:1, i], v[:1, i])}"/>'
               for i, p in enumerate(paints) for kind in ("dots", "hole")]  # fmt: skip
     drawn += [f'<path class="token" color="{p}" d="{_dots(u[-1:, i], v[-1:, i])}"/>' for i, p in enumerate(paints)]
-    data = {"tokens": _pack(figure.tokens), "hue": figure.hue, "depths": _pack(figure.depths), "slider": figure.slider}
+    data = {"tokens": pack(figure.tokens), "hue": figure.hue, "depths": pack(figure.depths), "slider": figure.slider}
     key = [_Pin(0.0, 1.0, _colour_key(figure.hue, low, high, palette))]
     return _Plot(x, y, "".join(drawn), data, (), key, 66.0, 0.66)
 
@@ -383,59 +390,14 @@ def _marks(count: int, most: int) -> list[int]:
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()
 
 
-# --- colours and numbers
-
-
-def _colour_range(values: np.ndarray, diverging: bool) -> tuple[float, float]:
-    low, high = find_ends([values])
-    if diverging:
-        far = max(abs(low), abs(high))
-        return -far, far
-    return (0.0 if 0.0 <= low < 0.2 * high else low), high
-
-
-def _palette(stops: Sequence[tuple[int, int, int]]) -> np.ndarray:
-    """256 colours between the stops."""
-    at = np.linspace(0, len(stops) - 1, 256)
-    channels = [np.interp(at, range(len(stops)), [stop[k] for stop in stops]) for k in range(3)]
-    return np.stack(channels, -1).round().astype(np.uint8)
-
-
-def _colours(values: np.ndarray, low: float, high: float, palette: np.ndarray) -> np.ndarray:
-    """Red, green, blue and whether there is anything, from 0 to 255."""
-    known = np.isfinite(values)
-    share = np.clip((np.where(known, values, low) - low) / (high - low), 0.0, 1.0)
-    return np.concatenate([palette[(255 * share).round().astype(int)], 255 * known[..., None].astype(np.uint8)], -1)
-
-
 def _colour_key(label: str, low: float, high: float, palette: np.ndarray) -> str:
-    first, x = format_tick(low), _LETTER * (len(label) + 1) + 4
-    bar = x + _LETTER * len(first) + 8
-    image = f'<image x="{bar:.0f}" y="49" width="120" height="10" preserveAspectRatio="none" href="{{}}"/>'
+    first, x = format_tick(low), 6.4 * len(label) + 9
+    bar = x + _LETTER * len(first) + 6
+    image = f'<image x="{bar:.0f}" y="49" width="80" height="10" preserveAspectRatio="none" href="{{}}"/>'
     strip = np.concatenate([palette[None, ::8], np.full((1, 32, 1), 255, np.uint8)], -1)
     texts = (f'<text y="58">{escape(label)}</text>', f'<text class="low" x="{x:.0f}" y="58">{first}</text>',
-             f'<text class="high" x="{bar + 127:.0f}" y="58">{format_tick(high)}</text>')  # fmt: skip
-    return f'<g class="colours">{"".join(texts)}{image.format(_png(strip))}</g>'
-
-
-def _png(pixels: np.ndarray) -> str:
-    """An image of (rows, columns, 4) bytes as an address that holds all of it (the PNG format, without filters)."""
-
-    def chunk(name: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-
-    height, width, _ = pixels.shape
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.astype(np.uint8).reshape(height, -1)], -1)
-    head = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
-    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(lines.tobytes(), 9)) + chunk(b"IEND", b"")
-    return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + body).decode()
-
-
-def _pack(values: np.ndarray) -> dict[str, Any]:
-    """Numbers for the script; many of them as base64 of single precision, where that can hold them."""
-    if values.size > 512 and not (np.abs(values[np.isfinite(values)]) > np.finfo(np.float32).max).any():
-        return {"base64": base64.b64encode(values.astype("<f4").tobytes()).decode()}
-    return {"values": [float(f"{x:.6g}") if np.isfinite(x) else None for x in values.ravel().tolist()]}
+             f'<text class="high" x="{bar + 86:.0f}" y="58">{format_tick(high)}</text>')  # fmt: skip
+    return f'<g class="colours">{"".join(texts)}{image.format(png_address(strip))}</g>'
 
 
 def _axis_data(axis: PlotAxis) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from html import escape
 from html.entities import html5
 from typing import final
 
-from continua.report.axes import format_number
-from continua.report.drawing import figure_svg, packaged
+from continua.report.drawing import figure_svg, read_asset
+from continua.report.scales import format_number
 from continua.runs import AbstractFigure, Cell, Reference, Section, Table, Verdict
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -55,9 +55,9 @@ class Page:
 <meta name="generator" content="continua">
 <title>{escape(self.title)}</title>
 <style>
-{packaged("page.css")}</style>
+{read_asset("page.css")}</style>
 <style class="figures">
-{packaged("figures.css")}</style>
+{read_asset("figures.css")}</style>
 </head>
 <body>
 <div class="frame">
@@ -72,7 +72,7 @@ class Page:
 <footer>Written by continua. This page is one file and loads nothing else.</footer>
 </div>
 <script>
-{packaged("figures.js")}</script>
+{read_asset("figures.js")}</script>
 </body>
 </html>
 """
@@ -97,7 +97,7 @@ def _block(anchor: str, heading: str, body: str) -> str:
 def _section(anchor: str, heading: str, group: Sequence[Section]) -> str:
     """Sections of one heading: what they all say is said once, then each source has its figures."""
     body = "".join(f"<p>{escape(text)}</p>" for text in _once(text for s in group for text in s.prose))
-    body += "".join(f'<div class="formula">{mathml(f)}</div>' for f in _once(s.formula for s in group if s.formula))
+    body += "".join(_formula(formula) for formula in _once(s.formula for s in group if s.formula))
     shown = {id(s): _figures(s) + _verdict(s.verdict) for s in group}
     sourced = [s for s in group if s.source and len(group) > 1]
     body += "".join(shown[id(s)] for s in group if s not in sourced)
@@ -165,14 +165,20 @@ def _table(table: Table) -> str:
     words = [bool(cells) and all(isinstance(cell, str) for cell in cells) for cells in columns]
     mark = [' class="word"' if word and i else "" for i, word in enumerate(words)]
     head = "".join(f'<th scope="col"{m}>{escape(name)}</th>' for name, m in zip(table.columns, mark, strict=True))
-    rows = "".join(f"<tr>{_row(row, mark)}</tr>" for row in table.rows)
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    # Where a phone has no room for all columns, each row becomes a block whose cells have their column before them.
+    many = len(table.columns) > 4
+    labels = [f' data-label="{escape(name)}"' if many else "" for name in table.columns]
+    both = [m + label for m, label in zip(mark, labels, strict=True)]
+    rows = "".join(f"<tr>{_row(row, both)}</tr>" for row in table.rows)
+    kind = ' class="many"' if many else ""
+    whole = f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<div class="scroll" tabindex="0">{whole}</div>'
 
 
-def _row(row: Sequence[Cell], mark: Sequence[str]) -> str:
+def _row(row: Sequence[Cell], attributes: Sequence[str]) -> str:
     cells = [escape(format_number(cell)) for cell in row]
     first = f'<th scope="row">{cells[0]}</th>' if cells else ""
-    return first + "".join(f"<td{m}>{cell}</td>" for cell, m in zip(cells[1:], mark[1:], strict=True))
+    return first + "".join(f"<td{a}>{cell}</td>" for cell, a in zip(cells[1:], attributes[1:], strict=True))
 
 
 # --- formulas
@@ -180,6 +186,12 @@ def _row(row: Sequence[Cell], mark: Sequence[str]) -> str:
 _TOKENS = re.compile(r'"[^"]*"|[A-Za-z]+|[α-ωΑ-Ω]|\d+(?:\.\d+)?|\S')
 _LARGE = {"sum": "∑", "int": "∫"}
 _SIGNS = {"-": "−", "*": "·", "'": "′", "del": "∂"}
+
+
+def _formula(formula: str) -> str:
+    """Parts that are set apart by a space in quotes may stand below each other, where there is little room."""
+    parts = re.split(r'"\s+"', formula)
+    return f'<div class="formula">{"".join(mathml(part) for part in parts)}</div>'
 
 
 def mathml(formula: str) -> str:
@@ -224,7 +236,7 @@ def _math_symbol(tokens: list[str]) -> str:
         return f'<mo movablelimits="false">{_LARGE[token]}</mo>'
     if token.startswith('"'):
         text = token.strip('"')
-        return f"<mtext>{escape(text)}</mtext>" if text.strip() else '<mspace width="1.6em"/>'
+        return f"<mtext>{escape(text)}</mtext>"
     if token[0].isdigit():
         return f"<mn>{token}</mn>"
     if token.isalpha() and token not in _SIGNS:

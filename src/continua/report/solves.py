@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from continua.core.checks import has_shape
 from continua.core.errors import reject
-from continua.report.axes import format_number
+from continua.report.scales import format_number
 from continua.runs import AbstractFigure, Lines, Note, Paths, Scale, Series, Stairs, Steps
 
 _DEPTH = Scale("depth z")

@@ -58,7 +58,7 @@ class Solver(AbstractSolver):
     ) -> Solution:
         is_a(AbstractGradient, "Pass an object such as Checkpointed() or Direct().", gradient=gradient)
         gradient.check(self.stepper, self.controller)
-        span, depths = check_problem(state, span, save_at)
+        span, depths = check_problem(state, span, save_at, observers)
         if depths and isinstance(self.controller, PerSequence):
             cure = "Use Adaptive(), or walk a frozen grid: Given(stats.grid)."
             reject("save_at", depths, "a trajectory needs one grid for all sequences", cure)
@@ -85,16 +85,16 @@ def integrate(
     with the depth and advice, when the step limit is reached, a step underflows or a state is no longer finite.
     """
     is_a(State, "Pass State(x), or field.initial() of a flow bound to a cloud.", x0=x0)
-    is_a((list, tuple), "Pass a list of observers, [Observer(step=...)].", observers=observers)
-    for observer in observers:
-        is_a(Observer, "Pass [Observer(step=..., costate=...)].", observers=observer)
     return Solver(stepper, controller).solve(field, x0, span, gradient, save_at, observers)
 
 
 def check_problem(
-    state: State, span: tuple[float, float], save_at: Sequence[float]
+    state: State, span: tuple[float, float], save_at: Sequence[float], observers: Sequence[Observer]
 ) -> tuple[tuple[float, float], tuple[float, ...]]:
-    """Span and saved depths as numbers, and a state that a solve can start from."""
+    """Span and saved depths as numbers; a state that a solve can start from, and observers that can observe it."""
+    is_a((list, tuple), "Pass a list of observers, [Observer(step=...)].", observers=observers)
+    for observer in observers:
+        is_a(Observer, "Pass [Observer(step=..., costate=...)].", observers=observer)
     start, end = float(span[0]), float(span[1])
     if not (math.isfinite(start) and math.isfinite(end)):
         reject("span", span, "both ends must be finite", "Pass span=(0.0, depth).")

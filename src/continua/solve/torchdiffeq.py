@@ -47,7 +47,7 @@ class TorchdiffeqSolver(AbstractSolver):
         save_at: Sequence[float] = (),
         observers: Sequence[Observer] = (),
     ) -> Solution:
-        (start, end), depths = check_problem(state, span, save_at)
+        (start, end), depths = check_problem(state, span, save_at, observers)
         self._check(field, state, gradient, observers)
         stats, visited = Stats(), {start: state.x}
         for a, b in itertools.pairwise([start, *(z for z in field.breaks if start < z < end), end]):

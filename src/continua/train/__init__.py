@@ -6,14 +6,13 @@ from continua.train.learner import Learner, Row, TrainingError
 from continua.train.loop import Interrupted, StopRequest, Training
 from continua.train.models import check_sizes, continuous, parameters_of, standard
 from continua.train.objectives import objective_of
-from continua.train.optimisers import by_space, decayed, optimiser_name
 from continua.train.plan import Plan
 from continua.train.presets import PRESETS, Preset, Stepping, presets_of
 from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines
 
 __all__ = [
     "AbstractReporter", "Bar", "Events", "Interrupted", "JsonLines", "Learner", "PRESETS", "Plan", "Preset", "Row",
-    "Stepping", "StopRequest", "Training", "TrainingError", "anytime", "by_space", "check_sizes", "continuous",
-    "decayed", "diagnose", "evaluate", "keep_diagnostics", "objective_of", "optimiser_name", "parameters_of",
-    "prediction_section", "presets_of", "resolution_section", "resolutions", "solver_gap", "standard",
+    "Stepping", "StopRequest", "Training", "TrainingError", "anytime", "check_sizes", "continuous", "diagnose",
+    "evaluate", "keep_diagnostics", "objective_of", "parameters_of", "prediction_section", "presets_of",
+    "resolution_section", "resolutions", "solver_gap", "standard",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from continua.core.batch import Batch
 from continua.core.errors import ArgumentError, reject
 from continua.core.seeds import branched, generator_of
 from continua.model import ContinuousTransformer
+from continua.optim import Schedule, clip_gradients
 from continua.solve import Fixed, Solver
 from continua.train.plan import Plan
 
@@ -39,44 +40,57 @@ class Row(NamedTuple):
 
 
 class Learner:
-    """A named model with the optimiser that moves it; learning rates are shares of those it was built with."""
+    """A named model with the optimiser that moves it, and the schedule of its rates: that of the plan by default."""
 
     def __init__(
-        self, name: str, model: ContinuousTransformer, objective: Objective, optimiser: torch.optim.Optimizer
+        self,
+        name: str,
+        model: ContinuousTransformer,
+        objective: Objective,
+        optimiser: torch.optim.Optimizer,
+        schedule: Schedule | None = None,
     ) -> None:
         self.name, self.model, self.objective, self.optimiser = name, model, objective, optimiser
-        self.highest = [float(group["lr"]) for group in optimiser.param_groups]
+        self.schedule = schedule
 
     def update(self, batch: Batch, number: int, plan: Plan) -> Row:
         """One step of the optimiser on a batch. All randomness comes from the seed and the number of the update."""
-        start = time.perf_counter()
-        share, seed = plan.rate(number), branched(branched(plan.seed, -2), number)
-        for group, highest in zip(self.optimiser.param_groups, self.highest, strict=True):
-            group["lr"] = highest * share
+        start, seed = time.perf_counter(), branched(branched(plan.seed, -2), number)
+        if self.schedule is None:  # the optimiser keeps its highest rates: a resumed run needs its number alone
+            self.schedule = Schedule(self.optimiser, plan.curve, spent=number)
+        lr, tokens = self.schedule.get_last_lr()[0], _tokens(batch)
         self.model.train()
         self.optimiser.zero_grad(set_to_none=True)
         terms = self._terms(batch, number, plan, seed)
         if not math.isfinite(terms.total.item()):
             raise TrainingError(self._failure(number, "the loss", terms.total.item()))
         terms.total.backward()
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), plan.clip))
-        if not math.isfinite(norm):
-            raise TrainingError(self._failure(number, "the gradient", norm))
+        try:
+            norm = float(clip_gradients(self.model, plan.clip))
+        except ArgumentError as error:
+            raise TrainingError(self._failure(number, "the gradient", math.nan)) from error
         self.optimiser.step()
+        self.schedule.step(tokens)
         running = {name: cost.item() for name, cost in terms.running.items()}
-        counts = (terms.stats.evaluations, terms.stats.accepted, _tokens(batch))
-        lr, seconds = self.highest[0] * share, time.perf_counter() - start
-        return Row(terms.total.item(), terms.terminal.item(), running, lr, *counts, seconds, norm)
+        counts = (terms.stats.evaluations, terms.stats.accepted, tokens)
+        return Row(terms.total.item(), terms.terminal.item(), running, lr, *counts, time.perf_counter() - start, norm)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"model": dict(self.model.state_dict()), "optimiser": self.optimiser.state_dict()}
+        schedule = {} if self.schedule is None else self.schedule.state_dict()
+        return {
+            "model": dict(self.model.state_dict()),
+            "optimiser": self.optimiser.state_dict(),
+            "schedule": schedule,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes back to what `state` gave."""
         try:
             self.model.load_state_dict(state["model"])
             self.optimiser.load_state_dict(state["optimiser"])
+            if self.schedule is not None:
+                self.schedule.load_state_dict(state["schedule"])
         except (RuntimeError, ValueError, KeyError) as error:
             why = f"it is of another model ({error})"
             reject("checkpoint", self.name, why, "Go on with the configuration of the run itself.")

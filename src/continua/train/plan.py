@@ -1,10 +1,10 @@
 """What a training run does: how long, how fast, how often it looks up."""
 
 import dataclasses
-import math
 from typing import final
 
-from continua.core.errors import reject
+from continua.core.checks import at_least, positive, share
+from continua.optim import CosineDecay
 
 
 @final
@@ -31,25 +31,16 @@ class Plan:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("updates", "batch", "evaluations", "checkpoints"):
-            if getattr(self, name) < 1:
-                reject(name, getattr(self, name), "training needs at least one", f"Pass {name} >= 1.")
-        if not 0.0 <= self.warmup < 1.0:
-            reject("warmup", self.warmup, "this is no share of the updates", "Pass 0 <= warmup < 1.")
-        if not 0.0 <= self.floor <= 1.0:
-            reject("floor", self.floor, "this is no share of the highest rate", "Pass 0 <= floor <= 1.")
-        if not 0.0 < self.clip < math.inf:
-            reject("clip", self.clip, "a norm is positive", "Pass clip > 0.")
-        if not 0.0 <= self.jitter <= 1.0:
-            reject("jitter", self.jitter, "depths that move by more would pass one another", "Pass 0 <= jitter <= 1.")
+        at_least(1, updates=self.updates, batch=self.batch, evaluations=self.evaluations, checkpoints=self.checkpoints)
+        share(all=False, warmup=self.warmup)
+        share(floor=self.floor, jitter=self.jitter)
+        positive(clip=self.clip)
 
-    def rate(self, update: int) -> float:
-        """The learning rate of an update, as a share of the highest: linear to 1, then a cosine towards `floor`."""
-        done, rise = update / self.updates, self.warmup
-        if done < rise:
-            return (update + 1) / (rise * self.updates + 1)
-        fall = 0.5 * (1.0 + math.cos(math.pi * (done - rise) / (1.0 - rise)))
-        return self.floor + (1.0 - self.floor) * fall
+    @property
+    def curve(self) -> CosineDecay:
+        """The learning rate over updates, as a share of the highest: linear to 1, then a cosine towards `floor`."""
+        rise = self.warmup * self.updates
+        return CosineDecay(rise, self.updates, self.floor, first=1.0 / (rise + 1.0))
 
     def evaluates(self, update: int) -> bool:
         """Whether the validation split is read after this many updates."""

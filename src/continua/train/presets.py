@@ -24,7 +24,7 @@ class Preset:
     The width, the heads that share it, the hidden size of the feed-forward, the Legendre modes of the weights along a
     depth that is solved in `steps` equal steps; the radius of the continuous local stem in units of the spacing (0: no
     stem), its modes, and whether it hears how far away samples are; updates, sequences in a batch, the highest learning
-    rate of AdamW and that of the recipe that goes by parameter spaces, decay; the share of the updates in which the
+    rate of AdamW and that of SOAP, decay; the share of the updates in which the
     rate rises, the share of the highest rate that it falls to, and `b2`, how much of its second moments AdamW keeps.
     With `jitter` every update solves on a grid of its own, the inner depths moved at random by up to this share of half
     a step: the weights then do not lean on one grid. Every further mode weighs `mode_ratio` times the one before
@@ -48,7 +48,7 @@ class Preset:
     updates: int = 1000
     batch: int = 50
     lr: float = 3e-3
-    recipe_lr: float = 3e-3
+    soap_lr: float = 3e-3
     decay: float = 0.05
     warmup: float = 0.1
     floor: float = 0.0

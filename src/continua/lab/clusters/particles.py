@@ -157,9 +157,9 @@ class Film(AbstractCell):
 
 def _path(points: Points, beta: float, times: list[float], rtol: float) -> Float[Tensor, "times batch tokens width"]:
     """The tokens at some times, the last of which ends the solve."""
-    path = on_sphere(points, beta, times[-1], times, rtol).xs
-    assert path is not None
-    return path
+    xs = on_sphere(points, beta, times[-1], times, rtol).xs
+    assert xs is not None
+    return xs
 
 
 def random_tokens(batch: int, tokens: int, width: int, seed: int) -> Points:

@@ -1,13 +1,19 @@
-"""Numbers as people write them, and axes: their ends, their ticks, and where a value stands between the ends."""
+"""How numbers become words, places and colours: digits as people write them, axes with their ticks, palettes."""
 
+import base64
 import dataclasses
 import math
+import struct
+import zlib
 from collections.abc import Iterable, Sequence
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
 from continua.runs import Scale
+
+FORWARD = ((15, 34, 56), (27, 72, 104), (47, 127, 147), (134, 181, 140), (224, 178, 91), (251, 238, 194))
+AROUND = ((33, 92, 142), (130, 176, 206), (244, 243, 239), (226, 152, 127), (176, 62, 42))
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -34,9 +40,9 @@ def format_number(value: str | int | float | None, digits: int = 4) -> str:
     return plain.rstrip(".").replace("-", "−")
 
 
-def format_tick(value: float) -> str:
+def format_tick(value: float, digits: int = 4) -> str:
     """A number beside an axis: as `format_number`, without zeros that say nothing."""
-    text = format_number(float(value))
+    text = format_number(float(value), digits)
     front, dot, power = text.partition("·10")
     front = front.rstrip("0").rstrip(".") if "." in front else front
     return f"10{power}" if dot and front == "1" else front + dot + power
@@ -133,3 +139,49 @@ def _log_ticks(low: float, high: float, count: float) -> list[float]:
         return inside(1)
     found = next((ticks for marks in ((1, 3), (1, 2, 5)) if len(ticks := inside(*marks)) >= 3), None)
     return [t for t in _ticks(low, high, count) if t > 0.0] if found is None else found
+
+
+# --- colours
+
+
+def colour_range(values: np.ndarray, diverging: bool) -> tuple[float, float]:
+    """Which numbers have the first and the last colour."""
+    low, high = find_ends([values])
+    if diverging:
+        far = max(abs(low), abs(high))
+        return -far, far
+    return (0.0 if 0.0 <= low < 0.2 * high else low), high
+
+
+def palette_between(stops: Sequence[tuple[int, int, int]]) -> np.ndarray:
+    """256 colours between the stops."""
+    at = np.linspace(0, len(stops) - 1, 256)
+    channels = [np.interp(at, range(len(stops)), [stop[k] for stop in stops]) for k in range(3)]
+    return np.stack(channels, -1).round().astype(np.uint8)
+
+
+def paint(values: np.ndarray, low: float, high: float, palette: np.ndarray) -> np.ndarray:
+    """Red, green, blue and whether there is anything, from 0 to 255."""
+    known = np.isfinite(values)
+    share = np.clip((np.where(known, values, low) - low) / (high - low), 0.0, 1.0)
+    return np.concatenate([palette[(255 * share).round().astype(int)], 255 * known[..., None].astype(np.uint8)], -1)
+
+
+def png_address(pixels: np.ndarray) -> str:
+    """An image of (rows, columns, 4) bytes as an address that holds all of it (the PNG format, without filters)."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    height, width, _ = pixels.shape
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.astype(np.uint8).reshape(height, -1)], -1)
+    head = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
+    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(lines.tobytes(), 9)) + chunk(b"IEND", b"")
+    return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + body).decode()
+
+
+def pack(values: np.ndarray) -> dict[str, Any]:
+    """Numbers for the script; many of them as base64 of single precision, where that can hold them."""
+    if values.size > 512 and not (np.abs(values[np.isfinite(values)]) > np.finfo(np.float32).max).any():
+        return {"base64": base64.b64encode(values.astype("<f4").tobytes()).decode()}
+    return {"values": [float(f"{x:.6g}") if np.isfinite(x) else None for x in values.ravel().tolist()]}

@@ -15,7 +15,7 @@ def test_a_step_lands_on_a_stop_within_reach(sign):
     pace = StepSizeState(0.0, 0.4, [sign * 0.3, sign * 1.0], order=4)
     assert pace.aim() == sign * 0.3
     assert pace.accept(pace.aim(), 0.5)
-    assert pace.z == sign * 0.3 and not pace.arrived
+    assert pace.z == sign * 0.3 and not pace.at_end
     assert pace.dz >= 0.4, "a step cut short says nothing against the length before"
 
 
@@ -31,7 +31,7 @@ def test_two_even_steps_rather_than_a_long_and_a_tiny_one(sign):
 def test_it_arrives_exactly(sign):
     pace = StepSizeState(0.0, 0.1, [sign * 0.7], order=4)
     for _ in range(100):
-        if pace.arrived:
+        if pace.at_end:
             break
         dz = pace.aim()
         pace.accept(dz, 0.9 * abs(dz / 0.1) ** 5)

@@ -45,13 +45,13 @@ accurate = pytest.mark.parametrize(
 @accurate
 @pytest.mark.parametrize("drive", [SMOOTH, JUMPING], ids=["smooth", "jumping"])
 def test_every_method_solves_across_jumps(solver, atol, drive):
-    problem, at = twisting(drive), (0.0, 0.2, 0.3, 0.7, 1.0)
+    problem, save_at = twisting(drive), (0.0, 0.2, 0.3, 0.7, 1.0)
     bound = problem.bound()
-    solution = solver.solve(bound, problem.state, (0.0, 1.0), Direct(), at)
+    solution = solver.solve(bound, problem.state, (0.0, 1.0), Direct(), save_at)
     torch.testing.assert_close(solution.x, problem.exact(1.0), rtol=0.0, atol=atol)
-    expected = torch.stack([problem.exact(z) for z in at])
+    expected = torch.stack([problem.exact(z) for z in save_at])
     torch.testing.assert_close(solution.xs, expected, rtol=0.0, atol=atol)
-    assert solution.depths == at
+    assert solution.depths == save_at
     assert solution.stats.evaluations == bound.evaluations > 0
 
 
@@ -59,10 +59,10 @@ def test_every_method_solves_across_jumps(solver, atol, drive):
 def test_gradients_are_those_of_the_house(gradient, unchecked):
     """Dropout, a running cost, masses and a trajectory included, on layers."""
     flow, inputs = attention_flow("layers", dropout=0.3), Inputs.drawn()
-    found, at = [], (0.3, 1.0)  # the house interpolates where torchdiffeq steps
+    found, save_at = [], (0.3, 1.0)  # the house interpolates where torchdiffeq steps
     for solver in (Solver(DormandPrince(), Adaptive(1e-8, 1e-8)), TorchdiffeqSolver("dopri8", 1e-8, 1e-8)):
         bound = inputs.bind(flow, rates=(energy,))
-        solution = solver.solve(bound, bound.initial(), (0.0, 1.0), gradient, at)
+        solution = solver.solve(bound, bound.initial(), (0.0, 1.0), gradient, save_at)
         found.append(gradients_of(solution, flow, inputs))
     assert_same(found[1], found[0], atol=1e-6)
     backward = solution.stats.backward_evaluations
@@ -81,11 +81,11 @@ def test_scipy_gives_gradients_by_its_adjoint(unchecked):
 def test_scipy_is_scipy():
     problem = twisting()
     bound, shape = problem.bound(), problem.start.shape
-    slope = lambda z, y: bound(float(z), State(torch.from_numpy(y).view(shape))).points.flatten().numpy()  # noqa: E731
+    slope = lambda z, y: bound(float(z), State(torch.from_numpy(y).view(shape))).x.flatten().numpy()  # noqa: E731
     settings = {"method": "LSODA", "rtol": 1e-6, "atol": 1e-6, "t_eval": [0.0, 1.0]}
     expected = solve_ivp(slope, (0.0, 1.0), problem.start.flatten().numpy(), **settings)
     solver = TorchdiffeqSolver("scipy_solver", 1e-6, 1e-6)
-    found = solver.solve(bound, problem.state, (0.0, 1.0), Direct()).points
+    found = solver.solve(bound, problem.state, (0.0, 1.0), Direct()).x
     # torchdiffeq hands the depth on in single precision
     torch.testing.assert_close(found.flatten(), torch.from_numpy(expected.y[:, -1]), rtol=0.0, atol=1e-6)
 
@@ -129,7 +129,7 @@ def solve(solver, gradient=Direct(), **settings):
         ({"gradient": Checkpointed()}, r"gradient = Checkpointed.*odeint_adjoint \(Backsolve\) alone.*Direct\(\)"),
         ({"gradient": Backsolve(clip=1.0)}, r"gradient = Backsolve.*neither trust nor clip"),
         ({"observers": [Observer()]}, r"observers = .*shows its steps to nobody.*Solver\(\)"),
-        ({"at": (2.0,)}, r"at = \(2\.0,\).*outside"),
+        ({"save_at": (2.0,)}, r"save_at = \(2\.0,\).*outside"),
     ],
 )
 def test_what_it_cannot_do_is_refused(settings, match):
@@ -168,7 +168,7 @@ def test_without_torchdiffeq_the_extra_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("method", "name", "limits"),
+    ("stepper", "name", "limits"),
     [
         (Euler(), "euler", ("step_size",)),
         (Midpoint(), "midpoint", ("step_size",)),
@@ -176,9 +176,9 @@ def test_without_torchdiffeq_the_extra_is_named(monkeypatch):
         (DormandPrince(), "dopri5", ("first_step", "min_step", "max_step")),
     ],
 )
-def test_steps_are_those_of_torchdiffeq(method, name, limits):
+def test_steps_are_those_of_torchdiffeq(stepper, name, limits):
     """Ten equal steps."""
     problem, options = twisting(), tuple((limit, 0.1) for limit in limits)
     theirs = TorchdiffeqSolver(name, options=options).solve(problem.bound(), problem.state, (0.0, 1.0), Direct())
-    ours = integrate(problem.bound(), problem.state, (0.0, 1.0), method, Fixed(10), Direct())
-    torch.testing.assert_close(ours.points, theirs.points, rtol=0.0, atol=1e-14)
+    ours = integrate(problem.bound(), problem.state, (0.0, 1.0), stepper, Fixed(10), Direct())
+    torch.testing.assert_close(ours.x, theirs.x, rtol=0.0, atol=1e-14)

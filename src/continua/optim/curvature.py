@@ -1,0 +1,202 @@
+"""What K-FAC knows of a loss and of a weight: curvature in the outputs, and what the linear maps of a weight meet."""
+
+import abc
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, final
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from continua.core.shapes import Float, Int, Tensor
+
+
+class AbstractLikelihood(abc.ABC):
+    """A loss that is the negative logarithm of a probability, with its Hessian H in the outputs."""
+
+    @abc.abstractmethod
+    def draw(self, output: Tensor, generator: torch.Generator | None) -> Tensor:
+        """A random cotangent psi of the output with E psi psi^T = H."""
+
+    @abc.abstractmethod
+    def curvature(self, output: Tensor, j: Tensor) -> Float[Tensor, ""]:
+        """j^T H j."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Gaussian(AbstractLikelihood):
+    """The loss of `torch.nn.functional.mse_loss`: H = 2/numel I."""
+
+    def draw(self, output: Tensor, generator: torch.Generator | None) -> Tensor:
+        noise = torch.randn(output.shape, generator=generator, dtype=output.dtype, device=output.device)
+        return noise * (2.0 / output.numel()) ** 0.5
+
+    def curvature(self, output: Tensor, j: Tensor) -> Float[Tensor, ""]:
+        return 2.0 * j.square().mean()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Categorical(AbstractLikelihood):
+    """The loss of `torch.nn.functional.cross_entropy`, classes last: H = (diag p - p p^T)/rows for each row."""
+
+    def draw(self, output: Tensor, generator: torch.Generator | None) -> Tensor:
+        p = torch.softmax(output.flatten(0, -2), -1)
+        drawn = torch.multinomial(p, 1, generator=generator)
+        return (p.scatter_add(1, drawn, -torch.ones_like(p[:, :1])) * p.shape[0] ** -0.5).view_as(output)
+
+    def curvature(self, output: Tensor, j: Tensor) -> Float[Tensor, ""]:
+        p = torch.softmax(output, -1)
+        rows = output.numel() // output.shape[-1]
+        return ((p * j * j).sum() - (p * j).sum(-1).square().sum()) / rows
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where the entries of the matrices W_k stand in a parameter C, for a weight W = sum_k b_k W_k.
+
+    `first`: the modes k are the first axes of C, as in an expansion in depth, and not the last, as in a network that
+    generates W. `order`: the place in W_k's part of C of each of its entries, row by row.
+    """
+
+    shape: tuple[int, int]
+    order: Int[Tensor, " entries"]
+    first: bool = True
+
+    def agrees(self, other: "Layout") -> bool:
+        """Whether it is the same."""
+        same = (self.shape, self.first) == (other.shape, other.first)
+        return same and torch.equal(self.order, other.order)
+
+    def split(self, c: Tensor) -> Float[Tensor, "modes outputs inputs"]:
+        """The matrices W_k of a tensor of the parameter's shape."""
+        return _modes(c, self.order.numel(), self.first)[:, self.order].view(-1, *self.shape)
+
+    def join(self, w: Float[Tensor, "modes outputs inputs"], like: Tensor) -> Tensor:
+        """The tensor of the parameter's shape whose matrices are W_k."""
+        c = torch.empty_like(like, memory_format=torch.contiguous_format)
+        _modes(c, self.order.numel(), self.first)[:, self.order] = w.flatten(1)
+        return c
+
+
+def _modes(c: Tensor, entries: int, first: bool) -> Tensor:
+    return c.reshape(-1, entries) if first else c.reshape(entries, -1).mT
+
+
+@final
+class Met:
+    """The linear maps that one parameter makes, and sums over all that they met: modes, inputs, cotangents."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.maps = self.rows = 0
+        self.sums: list[Tensor] = []
+
+    def add(self, b: Tensor, x: Tensor, g: Tensor) -> None:
+        """One map: its b_k, the inputs and the cotangents of all rows."""
+        self.maps, self.rows = self.maps + 1, self.rows + x.shape[0]
+        squares = [torch.outer(b, b), x.mT @ x, g.mT @ g]
+        self.sums = [s + new for s, new in zip(self.sums, squares, strict=True)] if self.sums else squares
+
+    def factors(self, draws: int) -> dict[str, Tensor]:
+        """M, the mean of b b^T over maps; A, the mean of x x^T over rows; B, the sum of g g^T over rows."""
+        return {"M": self.sums[0] / self.maps, "A": self.sums[1] / self.rows, "B": self.sums[2] / draws}
+
+
+@final
+class Watch(TorchFunctionMode):
+    """While active, notes every `F.linear` whose weight is made from one of `parameters`: W = sum_k b_k W_k.
+
+    How it is made is asked of autograd, by pulling three cotangents of W back to the parameters: ones give the b_k, the
+    numbers of rows and of columns tell which entry of W an entry of a parameter is. So it does not matter which code
+    makes the weight: a matrix as it is, spectral coefficients with their axes in another order, an expansion in depth,
+    a generating network. A parameter on which W depends in another way is left out; it may make a map of its own, as
+    the inner layers of a generating network do. `met` is filled by backward passes; a parameter that is laid out in two
+    ways, as one that is shared and transposed, has no such factors, and is `None` there.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.parameters = tuple(parameters)
+        self.met: dict[Tensor, Met | None] = {}
+        self._own = {id(p) for p in self.parameters}
+        self._probing = False
+        self._passed: list[dict[Tensor, Any]] = []  # the maps that the last probe ran through
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is F.linear and result.requires_grad:
+            given = dict(zip(("input", "weight"), args, strict=False)) | (kwargs or {})
+            x, weight = given["input"], given["weight"]
+            if weight.requires_grad and weight.ndim == 2:
+                with torch._C.DisableTorchFunction():
+                    self._note(x.detach().reshape(-1, x.shape[-1]), weight, result)
+        return result
+
+    def _note(self, x: Tensor, weight: Tensor, y: Tensor) -> None:
+        """Adds a map to the parameters that make its weight, once its cotangents are known."""
+        sources = {parameter: (layout, b) for parameter, layout, b in self._sources(weight)}
+
+        def hook(cotangent: Tensor) -> None:
+            if self._probing:
+                self._passed.append(sources)
+                return
+            g = cotangent.detach().reshape(-1, cotangent.shape[-1])
+            for parameter, (layout, b) in sources.items():
+                self._add(parameter, layout, (b, x, g))
+
+        if sources:
+            y.register_hook(hook)
+
+    def _add(self, parameter: Tensor, layout: Layout, seen: tuple[Tensor, Tensor, Tensor]) -> None:
+        met = self.met.setdefault(parameter, Met(layout))
+        if met is None or not met.layout.agrees(layout):
+            self.met[parameter] = None
+        else:
+            met.add(*seen)
+
+    def _sources(self, weight: Tensor) -> Iterator[tuple[Tensor, Layout, Tensor]]:
+        """The parameters that make this weight, with their b_k."""
+        size = (weight.shape[0], weight.shape[1])
+        if id(weight) in self._own:
+            yield weight, Layout(size, torch.arange(weight.numel(), device=weight.device)), weight.new_ones(1)
+            return
+        rows, columns = (torch.arange(1, n + 1, dtype=weight.dtype, device=weight.device) for n in size)
+        probes = (torch.ones_like(weight), rows[:, None].expand(size), columns.expand(size))
+        for parameter, *pulled in zip(self.parameters, *self._pull(weight, probes), strict=True):
+            read = None if pulled[0] is None else _read(pulled, size)
+            if read is not None:
+                # a generating map: its inputs are the b_k of this weight, and its outputs, each entry of the weight,
+                # are too many for a factor of their own
+                for sources in self._passed:
+                    sources.pop(parameter, None)
+                yield parameter, *read
+
+    def _pull(self, weight: Tensor, cotangents: Iterable[Tensor]) -> list[tuple[Tensor | None, ...]]:
+        self._probing = True
+        self._passed.clear()
+        try:
+            options: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
+            return [torch.autograd.grad(weight, self.parameters, v, **options) for v in cotangents]
+        finally:
+            self._probing = False
+
+
+def _read(pulled: Sequence[Tensor], size: tuple[int, int]) -> tuple[Layout, Tensor] | None:
+    """The layout of a parameter and its b_k, from ones, rows and columns of W pulled back; `None` if it has none."""
+    entries = size[0] * size[1]
+    for first in (True, False) if pulled[0].numel() % entries == 0 else ():
+        ones, rows, columns = (_modes(t, entries, first) for t in pulled)
+        b = ones[:, 0]
+        k = int(b.abs().argmax())  # modes with compact support are zero at most depths, and tell nothing there
+        if not float((ones - b[:, None]).abs().max()) <= 1e-4 * float(b[k].abs()) > 0.0:
+            continue
+        row, column = ((t[k] / b[k]).round().long() - 1 for t in (rows, columns))
+        place = row * size[1] + column
+        order = place.argsort()
+        if torch.equal(place[order], torch.arange(entries, device=place.device)):
+            return Layout(size, order, first), b
+    return None

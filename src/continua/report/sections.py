@@ -1,0 +1,270 @@
+"""What the records of training say, as sections: summary, course of training, depth steps, other samplings."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from continua.report.scales import format_duration, format_number
+from continua.runs import AbstractFigure, Bars, Cell, Lines, Scale, Section, Series, Table
+
+_POINTS = 100
+"""A curve of more updates is shown in so many groups: the mean of each, and a band of its 10 % and 90 % quantiles."""
+_FEW = 4
+"""So many learners fit beside each other."""
+_COURSES = (
+    ("evaluations", "Evaluations of the velocity", Scale("evaluations per update"), "In one forward solve."),
+    ("tokens_per_second", "Speed", Scale("tokens / s"), "Forwards and backwards; a busy machine makes it fall."),
+    ("lr", "Learning rate", Scale("learning rate"), ""),
+    ("grad_norm", "Gradient norm", Scale("|∇J|", log=True), "Before clipping."),
+)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class LearnerRecord:
+    """What the records say of one learner of one run, under a name that no other in the report has."""
+
+    name: str
+    learner: str
+    parameters: int | None
+    updates: Sequence[dict[str, Any]]
+    evaluations: Sequence[dict[str, Any]]
+    test: dict[str, Any]
+    optimiser: str | None = None
+    validation: str = ""
+    """What its validation reads, where it reads no samples of its own."""
+
+    @classmethod
+    def of(cls, name: str, learner: str, rows: Sequence[dict[str, Any]], facts: Mapping[str, Any]) -> "LearnerRecord":
+        """From the rows of a run and the facts of its manifest."""
+        own = [row for row in rows if row.get("learner") == learner]
+        updates, evaluations, tests = ([r for r in own if r["kind"] == k] for k in ("update", "evaluation", "test"))
+        size, optimiser = (facts.get(key, {}).get(learner) for key in ("parameters", "optimisers"))
+        task = facts.get("task", {})
+        validation = str(task.get("validation", "")) if isinstance(task, dict) else ""
+        return cls(name, learner, size, updates, evaluations, tests[-1] if tests else {}, optimiser, validation)
+
+    def column(self, rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:
+        """One number of every row, NaN where a row has none."""
+        found = (row.get(key) for row in rows)
+        return np.array([x if isinstance(x, int | float) else np.nan for x in found], dtype=np.float64)
+
+    def clock(self, rows: Sequence[dict[str, Any]]) -> np.ndarray:
+        """Seconds that this learner's own updates had taken at the update of every row; learners take turns."""
+        done, seconds = self.column(self.updates, "update"), np.nancumsum(self.column(self.updates, "seconds"))
+        at = self.column(rows, "update")
+        return np.interp(at, done, seconds) if len(done) else np.full_like(at, np.nan)
+
+    def losses(self) -> np.ndarray:
+        """The loss of every update without the running costs, as validation reads it, where a row has both."""
+        terminal = self.column(self.updates, "terminal")
+        return np.where(np.isfinite(terminal), terminal, self.column(self.updates, "loss"))
+
+    def median(self, key: str) -> float | None:
+        """The median of one number over the updates."""
+        column = self.column(self.updates, key)
+        return float(np.nanmedian(column)) if np.isfinite(column).any() else None
+
+    @property
+    def seconds(self) -> float:
+        """Training time: what its own updates took, without evaluations and without the turns of other learners."""
+        return float(np.nansum(self.column(self.updates, "seconds")))
+
+    @property
+    def measures(self) -> list[str]:
+        """The names of what was measured on the validation split, the loss first."""
+        return list(dict.fromkeys(name for row in self.evaluations for name in row.get("measures", {})))
+
+    def measure(self, name: str) -> np.ndarray:
+        """One measure of every evaluation."""
+        return self.column([row.get("measures", {}) for row in self.evaluations], name)
+
+    @property
+    def tests(self) -> dict[str, Any]:
+        """The measures of the test, sampled as in training."""
+        return self.test.get("samplings", {}).get("as trained", {})
+
+
+Learners = Sequence[LearnerRecord]
+
+
+# --- results
+
+
+def summary_section(learners: Learners) -> Section | None:
+    """Size, test, validation and cost of every learner: a column for each, or a row where they are many."""
+    if not learners:
+        return None
+    tests = list(dict.fromkeys(name for one in learners for name in one.tests))
+    names = ("parameters", "optimiser", *(f"test {name}" for name in tests), "best validation loss",
+             "last validation loss", "updates", "evaluations / update", "tokens / s", "training time")  # fmt: skip
+    found = [_facts(one, tests) for one in learners]
+    if len(learners) <= _FEW:
+        columns, rows = ("", *(one.name for one in learners)), tuple(zip(names, *found, strict=True))
+    else:
+        columns = ("model", *names)
+        rows = tuple((one.name, *facts) for one, facts in zip(learners, found, strict=True))
+    caption = "Evaluations and speed are medians over the updates. "
+    caption += "Training time is that of a model's own updates; evaluations and other models are not in it."
+    table = Table(title="Models", columns=columns, rows=rows, caption=caption)
+    return Section("Results", _validation_sources(learners), figures=(table,))
+
+
+def _facts(one: LearnerRecord, tests: Sequence[str]) -> tuple[Cell, ...]:
+    losses = one.measure("loss")
+    best, last = (float(np.nanmin(losses)), float(losses[-1])) if np.isfinite(losses).any() else (None, None)
+    return (one.parameters, one.optimiser, *(one.tests.get(name) for name in tests), best, last, len(one.updates),
+            one.median("evaluations"), one.median("tokens_per_second"),
+            format_duration(one.seconds) if one.seconds > 0.0 else None)  # fmt: skip
+
+
+def _validation_sources(learners: Learners) -> tuple[str, ...]:
+    """One sentence for each kind of samples that validation borrows: a reader must not take it for an unseen split."""
+    sentences = []
+    for source in dict.fromkeys(one.validation for one in learners if one.evaluations and one.validation):
+        those = [one.name for one in learners if one.validation == source]
+        whose = "" if len(those) == len(learners) else f" of {', '.join(those)}"
+        sentences.append(f"Validation{whose} reads {source}: this task keeps none apart for it. "
+                         "Training chooses nothing by them.")  # fmt: skip
+    return tuple(sentences)
+
+
+def cards(learners: Learners) -> list[tuple[str, str]]:
+    """The few numbers that a reader wants first."""
+    found: list[tuple[str, str]] = []
+    for one in learners[:3]:
+        name = next((name for name in one.tests if name != "loss"), "loss")
+        if name in one.tests:
+            value = one.tests[name]
+            words = f"{value:.1%}".replace("%", " %") if name == "accuracy" else format_number(value)
+            found.append((words, f"test {name}, {one.name}"))
+    for one in learners[:1]:
+        if one.parameters is not None:
+            found.append((format_number(one.parameters), f"parameters, {one.name}"))
+        if one.updates:
+            found.append((format_number(one.median("evaluations")), "evaluations of the velocity in one update"))
+        if one.seconds > 0.0:
+            found.append((format_duration(one.seconds), f"training time, {len(one.updates):,} updates of {one.name}"))
+    return found
+
+
+# --- the course of training
+
+
+def training_section(learners: Learners) -> Section | None:
+    """Loss over updates and over time, every measure, evaluations, speed, learning rate and gradient norm."""
+    known = [one for one in learners if one.updates or one.evaluations]
+    if not known:
+        return None
+    figures: list[AbstractFigure] = [_losses(known, False)]
+    if any("seconds" in row for one in known for row in one.updates):
+        figures.append(_losses(known, True))
+    names = dict.fromkeys(name for one in known for name in one.measures if name != "loss")
+    figures += [_measure(known, name) for name in names]
+    for key, title, y, caption in _COURSES:
+        columns = [(place, one, one.column(one.updates, key)) for place, one in enumerate(known)]
+        series = tuple(
+            Series.of(one.name, *group_means(one.column(one.updates, "update"), column), colour=place)
+            for place, one, column in columns
+            if np.isfinite(column).any()
+        )
+        figures += [Lines(title=title, caption=caption, x=Scale("update"), y=y, series=series)] if series else []
+    prose = ("Learners of one run see the same batches. Click a name to hide its curves; drag over a figure to look "
+             "closer.", *_validation_sources(learners))  # fmt: skip
+    return Section("Training", prose, figures=tuple(figures))
+
+
+def _losses(learners: Learners, over_time: bool) -> Lines:
+    def along(one: LearnerRecord, rows: Sequence[dict[str, Any]]) -> np.ndarray:
+        return one.clock(rows) if over_time else one.column(rows, "update")
+
+    series: list[Series] = []
+    for place, one in enumerate(learners):
+        if one.updates:
+            groups = group_means(along(one, one.updates), one.losses())
+            series.append(Series.of(f"{one.name}, training", *groups, mark="faint", colour=place))
+        if one.evaluations and "loss" in one.measures:
+            x, y = along(one, one.evaluations), one.measure("loss")
+            series.append(Series.of(f"{one.name}, validation", x, y, mark="both", colour=place))
+    lowest = min((float(np.nanmin(s.y)) for s in series if np.isfinite(s.y).any()), default=0.0)
+    return Lines(
+        title="Loss over training time" if over_time else "Loss",
+        caption="Training losses are means over neighbouring updates, without running costs; bands hold eight of ten.",
+        x=Scale("training time in seconds" if over_time else "update"),
+        y=Scale("loss", log=lowest > 0.0),
+        series=tuple(series),
+    )
+
+
+def _measure(learners: Learners, name: str) -> Lines:
+    sources = dict.fromkeys(one.validation or "the validation split" for one in learners if name in one.measures)
+    series = tuple(
+        Series.of(one.name, one.column(one.evaluations, "update"), one.measure(name), mark="both", colour=place)
+        for place, one in enumerate(learners)
+        if name in one.measures
+    )
+    measured = "; ".join(f"all of {source}" for source in sources)
+    return Lines(title=f"Validation {name}", measured=measured, x=Scale("update"), y=Scale(name), series=series)
+
+
+def group_means(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """x and y as they are, or in groups of neighbours: means, and the quantiles of y at 10 % and 90 %."""
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[known], y[known]
+    if len(x) <= _POINTS:
+        return x, y, None, None
+    groups = np.array_split(np.arange(len(x)), _POINTS)
+    low, high = (np.array([np.quantile(y[group], q) for group in groups]) for q in (0.1, 0.9))
+    return np.array([x[group].mean() for group in groups]), np.array([y[group].mean() for group in groups]), low, high
+
+
+# --- the test, solved and sampled otherwise
+
+
+def anytime_section(learners: Learners) -> Section | None:
+    """Every test measure against the number of depth steps."""
+    known = [(place, one) for place, one in enumerate(learners) if one.test.get("depth")]
+    if not known:
+        return None
+    names = list(dict.fromkeys(n for _, one in known for measures in one.test["depth"].values() for n in measures))
+    figures = tuple(
+        Lines(
+            title=f"Test {name} by depth steps",
+            measured="the whole test split",
+            x=Scale("depth steps", log=True),
+            y=Scale(name),
+            series=tuple(_by_steps(one, name, place) for place, one in known),
+        )
+        for name in names
+    )
+    gaps = [(one.name, one.test["gap to a tight solve"]) for _, one in known if "gap to a tight solve" in one.test]
+    prose = ("The same weights, solved in fewer or more steps: a coarse answer early, a finer one later.",
+             *(f"{name}: at most {gap:.1%} of the largest output away from a tight adaptive solve."
+               for name, gap in gaps))  # fmt: skip
+    return Section("Anytime depth", prose, figures=figures)
+
+
+def _by_steps(one: LearnerRecord, name: str, place: int) -> Series:
+    rows = sorted((int(steps), measures) for steps, measures in one.test["depth"].items())
+    values = one.column([measures for _, measures in rows], name)
+    return Series.of(one.name, [steps for steps, _ in rows], values, mark="both", colour=place)
+
+
+def samplings_section(learners: Learners) -> Section | None:
+    """The test in other samplings of token time, without further training."""
+    known = [one for one in learners if len(one.test.get("samplings", {})) > 1]
+    if not known:
+        return None
+    rows = tuple(dict.fromkeys(row for one in known for row in one.test["samplings"]))
+    names = tuple(one.name for one in known)
+    figures: list[AbstractFigure] = []
+    for measure in [name for name in known[0].tests if name != "loss"] or ["loss"]:
+        found = np.array([one.column([one.test["samplings"].get(r, {}) for r in rows], measure) for one in known])
+        title, whole = f"Test {measure} in other samplings", "the whole test split"
+        bars = Bars(title=title, measured=whole, y=Scale(measure), categories=rows, names=names, values=found)
+        cells = tuple((row, *values) for row, values in zip(rows, found.T.tolist(), strict=True))
+        figures += [bars, Table(title=f"Test {measure}", columns=("sampling", *names), rows=cells)]
+    prose = ("The test sampled otherwise than in training. Nothing was trained further.",)
+    return Section("Resolution", prose, figures=tuple(figures))
