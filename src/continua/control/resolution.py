@@ -258,7 +258,7 @@ def _select(x: Tensor, index: Tensor, mask: Tensor) -> Tensor:
     return x[rows, index][mask]
 
 
-# --- what is asked of each axis
+# --- what each axis is read at
 
 _Requests = Iterator[_Request | LeftOut]
 
@@ -339,13 +339,13 @@ def _without_repeats(rows: Iterable[ResolutionRow]) -> Iterator[ResolutionRow]:
 
 def _reference(model: ContinuousTransformer) -> Solver:
     """A stepper that estimates its error, of the same ODE as the model's own, at a tight tolerance."""
-    method = model.solver.stepper if isinstance(model.solver, Solver) else DormandPrince()
-    if method.error_order is None:
+    stepper = model.solver.stepper if isinstance(model.solver, Solver) else DormandPrince()
+    if stepper.error_order is None:
         # A projected stepper solves another ODE than the one without its manifold: the reference must stay on it.
-        manifold = manifold_of(method)
-        method = DormandPrince() if manifold is None else Projected(DormandPrince(), manifold, tangent=True)
+        manifold = manifold_of(stepper)
+        stepper = DormandPrince() if manifold is None else Projected(DormandPrince(), manifold, tangent=True)
     tolerance = 1e-10 if next(model.parameters()).dtype == torch.float64 else 1e-6
-    return Solver(method, Adaptive(tolerance, tolerance))
+    return Solver(stepper, Adaptive(tolerance, tolerance))
 
 
 def _describe(solver: AbstractSolver) -> str:

@@ -123,6 +123,7 @@ class _Run:
             found = self._path()
             value = math.inf if found is None else float(found.terms.total)
             if self.rule.rho > 0.0 and not value < float(path.terms.total):
+                # The path is good for a shorter way than this: with a larger rho the same minimisation goes less far.
                 self._restore(before)
                 self.rho *= 4.0
                 if self.rho > 1e12 * self.rule.rho:
