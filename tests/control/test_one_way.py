@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from continua.control import (
     CrossEntropy,
     DebiasedObjective,
+    FieldSize,
     KineticEnergy,
     Objective,
     Resolutions,
@@ -77,3 +78,25 @@ def test_hooks_of_the_model_fire(name, times, unchecked):
     model.register_forward_hook(lambda module, inputs, output: seen.append(module))
     TOOLS[name](model, batch_of(LOSS), PRICED)
     assert len(seen) == times
+
+
+class Wrapper(torch.nn.Module):
+    """As `DistributedDataParallel` wraps a module."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.calls = module, 0
+
+    def forward(self, *inputs, **named):
+        self.calls += 1
+        return self.module(*inputs, **named)
+
+
+def test_what_wraps_a_model_is_called_in_its_place(unchecked):
+    model, batch = build(), batch_of(LOSS)
+    wrapped, sized = Wrapper(model), Objective(LOSS, (FieldSize(),), (0.1,))
+    assert torch.equal(PRICED(wrapped, batch).total, PRICED(model, batch).total) and wrapped.calls == 1
+    with pytest.raises(ValueError, match="weight_decay"):
+        sized.check(torch.optim.AdamW(model.parameters(), weight_decay=0.1), wrapped)
+    with pytest.raises(ValueError, match="model = 'Linear': this is no ContinuousTransformer"):
+        PRICED(Wrapper(torch.nn.Linear(1, 1)), batch)
