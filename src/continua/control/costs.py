@@ -22,9 +22,9 @@ from continua.spaces import SimplexSpace
 class AbstractRunningCost(abc.ABC):
     """int_0^Z r(z, X_b, theta) dz for each sequence b, one more component of the state of the solve.
 
-    Costs never act back on the tokens and stay outside the error norm, unless the control says `costs=True`. At every
-    stage the rate sees the velocity of the flow; split and projected steps have only the mean velocity dx/dz of the
-    whole step to show, and their costs are sums over steps.
+    Costs never act back on the tokens and stay outside the error norm, unless the controller says `costs=True`. At
+    every stage the rate sees the velocity of the flow; split and projected steps have only the mean velocity dx/dz of
+    the whole step to show, and their costs are sums over steps.
     """
 
     random: ClassVar[bool] = False

@@ -72,12 +72,6 @@ class Extremal:
         """dloss/dX(Z) of the terminal loss alone, as an L2 costate: what a(Z) must be."""
         return l2_costate(self.terminal_cotangent, self.setting.cloud, self.setting.axis)
 
-    @property
-    def hamiltonian(self) -> Float[Tensor, "depths batch"]:
-        """H_b(z); at a jump of the parameters, beyond it."""
-        evaluate = self.evaluator()
-        return torch.stack([evaluate(i, self.side(i)).value for i in range(len(self.depths))])
-
     def side(self, index: int) -> float:
         """The middle of the step that begins at a depth of the grid; at the end, of the last one."""
         first = min(index, len(self.depths) - 2)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from continua.core.batch import Batch
-from continua.core.checks import share
+from continua.core.checks import is_a, share
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Int, Tensor
 from continua.spaces import AbstractSampleRule
@@ -44,8 +44,7 @@ class CrossEntropy(AbstractLoss):
         if output.ndim != 2:
             cure = "Read out one output per sequence (MeanReadout), or use NextToken or MaskedToken."
             reject("output", tuple(output.shape), "classification needs logits of shape (batch, classes)", cure)
-        labels = _require_targets(batch)
-        _check_labels(labels, output)
+        labels = _labels(batch, output)
         _check_range(labels, torch.ones_like(labels, dtype=torch.bool), output.shape[-1])
         return F.cross_entropy(output, labels.long(), label_smoothing=self.smoothing)
 
@@ -67,11 +66,10 @@ class NextToken(AbstractLoss):
 
     def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:
         _check_per_token(output)
-        labels = batch.inputs[0] if batch.targets is None and not self.shifted else _require_targets(batch)
-        if not isinstance(labels, Tensor):
-            cure = "Pass the tokens as targets."
-            reject("batch.targets", None, f"the first input is no tensor but {type(labels).__name__}", cure)
-        _check_labels(labels, output)
+        if batch.targets is None and not self.shifted:
+            is_a(Tensor, "Pass the tokens as targets.", **{"batch.inputs[0]": batch.inputs[0]})
+            batch = dataclasses.replace(batch, targets=batch.inputs[0])
+        labels = _labels(batch, output)
         counts = _counting_tokens(batch, output)
         if not self.shifted:
             # A pair counts where both of its tokens are there; the mask speaks of targets, so of the second alone.
@@ -97,9 +95,7 @@ class MaskedToken(AbstractLoss):
         if batch.mask is None:
             cure = "Pass Batch(inputs, targets, mask=...), true where a token was masked."
             reject("batch.mask", None, "without it all tokens would count, those that the model can see too", cure)
-        labels = _require_targets(batch)
-        _check_labels(labels, output)
-        return _token_mean(output, labels, _counting_tokens(batch, output), self.smoothing)
+        return _token_mean(output, _labels(batch, output), _counting_tokens(batch, output), self.smoothing)
 
 
 @final
@@ -190,13 +186,16 @@ def _check_per_token(output: Tensor) -> None:
         reject("output", tuple(output.shape), "tokens need logits of shape (batch, tokens, classes)", cure)
 
 
-def _check_labels(labels: Tensor, output: Tensor) -> None:
+def _labels(batch: Batch, output: Tensor) -> Int[Tensor, "*tokens"]:
+    """The targets, one whole number for each row of logits."""
+    labels = _require_targets(batch)
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         cure = "Convert whole numbers with targets.long(); mark missing labels in batch.mask instead of nan."
         reject("batch.targets", labels.dtype, "labels are whole numbers", cure)
     if labels.shape != output.shape[:-1]:
         cure = f"Pass labels of shape {tuple(output.shape[:-1])}."
         reject("batch.targets", tuple(labels.shape), f"the logits have shape {tuple(output.shape)}", cure)
+    return labels
 
 
 def _check_range(labels: Tensor, counts: Tensor, classes: int) -> None:

@@ -22,7 +22,7 @@ class AbstractStateNorm(abc.ABC):
 
     @abc.abstractmethod
     def check(self, measure: Measure, points: Points) -> None:
-        """Rejects a measure on which the norm is not defined; asked once for each solve."""
+        """Rejects a measure on which the norm is not defined; called once for each solve."""
 
     @abc.abstractmethod
     def squared_norm(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:

@@ -68,7 +68,7 @@ def resolution_report(
     solver = _reference(model) if reference is None else reference
     is_a(AbstractSolver, "Pass Solver(stepper, controller), such as Solver(DormandPrince()).", reference=solver)
     study = _Study(model, tuple(inputs), targets, loss)
-    axes = (_over_time, _over_embedding, _over_heads, _over_steps, _over_tolerances)
+    axes = (_over_time, _over_nodes_and_heads, _over_depth)
     answers = [study.answer(request) for axis in axes for request in axis(study, resolutions)]
     invariance = study.invariance(solver)
     answers += [invariance] if isinstance(invariance, LeftOut) else []
@@ -258,7 +258,7 @@ def _select(x: Tensor, index: Tensor, mask: Tensor) -> Tensor:
     return x[rows, index][mask]
 
 
-# --- what is asked of each axis
+# --- what each axis is read at
 
 _Requests = Iterator[_Request | LeftOut]
 
@@ -292,35 +292,27 @@ def _with_times(inputs: tuple[Any, ...], embedding: VectorEmbedding) -> tuple[An
     return (values, times, *inputs[2:])
 
 
-def _over_embedding(study: _Study, wanted: Resolutions) -> _Requests:
-    axis = study.model.axis
-    if axis is None:
-        yield LeftOut("nodes", None, "states are vectors, not functions along the embedding axis")
-        return
-    study.own["nodes"] = own = axis.nodes
-    yield from (_Request("nodes", n) for n in (_around(own) if wanted.nodes is None else wanted.nodes))
-
-
-def _over_heads(study: _Study, wanted: Resolutions) -> _Requests:
+def _over_nodes_and_heads(study: _Study, wanted: Resolutions) -> _Requests:
     fields = [part.field for part in study.model.flow.parts if isinstance(part, Part)]
-    counts = [field.heads for field in fields if isinstance(field, ContinuousHeads)]
-    if not counts:
-        yield LeftOut("heads", None, "heads are counted, not a measure with continuous parameters")
-        return
-    study.own["heads"] = counts[0]
-    yield from (_Request("heads", n) for n in (_around(counts[0]) if wanted.heads is None else wanted.heads))
+    nodes = None if study.model.axis is None else study.model.axis.nodes
+    heads = next((field.heads for field in fields if isinstance(field, ContinuousHeads)), None)
+    for unit, own, sizes, why in (
+        ("nodes", nodes, wanted.nodes, "states are vectors, not functions along the embedding axis"),
+        ("heads", heads, wanted.heads, "heads are counted, not a measure with continuous parameters"),
+    ):
+        if own is None:
+            yield LeftOut(unit, None, why)
+            continue
+        study.own[unit] = own
+        yield from (_Request(unit, n) for n in (_around(own) if sizes is None else sizes))
 
 
-def _over_steps(study: _Study, wanted: Resolutions) -> _Requests:
+def _over_depth(study: _Study, wanted: Resolutions) -> _Requests:
     solver = study.model.solver
-    if not isinstance(solver, Solver):
+    if isinstance(solver, Solver):
+        yield from (_Request("steps", n) for n in wanted.steps)
+    else:
         yield LeftOut("steps", None, f"{type(solver).__name__} has no steps to choose")
-        return
-    yield from (_Request("steps", n) for n in wanted.steps)
-
-
-def _over_tolerances(study: _Study, wanted: Resolutions) -> _Requests:
-    solver = study.model.solver
     if not isinstance(solver, Solver) or solver.stepper.error_order is None:
         yield LeftOut("rtol", None, "the stepper does not estimate its error")
         return
@@ -347,13 +339,13 @@ def _without_repeats(rows: Iterable[ResolutionRow]) -> Iterator[ResolutionRow]:
 
 def _reference(model: ContinuousTransformer) -> Solver:
     """A stepper that estimates its error, of the same ODE as the model's own, at a tight tolerance."""
-    method = model.solver.stepper if isinstance(model.solver, Solver) else DormandPrince()
-    if method.error_order is None:
+    stepper = model.solver.stepper if isinstance(model.solver, Solver) else DormandPrince()
+    if stepper.error_order is None:
         # A projected stepper solves another ODE than the one without its manifold: the reference must stay on it.
-        manifold = manifold_of(method)
-        method = DormandPrince() if manifold is None else Projected(DormandPrince(), manifold, tangent=True)
+        manifold = manifold_of(stepper)
+        stepper = DormandPrince() if manifold is None else Projected(DormandPrince(), manifold, tangent=True)
     tolerance = 1e-10 if next(model.parameters()).dtype == torch.float64 else 1e-6
-    return Solver(method, Adaptive(tolerance, tolerance))
+    return Solver(stepper, Adaptive(tolerance, tolerance))
 
 
 def _describe(solver: AbstractSolver) -> str:

@@ -123,6 +123,7 @@ class _Run:
             found = self._path()
             value = math.inf if found is None else float(found.terms.total)
             if self.rule.rho > 0.0 and not value < float(path.terms.total):
+                # The path is good for a shorter way than this: with a larger rho the same minimisation goes less far.
                 self._restore(before)
                 self.rho *= 4.0
                 if self.rho > 1e12 * self.rule.rho:
@@ -167,12 +168,12 @@ class _Run:
             line_search_fn="strong_wolfe",
         )
         field = path.setting.bind(self.objective.costs, second_order=self.rho > 0.0)
-        weights = _Weights.of(path)
+        w = state_weights(path.setting.cloud.measure, path.setting.axis, path.points[0]).detach()
 
         def closure() -> Tensor:
             value = torch.zeros((), dtype=path.points.dtype, device=path.points.device)
             for k in range(len(path.depths) - 1):
-                value = value + self._step(path, field, k, weights)
+                value = value + self._step(path, field, k, w)
             self._set_gradients(torch.autograd.grad(value, self.parameters, allow_unused=True))
             return value.detach()
 
@@ -181,7 +182,7 @@ class _Run:
         optimiser.step(closure)  # pyright: ignore[reportArgumentType]
         self._set_gradients(before)
 
-    def _step(self, path: Extremal, field: FlowVectorField, k: int, weights: "_Weights") -> Float[Tensor, ""]:
+    def _step(self, path: Extremal, field: FlowVectorField, k: int, w: Tensor) -> Float[Tensor, ""]:
         """<a_{k+1}, x_{k+1}(phi) - x_{k+1}> + costs, and how far the step leaves the path."""
         z, dz = path.depths[k], path.depths[k + 1] - path.depths[k]
         x = path.points[k].clone().requires_grad_(self.rho > 0.0)
@@ -196,7 +197,7 @@ class _Run:
         (a,) = torch.autograd.grad(H, x, create_graph=True)
         # Divided by dz: a step's error is dz times that of the velocity, so that the sum is rho/2 int |error|^2 dz on
         # any grid, and one rho serves coarse and fine ones.
-        return H + 0.5 * self.rho / dz * (weights.state(moved) + weights.costate(a - path.cotangents[k]))
+        return H + 0.5 * self.rho / dz * (_squared_size(moved, w) + _squared_cosize(a - path.cotangents[k], w))
 
     def _copy_parameters(self) -> list[Tensor]:
         return [p.detach().clone() for p in self.parameters]
@@ -211,25 +212,16 @@ class _Run:
             p.copy_(value)
 
 
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Weights:
-    """Squared L2 norms of changes of states and of costates, as means over the batch."""
+def _squared_size(x: Points, w: Tensor) -> Float[Tensor, ""]:
+    """mean_b |x_b|^2 in L2, for changes of states."""
+    return (w * x.square()).sum() / x.shape[0]
 
-    w: Tensor
 
-    @classmethod
-    def of(cls, path: Extremal) -> "_Weights":
-        return cls(state_weights(path.setting.cloud.measure, path.setting.axis, path.points[0]).detach())
-
-    def state(self, x: Points) -> Float[Tensor, ""]:
-        return (self.w * x.square()).sum() / x.shape[0]
-
-    def costate(self, cotangent: Points) -> Float[Tensor, ""]:
-        # mean_b sum w a^2 with a = B c / w: the weight ends below, and the batch size above
-        heavy = self.w > 0
-        squares = torch.where(heavy, cotangent.square() / torch.where(heavy, self.w, 1.0), 0.0)
-        return cotangent.shape[0] * squares.sum()
+def _squared_cosize(cotangent: Points, w: Tensor) -> Float[Tensor, ""]:
+    """mean_b |a_b|^2 in L2 of the costates a = B c / w: the weight ends below, and the batch size above."""
+    heavy = w > 0
+    squares = torch.where(heavy, cotangent.square() / torch.where(heavy, w, 1.0), 0.0)
+    return cotangent.shape[0] * squares.sum()
 
 
 _CURE = "Use the augmented method, SuccessiveApproximations(rho=1.0), or a larger rho."
