@@ -358,19 +358,29 @@ def _embedding(
         # evenly spread samples would tell a causal model how many are still to come
         spacing = time.step * (time.end - time.start) if causal else time.spacing
         clock = Clock(time.start, time.end, spacing)
-        narrow = width if time.stem is None else min(_CHANNELS * features, width)
-        embedding = VectorEmbedding(features, narrow, code if time.stem is None else None, rule, time.queries, clock)
-        if time.stem is not None:
-            if code is not None:
-                reject(
-                    "positions", code, "a code is added to tokens before a stem", "Pass stem=None, or rotary positions."
-                )
-            radius = time.stem.radius * time.step
-            stem = InterpolatedStem(narrow, radius, time.stem.modes, causal, outputs=width, gaps=time.stem.gaps)
-            embedding = StemEmbedding(embedding, stem)
+        embedding = _signal_embedding(features, width, code, rule, time, clock, causal)
     if state.axis is not None and state.basis is not None:
         embedding = SynthesisEmbedding(embedding, state.axis, state.basis)
     return NormedEmbedding(embedding, state.norm(_TINY, affine=False))
+
+
+def _signal_embedding(
+    features: int,
+    width: int,
+    code: AbstractPositionCode | None,
+    rule: AbstractSampleRule,
+    time: TokenTime,
+    clock: Clock,
+    causal: bool,
+) -> AbstractEmbedding:
+    if time.stem is None:
+        return VectorEmbedding(features, width, code, rule, time.queries, clock)
+    if code is not None:
+        cure = "Pass stem=None, or rotary positions."
+        reject("positions", type(code).__name__, "a code would be added before the stem, which is narrower", cure)
+    narrow, radius = min(_CHANNELS * features, width), time.stem.radius * time.step
+    stem = InterpolatedStem(narrow, radius, time.stem.modes, causal, outputs=width, gaps=time.stem.gaps)
+    return StemEmbedding(VectorEmbedding(features, narrow, None, rule, time.queries, clock), stem)
 
 
 def _readout(state: _State, outputs: int, per_token: bool) -> AbstractReadout:
