@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from continua.fields import Constant, Expansion, Hypernetwork
+from continua.fields import Constant, ContinuousHeads, Expansion, Hypernetwork
 from continua.model import Flow, Part
 from continua.operators import Attention, Dense, FeedForward, Spectral, SpectrallyNormed
 from continua.optim import KFAC, AbstractLikelihood, Categorical, Gaussian, Recipe, Watch, use
 from continua.solve import Backsolve, Checkpointed, Direct, Euler, Fixed, integrate
-from continua.spaces import Axis, BSpline, Cloud, Cosine, FlatSpace, Legendre
+from continua.spaces import Axis, BSpline, Cloud, Cosine, FlatSpace, GaussLegendre, Legendre, SpectralSpace
 
 DTYPE = torch.float64
 
@@ -258,7 +258,7 @@ def test_spectral_flows_and_hypernetworks_learn_no_slower_than_by_adamw(name, un
 
         def outputs():
             bound = flow.bind(Cloud(x))
-            return integrate(bound, bound.initial(), (0.0, 1.0), Euler(), Fixed(3), Direct()).points
+            return integrate(bound, bound.initial(), (0.0, 1.0), Euler(), Fixed(3), Direct()).x
 
         for number in range(21):
             optimiser.zero_grad()
@@ -273,6 +273,30 @@ def test_spectral_flows_and_hypernetworks_learn_no_slower_than_by_adamw(name, un
     ours = train(lambda p: KFAC(p, damping=1e-2))
     theirs = min(train(lambda p, lr=lr: torch.optim.AdamW(p, lr=lr))[-1] for lr in (1e-2, 3e-2, 1e-1))
     assert ours[-1] < 0.3 * ours[0] and ours[-1] < theirs
+
+
+@pytest.mark.parametrize("kernel", [Dense(), Spectral(Axis(4, 2), Cosine(2))], ids=lambda k: type(k).__name__)
+def test_continuous_heads_are_served_head_by_head(kernel, unchecked):
+    """b is phi(h_k) (x) N(z) for each head: inputs, cotangents and modes against those of the heads' own maps."""
+    torch.manual_seed(3)
+    f = Attention(4, 2, biased=False, measured=True, kernel=kernel)
+    field = ContinuousHeads(f.spec(8), over_h=Legendre(2), over_z=BSpline(3, 2)).double()
+    outputs = one_evaluation(Flow([Part(f, field)]), inputs(5, 8).view(1, 5, 8))
+    parameters = {n: p for n, p in field.coefficients.items() if n in "qkvo"}
+    optimiser = KFAC(list(parameters.items()), space=FlatSpace(2) if kernel == Dense() else SpectralSpace())
+    optimiser.observe(outputs, Gaussian(), draws=20, generator=torch.Generator().manual_seed(0))
+    nodes, _ = GaussLegendre().nodes(4)
+    b = torch.einsum("ka,b->kab", Legendre(2).evaluate(nodes), BSpline(3, 2).evaluate(0.0)).flatten(1)
+    factors = {name: optimiser.state[p] for name, p in parameters.items()}
+    for held in factors.values():
+        torch.testing.assert_close(held["M"], b.mT @ b / 4, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(factors["q"]["A"], factors["v"]["A"], rtol=1e-12, atol=1e-12)  # they read one state
+    if kernel == Dense():
+        torch.testing.assert_close(factors["q"]["A"], inputs(5, 8).T @ inputs(5, 8) / 5, rtol=1e-10, atol=1e-12)
+    loss = F.mse_loss(outputs(), torch.zeros(1, 5, 8, dtype=DTYPE))
+    loss.backward()
+    optimiser.step()
+    assert float(F.mse_loss(outputs(), torch.zeros(1, 5, 8, dtype=DTYPE)).detach()) < 0.9 * float(loss.detach())
 
 
 def test_weights_that_are_not_linear_in_their_parameters_are_refused():

@@ -1,5 +1,6 @@
 """Floor 2: optimisers for the spaces that parameters live in, and the recipe that assigns them."""
 
+from continua.optim.axes import SOAP, AbstractLibraryOptimiser, ModalAdamW, Shampoo
 from continua.optim.blockwise import (
     AbstractBlock,
     BlockwiseAdamW,
@@ -11,9 +12,7 @@ from continua.optim.blockwise import (
 )
 from continua.optim.curvature import AbstractLikelihood, Categorical, Gaussian, Watch
 from continua.optim.kfac import KFAC
-from continua.optim.library import SOAP, AbstractLibraryOptimiser, Shampoo
 from continua.optim.mirror import DualAveraging, MirrorAdam
-from continua.optim.modal import ModalAdamW
 from continua.optim.optimiser import AbstractOptimiser, Composite
 from continua.optim.recipe import Recipe, Use, adamw, optimiser_name, use
 from continua.optim.riemannian import AbstractRetraction, Cayley, Polar, RiemannianAdam

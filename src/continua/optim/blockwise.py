@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 
@@ -18,15 +18,10 @@ from continua.spaces import AbstractFlatSpace, AbstractParameterSpace, FlatSpace
 class AbstractBlock(abc.ABC):
     """b(g), whose square the second moment averages."""
 
-    @property
-    @abc.abstractmethod
-    def whole(self) -> bool:
-        """Whether b(g) mixes entries."""
-
-    @property
-    @abc.abstractmethod
-    def rate(self) -> float:
-        """The rate that suits updates of this size."""
+    whole: ClassVar[bool]
+    """Whether b(g) mixes entries."""
+    rate: ClassVar[float]
+    """The rate that suits updates of this size."""
 
     @abc.abstractmethod
     def size(self, g: Tensor, space: AbstractParameterSpace) -> Tensor:
@@ -46,13 +41,8 @@ class AbstractBlock(abc.ABC):
 class Entrywise(AbstractBlock):
     """b(g) = |g| entry by entry (real and imaginary part apart): AdamW itself."""
 
-    @property
-    def whole(self) -> bool:
-        return False
-
-    @property
-    def rate(self) -> float:
-        return 1e-3
+    whole = False
+    rate = 1e-3
 
     def size(self, g: Tensor, space: AbstractParameterSpace) -> Tensor:
         return g.abs()
@@ -74,13 +64,8 @@ class Frobenius(AbstractBlock):
     norm O(1) in all, so each entry moves less than AdamW's by sqrt(numel): hence a larger rate.
     """
 
-    @property
-    def whole(self) -> bool:
-        return True
-
-    @property
-    def rate(self) -> float:
-        return 3e-2
+    whole = True
+    rate = 3e-2
 
     def size(self, g: Tensor, space: AbstractParameterSpace) -> Tensor:
         axes = tuple(range(-min(space.axes, g.ndim), 0))
@@ -108,6 +93,8 @@ class BlockwiseAdamW(AbstractOptimiser):
     Without a `space` parameters may have any number of axes: matrices, vectors and numbers, each by its last two axes.
     """
 
+    serves = (AbstractFlatSpace,)
+
     def __init__(
         self,
         params: Any,
@@ -118,20 +105,12 @@ class BlockwiseAdamW(AbstractOptimiser):
         block: AbstractBlock = Entrywise(),
         space: AbstractParameterSpace | None = None,
     ) -> None:
-        self.block = block
+        self.block, self.whole = block, block.whole
         self.blocks = FlatSpace(2) if space is None else space
         rate = block.rate if lr is None else lr
         super().__init__(
             params, {"lr": rate, "betas": betas, "eps": eps, "weight_decay": weight_decay}, space or FlatSpace(0)
         )
-
-    @property
-    def serves(self) -> tuple[type, ...]:
-        return (AbstractFlatSpace,)
-
-    @property
-    def whole(self) -> bool:
-        return self.block.whole
 
     def update_bound(self, k: int | None = None) -> float:
         """C_k of the first group: the most that b(mhat/sqrt(vhat)) can be in update k, or ever."""

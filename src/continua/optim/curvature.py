@@ -2,8 +2,9 @@
 
 import abc
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -113,9 +114,9 @@ class Watch(TorchFunctionMode):
     How it is made is asked of autograd, by pulling three cotangents of W back to the parameters: ones give the b_k, the
     numbers of rows and of columns tell which entry of W an entry of a parameter is. So it does not matter which code
     makes the weight: a matrix as it is, spectral coefficients with their axes in another order, an expansion in depth,
-    a generating network. A parameter on which W depends in another way is left out; it may make a map of its own, as
-    the inner layers of a generating network do. `met` is filled by backward passes; a parameter that is laid out in two
-    ways, as one that is shared and transposed, has no such factors, and is `None` there.
+    continuous heads, a generating network. A parameter on which W depends in another way is left out; it may make a map
+    of its own, as the inner layers of a generating network do. `met` is filled by backward passes; a parameter that is
+    laid out in two ways, as one that is shared and transposed, has no such factors, and is `None` there.
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
@@ -138,15 +139,16 @@ class Watch(TorchFunctionMode):
 
     def _note(self, x: Tensor, weight: Tensor, y: Tensor) -> None:
         """Adds a map to the parameters that make its weight, once its cotangents are known."""
-        sources = {parameter: (layout, b) for parameter, layout, b in self._sources(weight)}
+        sources: dict[Tensor, list[_Map]] = dict(self._sources(weight))
 
         def hook(cotangent: Tensor) -> None:
             if self._probing:
                 self._passed.append(sources)
                 return
             g = cotangent.detach().reshape(-1, cotangent.shape[-1])
-            for parameter, (layout, b) in sources.items():
-                self._add(parameter, layout, (b, x, g))
+            for parameter, maps in sources.items():
+                for one in maps:
+                    self._add(parameter, one.layout, (one.b, x[:, one.inputs], g[:, one.outputs]))
 
         if sources:
             y.register_hook(hook)
@@ -158,37 +160,95 @@ class Watch(TorchFunctionMode):
         else:
             met.add(*seen)
 
-    def _sources(self, weight: Tensor) -> Iterator[tuple[Tensor, Layout, Tensor]]:
-        """The parameters that make this weight, with their b_k."""
+    def _sources(self, weight: Tensor) -> Iterator[tuple[Tensor, list["_Map"]]]:
+        """The parameters that make this weight, and how: as a whole, or head by head."""
         size = (weight.shape[0], weight.shape[1])
         if id(weight) in self._own:
-            yield weight, Layout(size, torch.arange(weight.numel(), device=weight.device)), weight.new_ones(1)
+            layout = Layout(size, torch.arange(weight.numel(), device=weight.device))
+            yield weight, [_Map(layout, weight.new_ones(1))]
             return
-        rows, columns = (torch.arange(1, n + 1, dtype=weight.dtype, device=weight.device) for n in size)
-        probes = (torch.ones_like(weight), rows[:, None].expand(size), columns.expand(size))
-        for parameter, *pulled in zip(self.parameters, *self._pull(weight, probes), strict=True):
-            read = None if pulled[0] is None else _read(pulled, size)
-            if read is not None:
-                # a generating map: its inputs are the b_k of this weight, and its outputs, each entry of the weight,
-                # are too many for a factor of their own
-                for sources in self._passed:
-                    sources.pop(parameter, None)
-                yield parameter, *read
+        pulled = self._pull(weight, self.parameters, _probes(weight, *(torch.arange(n) for n in size)))
+        passed = list(self._passed)
+        for parameter, *parts in zip(self.parameters, *pulled, strict=True):
+            if parts[0] is None:
+                continue
+            read = _read(parts, size)
+            alone = parts[1].any() and not any(parameter in sources for sources in passed)
+            maps = [_Map(*read)] if read is not None else self._heads(weight, parameter) if alone else []
+            # a generating map: its inputs are the b_k of this weight, and its outputs, each entry of the weight, are
+            # too many for a factor of their own
+            for sources in passed if maps else ():
+                sources.pop(parameter, None)
+            if maps:
+                yield parameter, maps
 
-    def _pull(self, weight: Tensor, cotangents: Iterable[Tensor]) -> list[tuple[Tensor | None, ...]]:
+    def _heads(self, weight: Tensor, parameter: Tensor) -> list["_Map"]:
+        """A weight that joins matrices of several heads, each made from the one parameter with b_k of its own.
+
+        Heads are taken as evaluations are: products of the cotangents of two heads are left out.
+        """
+        for axis, places in _stacks(weight, parameter):
+            maps = list[_Map]()
+            for place in places:
+                block = [torch.arange(n) if i != axis else place for i, n in enumerate(weight.shape)]
+                pulled = [t[0] for t in self._pull(weight, [parameter], _probes(weight, *block))]
+                read = _read([t for t in pulled if t is not None], (len(block[0]), len(block[1])))
+                if read is None or (maps and not maps[0].layout.agrees(read[0])):
+                    break
+                maps.append(_Map(*read, inputs=block[1], outputs=block[0]))
+            else:
+                return maps
+        return []
+
+    def _pull(
+        self, weight: Tensor, parameters: Sequence[Tensor], cotangents: Iterable[Tensor]
+    ) -> list[tuple[Tensor | None, ...]]:
         self._probing = True
         self._passed.clear()
         try:
             options: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
-            return [torch.autograd.grad(weight, self.parameters, v, **options) for v in cotangents]
+            return [torch.autograd.grad(weight, parameters, v, **options) for v in cotangents]
         finally:
             self._probing = False
+
+
+class _Map(NamedTuple):
+    """One linear map of a parameter: the b_k, and which inputs and outputs of the whole are its own."""
+
+    layout: Layout
+    b: Tensor
+    inputs: Any = slice(None)
+    outputs: Any = slice(None)
+
+
+def _probes(weight: Tensor, rows: Tensor, columns: Tensor) -> list[Tensor]:
+    """Cotangents of a weight that are one, the number of the row and that of the column, from 1, in a block of it."""
+    block = (rows.to(weight.device)[:, None], columns.to(weight.device))
+    numbers = [torch.arange(1, n + 1, dtype=weight.dtype, device=weight.device) for n in (len(rows), len(columns))]
+    probes = [torch.zeros_like(weight) for _ in range(3)]
+    for probe, values in zip(probes, (weight.new_ones(()), numbers[0][:, None], numbers[1]), strict=True):
+        probe[block] = values.expand(len(rows), len(columns))
+    return probes
+
+
+def _stacks(weight: Tensor, parameter: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Ways in which rows or columns of a weight may be those of several heads: the axis, and the places of each head.
+
+    The last axes of the parameter make one head's matrix; heads stand before it, or after its modes (spectral kernels).
+    """
+    for start in range(1, parameter.ndim):
+        own = parameter.shape[start:]
+        heads, rest = divmod(weight.numel(), math.prod(own))
+        for axis, size in enumerate(weight.shape) if heads > 1 and rest == 0 else ():
+            for lead in sorted({1, *own}):
+                if size % (heads * lead) == 0:
+                    yield axis, torch.arange(size).view(lead, heads, -1).movedim(1, 0).flatten(1)
 
 
 def _read(pulled: Sequence[Tensor], size: tuple[int, int]) -> tuple[Layout, Tensor] | None:
     """The layout of a parameter and its b_k, from ones, rows and columns of W pulled back; `None` if it has none."""
     entries = size[0] * size[1]
-    for first in (True, False) if pulled[0].numel() % entries == 0 else ():
+    for first in (True, False) if pulled and pulled[0].numel() % entries == 0 else ():
         ones, rows, columns = (_modes(t, entries, first) for t in pulled)
         b = ones[:, 0]
         k = int(b.abs().argmax())  # modes with compact support are zero at most depths, and tell nothing there

@@ -29,11 +29,15 @@ class KFAC(AbstractOptimiser):
     lam on the product.
 
     Parameters of `torch.nn.Linear` and of constant kernels have one mode, b = 1; the modes of an `Expansion` are those
-    of depth, those of a `Hypernetwork` its hidden features, and its inner layers are maps of their own. Spectral
-    kernels are maps from coefficients (modes times channels) to coefficients. `observe` must have been called since the
-    start; `forget` is how much of the factors is kept. Flows are solved with `gradient=Direct()`. Source: J. Martens
-    and R. Grosse, arXiv 1503.05671.
+    of depth, those of `ContinuousHeads` of heads and depth (a head counts as an evaluation does), those of a
+    `Hypernetwork` its hidden features, and its inner layers are maps of their own. Spectral kernels are maps from
+    coefficients (modes times channels) to coefficients; multipliers of an FFT are not served. `observe` must have been
+    called since the start; `forget` is how much of the factors is kept. Flows are solved with `gradient=Direct()`.
+    Source: J. Martens and R. Grosse, arXiv 1503.05671.
     """
+
+    serves = (AbstractFlatSpace,)
+    whole = True
 
     _observed: "_Observed | None" = None
     """What was observed last; it is not saved, and a copy of the optimiser has to observe anew."""
@@ -49,14 +53,6 @@ class KFAC(AbstractOptimiser):
     ) -> None:
         numbers = {"lr": lr, "damping": damping, "forget": forget, "weight_decay": weight_decay}
         super().__init__(params, numbers, space)
-
-    @property
-    def serves(self) -> tuple[type, ...]:
-        return (AbstractFlatSpace,)
-
-    @property
-    def whole(self) -> bool:
-        return True
 
     def observe(
         self,

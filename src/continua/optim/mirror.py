@@ -21,6 +21,9 @@ class MirrorAdam(AbstractOptimiser):
     multiplicative weights, p_k ~ p_0 exp(-eta sum g).
     """
 
+    serves = (SimplexSpace,)
+    whole = True
+
     def __init__(
         self,
         params: Any,
@@ -32,14 +35,6 @@ class MirrorAdam(AbstractOptimiser):
     ) -> None:
         self.adaptive = adaptive
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps}, space)
-
-    @property
-    def serves(self) -> tuple[type, ...]:
-        return (SimplexSpace,)
-
-    @property
-    def whole(self) -> bool:
-        return True
 
     def advance(self, group: Group, state: Held) -> None:
         assert isinstance(self.space, SimplexSpace)
@@ -69,18 +64,13 @@ class DualAveraging(AbstractOptimiser):
     and online optimization (2010).
     """
 
+    serves = (SimplexSpace,)
+    whole = True
+
     def __init__(
         self, params: Any, lr: float = 0.1, power: float = 0.5, space: AbstractParameterSpace = SimplexSpace()
     ) -> None:
         super().__init__(params, {"lr": lr, "power": power}, space)
-
-    @property
-    def serves(self) -> tuple[type, ...]:
-        return (SimplexSpace,)
-
-    @property
-    def whole(self) -> bool:
-        return True
 
     def advance(self, group: Group, state: Held) -> None:
         assert isinstance(self.space, SimplexSpace)

@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias, final
 
 import torch
 from torch.optim import Optimizer
@@ -32,6 +32,10 @@ class AbstractOptimiser(Optimizer, abc.ABC):
     """
 
     space: AbstractParameterSpace
+    serves: ClassVar[tuple[type, ...]]
+    """The kinds of space that it can update parameters in."""
+    whole: bool
+    """Whether an entry's update depends on others of its block, so that no rank may hold a shard of it."""
 
     def __init__(self, params: Any, defaults: dict[str, Any], space: AbstractParameterSpace) -> None:
         if not isinstance(space, self.serves):
@@ -40,16 +44,6 @@ class AbstractOptimiser(Optimizer, abc.ABC):
         check_numbers(defaults)
         self.space = space
         super().__init__(params, defaults)
-
-    @property
-    @abc.abstractmethod
-    def serves(self) -> tuple[type, ...]:
-        """The kinds of space that it can update parameters in."""
-
-    @property
-    @abc.abstractmethod
-    def whole(self) -> bool:
-        """Whether an entry's update depends on others of its block, so that no rank may hold a shard of it."""
 
     @abc.abstractmethod
     def advance(self, group: Group, state: Held) -> None:

@@ -12,9 +12,9 @@ from continua.core.checks import is_a
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
 from continua.fields import AbstractField, parameter_spaces
+from continua.optim.axes import ModalAdamW
 from continua.optim.blockwise import BlockwiseAdamW
 from continua.optim.mirror import MirrorAdam
-from continua.optim.modal import ModalAdamW
 from continua.optim.optimiser import AbstractOptimiser, Composite
 from continua.optim.riemannian import RiemannianAdam
 from continua.spaces import AbstractParameterSpace, FlatSpace, GeneratedSpace, SimplexSpace, SpectralSpace, StiefelSpace

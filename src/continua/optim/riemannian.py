@@ -83,6 +83,9 @@ class RiemannianAdam(AbstractOptimiser):
     shape are updated together.
     """
 
+    serves = (StiefelSpace, FlatSpace)
+    whole = True
+
     def __init__(
         self,
         params: Any,
@@ -94,14 +97,6 @@ class RiemannianAdam(AbstractOptimiser):
     ) -> None:
         self.retraction = retraction
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps}, space)
-
-    @property
-    def serves(self) -> tuple[type, ...]:
-        return (StiefelSpace, FlatSpace)
-
-    @property
-    def whole(self) -> bool:
-        return True
 
     def advance(self, group: Group, state: Held) -> None:
         params, grads, states = collect(group, state, self._fresh)

@@ -165,14 +165,26 @@ def _table(table: Table) -> str:
     words = [bool(cells) and all(isinstance(cell, str) for cell in cells) for cells in columns]
     mark = [' class="word"' if word and i else "" for i, word in enumerate(words)]
     head = "".join(f'<th scope="col"{m}>{escape(name)}</th>' for name, m in zip(table.columns, mark, strict=True))
-    # Where a phone has no room for all columns, each row becomes a block whose cells have their column before them.
-    many = len(table.columns) > 4
-    labels = [f' data-label="{escape(name)}"' if many else "" for name in table.columns]
+    kind = _phone_layout(table)
+    labels = [f' data-label="{escape(name)}"' if kind == "stacked" else "" for name in table.columns]
     both = [m + label for m, label in zip(mark, labels, strict=True)]
     rows = "".join(f"<tr>{_row(row, both)}</tr>" for row in table.rows)
-    kind = ' class="many"' if many else ""
-    whole = f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    whole = f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
     return f'<div class="scroll" tabindex="0">{whole}</div>'
+
+
+def _phone_layout(table: Table) -> str:
+    """How a phone shows a table of many columns: in small print where that fits, else each row as a block of lines.
+
+    Of very many columns neither helps, and the table is moved sideways under its first column.
+    """
+    if len(table.columns) <= 4:
+        return "plain"
+    lines = [table.columns, *([format_number(cell) for cell in row] for row in table.rows)]
+    letters = sum(max(len(line[i]) for line in lines) for i in range(len(table.columns)))
+    if 6.2 * letters + 5 * len(table.columns) < 300:
+        return "dense"
+    return "stacked" if len(table.columns) <= 12 else "plain"
 
 
 def _row(row: Sequence[Cell], attributes: Sequence[str]) -> str:
