@@ -84,7 +84,7 @@ class LionsGap(AbstractCell):
     def _mass(self, q: Queries, x: Points) -> float:
         """d_mu Gamma(v) is the gradient in v of the derivative when a little mass is put at v (first variation)."""
         v = 0.5 * x[:, :1].clone().requires_grad_()
-        more, eps = torch.cat([x, v], 1), 1e-4
+        more, eps = torch.cat([x, v], 1), 1e-6
         weights = torch.full((1, self.tokens + 1), 1.0 / self.tokens, dtype=torch.float64)
 
         def with_mass(e: float) -> Tensor:
@@ -92,8 +92,8 @@ class LionsGap(AbstractCell):
 
         # Mass cannot be negative: a one-sided difference of third order.
         # No mass at all would mean that the token is absent, and its gradient with it.
-        at = [with_mass(k * eps + 1e-300) for k in (0, 1, 2, 3)]
-        variation = (-11 * at[0] + 18 * at[1] - 9 * at[2] + 2 * at[3]) / (6 * eps)
+        at = [with_mass(k * eps * 100 + 1e-300) for k in (0, 1, 2, 3)]
+        variation = (-11 * at[0] + 18 * at[1] - 9 * at[2] + 2 * at[3]) / (6 * eps * 100)
         rows = [torch.autograd.grad(part, v, retain_graph=True)[0][0, 0] for part in variation]
         closed = Tilted(Cloud(x), q, self.beta, self.radius).lions(v.detach())[0, 0, 0]
         return float((torch.stack(rows) - closed).abs().max() / closed.abs().max())
