@@ -94,8 +94,8 @@ class _Track:
     def _ours(self, gradient: AbstractGradient) -> None:
         self._clear()
         velocity = bind(self.flow, self.start)
-        control = Adaptive(self.tolerance, self.tolerance)
-        solution = integrate(velocity, velocity.initial(), SPAN, DormandPrince(), control, gradient)
+        controller = Adaptive(self.tolerance, self.tolerance)
+        solution = integrate(velocity, velocity.initial(), SPAN, DormandPrince(), controller, gradient)
         solution.x.square().mean().backward()
         stats, name = solution.stats, type(gradient).__name__
         self.ends[name] = solution.x.detach()
@@ -117,8 +117,8 @@ class _Track:
     @torch.no_grad()
     def _exact(self) -> Points:
         velocity = bind(self.flow, self.start)
-        control = Adaptive(0.01 * self.tolerance, 0.01 * self.tolerance)
-        return integrate(velocity, velocity.initial(), SPAN, controller=control, gradient=Direct()).x
+        controller = Adaptive(0.01 * self.tolerance, 0.01 * self.tolerance)
+        return integrate(velocity, velocity.initial(), SPAN, controller=controller, gradient=Direct()).x
 
 
 class _CountedVelocity(nn.Module):
