@@ -9,7 +9,7 @@ from continua.core.slopes import fitted_slope
 from continua.fields import Constant
 from continua.model import ContinuousTransformer, Flow, MeanReadout, Part, SinusoidalPositions, VectorEmbedding
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Rotary
-from continua.solve import RK4, Fixed, Solver
+from continua.solve import RK4, Adaptive, Backsolve, Checkpointed, Direct, Fixed, Solver, Tsitouras
 from continua.spaces import BackwardRectangle, CausalTrapezoid, Counting, Trapezoid
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -100,3 +100,26 @@ def test_a_single_token_is_its_own_mean_under_any_rule(rule):
     causal = isinstance(rule, CausalTrapezoid | BackwardRectangle)
     values, times = torch.tensor([[[0.3, -0.2]]]), torch.tensor([[0.7]])
     torch.testing.assert_close(model_of(rule, causal)(values, times), model_of(Counting(), causal)(values, times))
+
+
+@pytest.mark.parametrize("gradient", [Checkpointed(), Checkpointed(window=1.0, steps=2), Backsolve()], ids=repr)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize("rotary", [False, True], ids=["code", "rotary"])
+def test_gradients_reach_the_times_of_the_samples(gradient, causal, rotary, unchecked):
+    """Through the position code, the masses and, where there are rotations, the times themselves, each way once."""
+    model = model_of(CausalTrapezoid() if causal else Trapezoid(), causal, rotary)
+    raw = torch.rand(2, 7, generator=torch.Generator().manual_seed(1)).cumsum(-1) / 7
+    raw.requires_grad_(True)
+
+    times = raw * 1.1 + 0.05  # not a leaf, as times that were scaled are
+    values = torch.stack([torch.sin(6 * times), torch.exp(-times)], -1)
+    back = isinstance(gradient, Backsolve)
+    solver = Solver(Tsitouras(), Adaptive(1e-9, 1e-9)) if back else Solver(RK4(), Fixed(5))
+
+    def found(gradient) -> list[torch.Tensor]:
+        output = model.at(solver=solver, gradient=gradient)(values, times)
+        wanted = [raw, *model.parameters()]
+        return list(torch.autograd.grad(output.square().sum(), wanted, retain_graph=True))
+
+    for g, e in zip(found(gradient), found(Direct()), strict=True):
+        torch.testing.assert_close(g, e, rtol=0.0, atol=1e-6 if back else 1e-12)

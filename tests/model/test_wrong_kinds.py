@@ -55,9 +55,10 @@ def test_asked_depths_and_observers_come_as_lists(model):
         model(cloud, observers=[print])
 
 
-def test_integrate_takes_a_state():
-    with pytest.raises(ValueError, match=r"state = 'Tensor': this is no State. Pass State\(points\)"):
-        integrate(lambda z, x: -x, VALUES, (0.0, 1.0))
+def test_integrate_takes_tensors_and_states():
+    assert integrate(lambda z, x: -x, VALUES, (0.0, 1.0)).x.shape == VALUES.shape
+    with pytest.raises(ValueError, match=r"x0 = 'list': this is no Tensor. Pass a tensor of any shape"):
+        integrate(lambda z, x: -x, VALUES.tolist(), (0.0, 1.0))
 
 
 @pytest.mark.parametrize("control", [Adaptive(1e-8, 1e-8), PerSequence(1e-8, 1e-8)], ids=["Adaptive", "PerSequence"])

@@ -8,6 +8,7 @@ import torch
 from continua.solve import (
     RK4,
     Adaptive,
+    Backsolve,
     Checkpointed,
     Direct,
     DormandPrince,
@@ -187,6 +188,16 @@ def test_a_parameter_changed_in_place_is_noticed():
         next(flow.parameters()).add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss_of(solution).backward()
+
+
+@pytest.mark.parametrize("gradient", [Checkpointed(), Backsolve()], ids=repr)
+def test_a_tensor_that_a_running_cost_hides_raises(gradient):
+    flow, inputs = attention_flow("constant").eval(), Inputs.drawn()
+    price = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    bound = inputs.bind(flow, rates=(lambda z, x, velocity: price * velocity.square().sum((-1, -2)),))
+    solution = integrate(bound, bound.initial(), (0.0, 1.0), gradient=gradient)
+    with pytest.raises(ValueError, match="depends on a tensor that was not found"):
+        solution.costs[0].sum().backward()
 
 
 def test_windows_are_let_go_after_the_backward_pass():

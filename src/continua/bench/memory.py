@@ -43,7 +43,11 @@ class MemoryCost(AbstractBenchmark):
         return MemoryCost(Sizes(2, 64, 32, 2, 64), steps=(1, 2), modes=2, threads=1)
 
     def measure(self) -> BenchResult:
-        peaks = {name: [self._peak(name, steps) for steps in self.steps] for name in _GRADIENTS}
+        fixed = {"modes": self.modes, "threads": self.threads, "sizes": dataclasses.asdict(self.sizes)}
+        peaks = {
+            name: [peak_memory(prepare_solve, gradient=name, steps=steps, **fixed) for steps in self.steps]
+            for name in _GRADIENTS
+        }
         rows: list[Row] = []
         for name, measured in peaks.items():
             rows += [{"gradient": name, "steps": s, "peak MiB": p} for s, p in zip(self.steps, measured, strict=True)]
@@ -54,12 +58,6 @@ class MemoryCost(AbstractBenchmark):
             Ratio("Direct: exponent in the steps, away from 1", abs(exponent - 1.0), 0.1),
         )
         return BenchResult(tuple(rows), ratios)
-
-    def _peak(self, name: str, steps: int) -> float:
-        sizes = dataclasses.asdict(self.sizes)
-        return peak_memory(
-            prepare_solve, gradient=name, steps=steps, modes=self.modes, threads=self.threads, sizes=sizes
-        )
 
 
 _GRADIENTS: dict[str, AbstractGradient] = {"Checkpointed": Checkpointed(steps=1), "Direct": Direct()}

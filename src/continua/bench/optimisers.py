@@ -54,12 +54,12 @@ class RecipeCost(AbstractBenchmark):
         heads = functools.partial(signal_model, self.width, self.heads)
         kernels = functools.partial(spectral_flow, self.width)
         optimisers: dict[str, tuple[torch.optim.Optimizer, nn.Module]] = {
-            "recipe": _by(Recipe(), heads()),
-            "AdamW": _adamw(heads()),
-            "recipe, spectral": _by(Recipe(spectral=use(ModalAdamW, interval=NEVER)), kernels()),
-            "recipe, spectral, new bases": _by(Recipe(spectral=use(ModalAdamW, interval=1)), kernels()),
-            "SOAP, spectral": _by(Recipe(spectral=use(SOAP, interval=NEVER)), kernels()),
-            "AdamW, spectral": _adamw(kernels()),
+            "recipe": _by(Recipe().build, heads()),
+            "AdamW": _by(_adamw, heads()),
+            "recipe, spectral": _by(Recipe(spectral=use(ModalAdamW, interval=NEVER)).build, kernels()),
+            "recipe, spectral, new bases": _by(Recipe(spectral=use(ModalAdamW, interval=1)).build, kernels()),
+            "SOAP, spectral": _by(Recipe(spectral=use(SOAP, interval=NEVER)).build, kernels()),
+            "AdamW, spectral": _by(_adamw, kernels()),
         }
         cases = {name: self._repeat(optimiser) for name, (optimiser, _) in optimisers.items()}
         clock = time.process_time if self.threads == 1 else time.perf_counter
@@ -76,27 +76,21 @@ class RecipeCost(AbstractBenchmark):
         return BenchResult(tuple(rows), tuple(_update_ratios(seconds)))
 
     def _repeat(self, optimiser: torch.optim.Optimizer) -> Case:
-        def updates() -> None:
-            for _ in range(self.updates):
-                optimiser.step()
-
-        return updates
+        return lambda: [optimiser.step() for _ in range(self.updates)]
 
 
-def with_gradients(module: nn.Module) -> nn.Module:
-    """The module with a random gradient for every parameter."""
+def _by(
+    build: Callable[[nn.Module], torch.optim.Optimizer], module: nn.Module
+) -> tuple[torch.optim.Optimizer, nn.Module]:
+    """An optimiser of the module, whose parameters have random gradients, and the module."""
     generator = generator_of(1)
     for parameter in module.parameters():
         parameter.grad = torch.randn(parameter.shape, generator=generator)
-    return module
+    return build(module), module
 
 
-def _by(recipe: Recipe, module: nn.Module) -> tuple[torch.optim.Optimizer, nn.Module]:
-    return recipe.build(with_gradients(module)), module
-
-
-def _adamw(module: nn.Module) -> tuple[torch.optim.Optimizer, nn.Module]:
-    return torch.optim.AdamW(with_gradients(module).parameters(), foreach=True), module
+def _adamw(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(module.parameters(), foreach=True)
 
 
 def _update_ratios(seconds: dict[str, list[float]]) -> Iterator[Ratio]:

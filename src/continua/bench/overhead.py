@@ -56,7 +56,7 @@ class _Pair:
     def __init__(self, flow: Flow, start: Points, tolerance: float) -> None:
         self.flow = flow
         self.start = start.requires_grad_(True)
-        self.control = Adaptive(tolerance, tolerance)
+        self.controller = Adaptive(tolerance, tolerance)
         self.depths: list[float] = []
         # Every evaluation reads the field once, at its depth: rejected steps show in no statistics of the grid.
         hook = flow.parts[0].field.register_forward_pre_hook(  # pyright: ignore[reportAttributeAccessIssue,reportCallIssue]
@@ -82,12 +82,12 @@ class _Pair:
     @torch.no_grad()
     def forward(self) -> Stats:
         velocity = bind(self.flow, self.start)
-        return integrate(velocity, velocity.initial(), SPAN, controller=self.control, gradient=Direct()).stats
+        return integrate(velocity, velocity.initial(), SPAN, controller=self.controller, gradient=Direct()).stats
 
     def backward(self, gradient: AbstractGradient) -> None:
         self._clear()
         velocity = bind(self.flow, self.start)
-        solution = integrate(velocity, velocity.initial(), SPAN, controller=self.control, gradient=gradient)
+        solution = integrate(velocity, velocity.initial(), SPAN, controller=self.controller, gradient=gradient)
         solution.x.square().mean().backward()
 
     @torch.no_grad()

@@ -88,14 +88,14 @@ class _Track:
             row: Row = {"modes": self.modes, "solve": name}
             row |= {"seconds": statistics.median(seconds[f"{self.modes} {name}"])}
             row |= {"forward evaluations": forward, "backward evaluations": backward}
-            rows.append(row | {"error / tolerance": error.square().mean().sqrt().item()})
+            rows.append(row | {"error / tolerance": float(error.square().mean().sqrt())})
         return rows
 
     def _ours(self, gradient: AbstractGradient) -> None:
         self._clear()
         velocity = bind(self.flow, self.start)
-        control = Adaptive(self.tolerance, self.tolerance)
-        solution = integrate(velocity, velocity.initial(), SPAN, DormandPrince(), control, gradient)
+        controller = Adaptive(self.tolerance, self.tolerance)
+        solution = integrate(velocity, velocity.initial(), SPAN, DormandPrince(), controller, gradient)
         solution.x.square().mean().backward()
         stats, name = solution.stats, type(gradient).__name__
         self.ends[name] = solution.x.detach()
@@ -103,7 +103,7 @@ class _Track:
 
     def _theirs(self, name: str) -> None:
         self._clear()
-        velocity = _Velocity(bind(self.flow, self.start))
+        velocity = _CountedVelocity(bind(self.flow, self.start))
         end = solve_with_torchdiffeq(velocity, self.start, self.tolerance, adjoint=name == "odeint_adjoint")
         forward = velocity.calls
         end.square().mean().backward()
@@ -117,11 +117,11 @@ class _Track:
     @torch.no_grad()
     def _exact(self) -> Points:
         velocity = bind(self.flow, self.start)
-        control = Adaptive(0.01 * self.tolerance, 0.01 * self.tolerance)
-        return integrate(velocity, velocity.initial(), SPAN, controller=control, gradient=Direct()).x
+        controller = Adaptive(0.01 * self.tolerance, 0.01 * self.tolerance)
+        return integrate(velocity, velocity.initial(), SPAN, controller=controller, gradient=Direct()).x
 
 
-class _Velocity(nn.Module):
+class _CountedVelocity(nn.Module):
     """func(t, x) as torchdiffeq asks for it; counts its calls."""
 
     def __init__(self, bound: FlowVectorField) -> None:
@@ -131,11 +131,11 @@ class _Velocity(nn.Module):
 
     def forward(self, t: Tensor, x: Points) -> Points:
         self.calls += 1
-        z = min(max(t.item(), 0.0), DEPTH)
+        z = min(max(t.item(), 0.0), DEPTH)  # the first step that torchdiffeq tries may leave even the deeper flow
         return self.bound(z, State(x)).x
 
 
-def solve_with_torchdiffeq(velocity: _Velocity, points: Points, tolerance: float, adjoint: bool) -> Points:
+def solve_with_torchdiffeq(velocity: _CountedVelocity, points: Points, tolerance: float, adjoint: bool) -> Points:
     """The end of `odeint`, or of `odeint_adjoint` with the gradients of the same parameters, by "dopri5"."""
     peer = extra("torchdiffeq", "peers")
     settings: dict[str, Any] = {"rtol": tolerance, "atol": tolerance, "method": "dopri5"}

@@ -1,7 +1,8 @@
 """Floor 5: the lab - claims about the continuous Transformer, measured. Only the command line imports it."""
 
 from continua.lab.ceiling import Mnist1dCeiling
-from continua.lab.clusters import Clusters, FastestMode, Overlap, check_question
+from continua.lab.clusters.experiment import Clusters, FastestMode, Overlap
+from continua.lab.clusters.particles import check_question
 from continua.lab.depth_limit import DepthLimit, PostNormLimit
 from continua.lab.experiment import AbstractExperiment, ExperimentResult, Findings
 from continua.lab.lions import LionsDerivative
@@ -9,15 +10,11 @@ from continua.lab.lipschitz import AttentionLipschitz
 from continua.lab.mean_field import MeanField
 from continua.lab.sde_scaling import SDEScaling
 from continua.lab.sweep import AbstractCell, AbstractEngine, CellStore, LocalProcesses, Progress, Ray, silent, sweep
-from continua.lab.training import (
-    AdamWCompactness,
-    AdamWLimit,
-    AgainstLimit,
-    DimensionFree,
-    Problem,
-    RMSScaling,
-    UpdateRule,
-)
+from continua.lab.training.adamw_limit import AdamWLimit
+from continua.lab.training.cells import AgainstLimit
+from continua.lab.training.compactness import AdamWCompactness
+from continua.lab.training.problem import Problem, UpdateRule
+from continua.lab.training.width import DimensionFree, RMSScaling
 from continua.lab.verdicts import Judgement, Word
 
 __all__ = [

@@ -75,9 +75,9 @@ def smooth_flow(width: int) -> Flow:
     return Flow([Part(operator, field)], 1.0).double().eval().requires_grad_(False)
 
 
-def after_steps(flow: Flow, x: Points, steps: int, method: AbstractStepper) -> Points:
+def after_steps(flow: Flow, x: Points, steps: int, stepper: AbstractStepper) -> Points:
     """The tokens at depth 1 after equal steps."""
-    return solve_flow(flow, Cloud(x), method, Fixed(steps)).x
+    return solve_flow(flow, Cloud(x), stepper, Fixed(steps)).x
 
 
 def distance(a: Points, b: Points) -> Float[Tensor, " batch"]:

@@ -45,21 +45,23 @@ def softmax_mean(q: Queries, cloud: Cloud, beta: float, integral: AbstractTokenI
 
 
 def solve_flow(
-    flow: Flow, cloud: Cloud, method: AbstractStepper, control: AbstractController, at: Sequence[float] = ()
+    flow: Flow, cloud: Cloud, stepper: AbstractStepper, controller: AbstractController, save_at: Sequence[float] = ()
 ) -> Solution:
     """The flow from depth 0 to its end; gradients, where they are wanted, pass through every step."""
     bound = flow.bind(cloud)
-    return integrate(bound, bound.initial(), (0.0, flow.depth), method, control, Direct(), at)
+    return integrate(bound, bound.initial(), (0.0, flow.depth), stepper, controller, Direct(), save_at)
 
 
 @torch.no_grad()
-def on_sphere(points: Points, beta: float, depth: float, at: Sequence[float] = (), rtol: float = 1e-11) -> Solution:
+def on_sphere(
+    points: Points, beta: float, depth: float, save_at: Sequence[float] = (), rtol: float = 1e-11
+) -> Solution:
     """Tokens on the unit sphere under attention with Q = K = V = I: the tangential flow, by projected steps."""
     width = points.shape[-1]
     flow = attention_flow(Attention(heads=1, key=width, beta=beta, biased=False), identity_theta(width), depth)
     # n orthonormal tokens have n entries each, of which all but one begin at zero: the absolute tolerance judges them.
-    control = Adaptive(rtol=rtol, atol=rtol / width, max_steps=1_000_000)
-    return solve_flow(flow, Cloud(points), Projected(DormandPrince(), Sphere(), tangent=True), control, at)
+    controller = Adaptive(rtol=rtol, atol=rtol / width, max_steps=1_000_000)
+    return solve_flow(flow, Cloud(points), Projected(DormandPrince(), Sphere(), tangent=True), controller, save_at)
 
 
 def random_theta(heads: int, key: int, width: int, scale: float, seed: int) -> AttentionTheta:

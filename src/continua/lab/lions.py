@@ -91,6 +91,7 @@ class LionsGap(AbstractCell):
             return self._gamma(q, more, torch.cat([(1 - e) * weights[:, :-1], weights.new_full((1, 1), e)], 1))[0, 0]
 
         # Mass cannot be negative: a one-sided difference of third order.
+        # No mass at all would mean that the token is absent, and its gradient with it.
         at = [with_mass(k * eps * 100 + 1e-300) for k in (0, 1, 2, 3)]
         variation = (-11 * at[0] + 18 * at[1] - 9 * at[2] + 2 * at[3]) / (6 * eps * 100)
         rows = [torch.autograd.grad(part, v, retain_graph=True)[0][0, 0] for part in variation]
@@ -131,10 +132,8 @@ class LionsDerivative(AbstractExperiment):
         return [LionsGap(n, d, beta, 2.0, seed) for n, d, beta in self.sizes for seed in range(self.seeds)]
 
     def conclude(self, rows: Sequence[Row]) -> Findings:
-        worst = {
-            name: max(row[name] for row in rows) for name in ("autograd", "slope", "curvature", "differences", "mass")
-        }
         limits = {"autograd": 1e-12, "slope": 1e-12, "curvature": 1e-12, "differences": 1e-8, "mass": 1e-5}
+        worst = {name: max(row[name] for row in rows) for name in limits}
         bent = max(row["curvature_of_bound"] for row in rows)
         ratio = max(row["slope_norm"] / row["slope_bound"] for row in rows)
         judgement = all_of(
@@ -148,13 +147,10 @@ class LionsDerivative(AbstractExperiment):
             "curvature_of_bound": bent,
             "tokens_outside": max(row["outside"] for row in rows),
         }
-        names = tuple(worst)
         figure = Lines(
             title="relative gaps of the closed form",
             x=Scale("cell"),
             y=Scale("largest relative gap", log=True),
-            series=tuple(
-                Series.of(name, range(len(rows)), [row[name] for row in rows], mark="points") for name in names
-            ),
+            series=tuple(Series.of(n, range(len(rows)), [row[n] for row in rows], mark="points") for n in limits),
         )
         return Findings((figure,), measured, {**limits, "slope_of_bound": 1.0, "curvature_of_bound": 1.0}, judgement)

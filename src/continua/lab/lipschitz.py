@@ -64,7 +64,7 @@ class Stretch(AbstractCell):
         slopes = torch.autograd.grad((self._change(q, x, y) / distance).log().sum(), (x, y))
 
         def climb(points: Points, slope: Points) -> Points:
-            return radial(points.detach() + 0.03 * self.radius * _unit(slope), self.radius)
+            return radial(points.detach() + _step(slope, 0.03 * self.radius), self.radius)
 
         return climb(x, slopes[0]), climb(y, slopes[1])
 
@@ -72,9 +72,9 @@ class Stretch(AbstractCell):
         return self._change(q, x, y) / wasserstein(x, y, self.p).clamp_min(1e-9)
 
 
-def _unit(slope: Points) -> Points:
-    """Steps of one length for every sequence, however steep its ratio."""
-    return slope / slope.norm(dim=(-1, -2), keepdim=True).clamp_min(1e-12)
+def _step(slope: Points, length: float = 1.0) -> Points:
+    """Uphill, by one length for every sequence, however steep its ratio."""
+    return length * slope / slope.norm(dim=(-1, -2), keepdim=True).clamp_min(1e-12)
 
 
 def wasserstein(x: Points, y: Points, p: float) -> Float[Tensor, " batch"]:
@@ -114,7 +114,7 @@ class VelocityStretch(AbstractCell):
             ratio = change.norm(dim=-1).amax(-1) / (x - y).norm(dim=-1).amax(-1)
             best = max(best, float(ratio.detach().max()))
             slopes = torch.autograd.grad(ratio.log().sum(), (x, d))
-            x, d = radial(x.detach() + 0.1 * _unit(slopes[0]), self.radius), d.detach() + 0.5 * _unit(slopes[1])
+            x, d = radial(x.detach() + 0.1 * _step(slopes[0]), self.radius), d.detach() + 0.5 * _step(slopes[1])
         return {"radius": self.radius, "found": best, "bound": float(operator.lipschitz_bound(theta, self.radius))}
 
 

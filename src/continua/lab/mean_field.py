@@ -190,5 +190,6 @@ def _chaos(pairs: Sequence[Row]) -> tuple[Interval, list[float]]:
     batches = np.array([row["together"] for row in pairs]) - np.array([[row["mean"] ** 2] for row in pairs])
     sizes = np.array([[row["tokens"]] for row in pairs], dtype=float)
     # bootstrap_slopes fits the root of a mean of squares: the slope of the mean is twice that.
+    # A batch may have a covariance below zero by chance; a square cannot, so it counts as none.
     (half,) = bootstrap_slopes(sizes, np.maximum(batches, 1e-12))
     return Interval(*(2.0 * value for value in half)), covariances

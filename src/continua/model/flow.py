@@ -22,7 +22,7 @@ Rate = Callable[[Depth, Points, Points], Float[Tensor, " batch"]]
 """A running cost r(z, points, velocity), one number per sequence, integrated along depth beside the tokens.
 
 At a jump it is asked one rounding unit inside the step, so fields may be read at z as it is. Gradients reach the flow's
-parameters, the points and the masses; another tensor that r depends on gets none from `Checkpointed` and `Backsolve`.
+parameters, the points and the masses; another tensor that r depends on makes `Checkpointed` and `Backsolve` raise.
 """
 
 

@@ -127,6 +127,8 @@ class PerSequence(AbstractController):
 
     def run(self, integration: Integration, state: State, on_step: OnStep | None = None) -> State:
         Tolerance(self.rtol, self.atol).check(state.x)
+        if state.x.ndim == 0:
+            reject("x0", (), "PerSequence needs a first axis, the batch", "Use controller=Adaptive().")
         sizes = self._start(integration, state)
         rounds = 0
         while not all(size.at_end for size in sizes):

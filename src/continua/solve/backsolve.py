@@ -10,6 +10,7 @@ import torch
 from continua.core.errors import ReconstructionWarning, reject
 from continua.core.shapes import Depth, Float, Tensor
 from continua.solve.adaptive import Adaptive, PerSequence
+from continua.solve.functions import FunctionField, hidden_leaves, refuse_hidden
 from continua.solve.gradients import (
     AbstractGradient,
     node_outputs,
@@ -85,9 +86,15 @@ class Adjoint(AbstractVectorField):
     """
 
     def __init__(
-        self, flow: AbstractVectorField, inputs: Sequence[Tensor], costs: Sequence[Tensor], clip: float | None
+        self,
+        flow: AbstractVectorField,
+        shape: torch.Size,
+        inputs: Sequence[Tensor],
+        costs: Sequence[Tensor],
+        clip: float | None,
     ) -> None:
         self.flow = flow
+        self.shape = shape
         self.inputs = tuple(inputs)
         self.costs = tuple(costs)
         self.clip = clip
@@ -116,21 +123,35 @@ class Adjoint(AbstractVectorField):
         raise AssertionError("splitting and projection are refused before")
 
     def __call__(self, z: Depth, state: State, inside: Depth | None = None) -> State:
-        x, a = state.x.chunk(2, -1)
+        x, a = self.split(state.x)
         with torch.enable_grad():
             x = x.detach().requires_grad_(True)
             slope = self.flow(z, State(x, tuple(torch.zeros_like(c) for c in self.costs)), inside)
         cotangents = [-self._clip(a), *(-c for c in self.costs)]
-        inputs = (x, *self.inputs)
-        found = pull_back((slope.x, *slope.costs), cotangents, inputs)
-        da, *dg = (torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True))
-        return State(torch.cat([slope.x.detach(), da], -1), tuple(dg))
+        outputs = (slope.x, *slope.costs)
+        doubtful = isinstance(self.flow, FunctionField) or bool(self.costs)
+        suspects = hidden_leaves(outputs, [x, *self.inputs]) if doubtful else []
+        found = pull_back(outputs, cotangents, (x,), self.inputs)
+        da, *dg = (torch.zeros_like(x) if g is None else g for x, g in zip((x, *self.inputs), found, strict=True))
+        slope = State(self.join(slope.x.detach(), da), tuple(dg))
+        del outputs  # the graph goes, and with it the leaves that the function made itself
+        refuse_hidden(suspects)
+        return slope
+
+    def join(self, x: Tensor, a: Tensor) -> Tensor:
+        """State and costate side by side."""
+        return torch.cat([x, a], -1) if self.shape else torch.stack([x, a])
+
+    def split(self, joined: Tensor) -> tuple[Tensor, Tensor]:
+        """State and costate."""
+        x, a = joined.chunk(2, -1)
+        return x.reshape(self.shape), a.reshape(self.shape)
 
     def _clip(self, a: Tensor) -> Tensor:
         if self.clip is None:
             return a
-        norm = a.flatten(1).norm(dim=-1).clamp_min(1e-30)
-        return a * (self.clip / norm).clamp_max(1.0)[:, None, None]
+        norm = a.abs() if a.ndim < 2 else a.flatten(1).norm(dim=-1).view(-1, *(1 for _ in a.shape[1:]))
+        return a * (self.clip / norm.clamp_min(1e-30)).clamp_max(1.0)
 
 
 class _Retrace(torch.autograd.Function):
@@ -156,7 +177,7 @@ class _Retrace(torch.autograd.Function):
         unit = max(float(g.abs().max()) for g in grads) or 1.0
         scaled = [g / unit for g in grads]
         clip = None if ctx.rule.clip is None else ctx.rule.clip / unit
-        adjoint = Adjoint(integration.field, tensors, scaled[1:ends], clip)
+        adjoint = Adjoint(integration.field, start.shape, tensors, scaled[1:ends], clip)
         with ctx.precision():
             back, a, sums = _back(integration, adjoint, end, _joins(integration, scaled[0], scaled[ends:]), unit)
         ctx.rule.judge(integration, start, back)
@@ -178,15 +199,15 @@ def _back(
     integration: Integration, adjoint: Adjoint, end: Tensor, joins: dict[float, Tensor], unit: float
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """x and costate at the start and the gradient of every tensor, solved backwards from join to join."""
-    state = State(torch.cat([end, torch.zeros_like(end)], -1), tuple(torch.zeros_like(t) for t in adjoint.inputs))
+    state = State(adjoint.join(end, torch.zeros_like(end)), tuple(torch.zeros_like(t) for t in adjoint.inputs))
     depths = [*joins, integration.span[0]]
     for z, to, g in zip(depths[:-1], depths[1:], joins.values(), strict=True):
-        x, a = state.x.chunk(2, -1)
-        state = State(torch.cat([x, a + g], -1), state.costs)
-        if to < z:
+        x, a = adjoint.split(state.x)
+        state = State(adjoint.join(x, a + g), state.costs)
+        if to != z:
             integration.notify(z, x, unit * (a + g))
             state = _leg(integration, adjoint, state, (z, to), unit)
-    x, a = state.x.chunk(2, -1)
+    x, a = adjoint.split(state.x)
     integration.notify(integration.span[0], x, unit * a)
     return x, a, state.costs
 
@@ -195,10 +216,10 @@ def _leg(integration: Integration, adjoint: Adjoint, state: State, span: tuple[f
     def on_step(step: Step, before: State, result: StepResult) -> None:
         z = step.z + step.dz
         assert isinstance(z, float)
-        if z > span[1] + integration.slack:  # the end of a leg is told of once all has joined there
-            x, a = result.state.x.chunk(2, -1)
+        if abs(z - span[1]) > integration.slack:  # the end of a leg is told of once all has joined there
+            x, a = adjoint.split(result.state.x)
             integration.notify(z, x, unit * a)
 
-    between = [z for z in integration.stats.grid if span[1] < z < span[0]]
+    between = [z for z in integration.stats.grid if min(span) < z < max(span)]
     controller = integration.controller.reverse([span[1], *between, span[0]])
     return integration.retrace(adjoint, state, span, controller, on_step)

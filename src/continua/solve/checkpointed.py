@@ -1,6 +1,7 @@
 """The checkpointed adjoint: forward without a graph, backward by replaying one window of steps at a time."""
 
 import dataclasses
+import weakref
 from typing import Any, NamedTuple
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from continua.core.checks import share
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Tensor
+from continua.solve.functions import FunctionField, hidden_leaves, refuse_hidden
 from continua.solve.gradients import (
     AbstractGradient,
     node_outputs,
@@ -90,7 +92,7 @@ class Checkpointed(AbstractGradient):
     def collect(self, integration: Integration, windows: list[Window]) -> OnStep:
         """Files accepted steps into windows."""
         limit = self.steps or max(1, round(6 / integration.stepper.stages))
-        length = self.window * (integration.span[1] - integration.span[0])
+        length = self.window * abs(integration.span[1] - integration.span[0])
         buffer = StateBuffer()
 
         def on_step(step: Step, before: State, result: StepResult) -> None:
@@ -148,7 +150,8 @@ def _back(
     for window in reversed(windows):
         count = sum(len(integration.saved_within(step)) for step in window.steps)
         here = tuple(saved.pop() for _ in range(count))[::-1]
-        a, found = _through(rule, integration, window, z, Endpoint(State(a, costs), here), needed)
+        a, found, suspects = _through(rule, integration, window, z, Endpoint(State(a, costs), here), needed)
+        refuse_hidden(suspects)
         sums = [g if total is None else total if g is None else total + g for total, g in zip(sums, found, strict=True)]
         z = window.steps[0].z
     for g in saved:  # saved at the very start
@@ -159,8 +162,9 @@ def _back(
 
 def _through(
     rule: Checkpointed, integration: Integration, window: Window, z: Depth, cotangent: Endpoint, needed: list[Tensor]
-) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-    """The cotangent at the start of a window that ends at z, and what the window gives to every needed tensor."""
+) -> tuple[Tensor, tuple[Tensor | None, ...], list[weakref.ref[Tensor]]]:
+    """The cotangent at the start of a window that ends at z, what the window gives to every needed tensor, and leaves
+    of its graph that are none of them."""
     visited: list[tuple[Depth, Tensor]] = []
     with torch.enable_grad():
         start = window.x.detach().requires_grad_(True)
@@ -171,11 +175,14 @@ def _through(
         end = integration.replay(State(start, zeros), steps, lambda step, state: visited.append((step.z, state.x)))
     visited.append((z, end.state.x))
     inputs = [x for _, x in visited] if integration.observes_costate else [start]
-    found = pull_back(_flat(end), _flat(cotangent), [*inputs, *needed])
+    # a function may read another parameter at another depth; a flow knows its own, but not what a running cost reads
+    doubtful = isinstance(integration.field, FunctionField) or bool(zeros)
+    suspects = hidden_leaves(_flat(end), [start, *needed]) if doubtful else []
+    found = pull_back(_flat(end), _flat(cotangent), inputs, needed)
     costates = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=False)]
     for (depth, x), a in reversed(list(zip(visited[1:], costates[1:], strict=False))):
         integration.notify(depth, x, a)
-    return costates[0], found[len(inputs) :]
+    return costates[0], found[len(inputs) :], suspects
 
 
 def _flat(endpoint: Endpoint) -> tuple[Tensor, ...]:
@@ -194,4 +201,4 @@ def _refine(rule: Checkpointed, steps: list[Step]) -> list[Step]:
 
 def _length(steps: list[Step]) -> float:
     """How far the steps reach; where every sequence has its own steps, the farthest counts."""
-    return sum(float(step.dz.max()) if isinstance(step.dz, Tensor) else step.dz for step in steps)
+    return sum(float(step.dz.abs().max()) if isinstance(step.dz, Tensor) else abs(step.dz) for step in steps)

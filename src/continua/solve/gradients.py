@@ -105,18 +105,45 @@ def node_outputs(endpoint: Endpoint, start: State) -> tuple[Tensor, ...]:
     outputs: list[Tensor] = []
     for x in (endpoint.state.x, *endpoint.state.costs, *endpoint.saved):
         known = any(x is other for other in (start.x, *start.costs, *outputs))
-        outputs.append(x.clone() if known else x)
+        # detached: a function that differentiates by x itself may have set requires_grad on it
+        outputs.append(x.detach().clone() if known else x.detach())
     return tuple(outputs)
 
 
 def pull_back(
-    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor], tensors: Sequence[Tensor] = ()
 ) -> tuple[Tensor | None, ...]:
-    """sum_k (d output_k / d input)^T cotangent_k for every input; `None` where nothing depends on it."""
+    """sum_k (d output_k / d input)^T cotangent_k for every input and tensor; `None` where nothing depends on it.
+
+    Derivatives by the `tensors` are partial, each of the others held: where one is computed from another (masses from
+    times, w = 2 a beside a), autograd goes on from it itself, once, and counting that way here would count it twice.
+    """
     live = [(x, g) for x, g in zip(outputs, cotangents, strict=True) if x.requires_grad]
     if not live:
-        return tuple(None for _ in inputs)
-    return torch.autograd.grad([x for x, _ in live], inputs, [g for _, g in live], allow_unused=True)
+        return tuple(None for _ in (*inputs, *tensors))
+    stopped: dict[int, Tensor] = {}
+
+    def stop(index: int) -> Callable[[Tensor], Tensor]:
+        def note(gradient: Tensor) -> Tensor:
+            stopped[index] = gradient
+            return torch.zeros_like(gradient)
+
+        return note
+
+    handles = [t.register_hook(stop(i)) for i, t in enumerate(tensors) if not t.is_leaf]
+    try:
+        found = torch.autograd.grad(
+            [x for x, _ in live],
+            [*inputs, *tensors],
+            [g for _, g in live],
+            retain_graph=bool(handles),  # what computed the tensors outside is still to be differentiated there
+            allow_unused=True,
+        )
+    finally:
+        for handle in handles:
+            handle.remove()
+    start = len(inputs)
+    return tuple(stopped.get(i - start, g) for i, g in enumerate(found))
 
 
 def refuse_shards(tensors: Iterable[Tensor], rule: AbstractGradient) -> None:

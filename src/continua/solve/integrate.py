@@ -4,15 +4,18 @@ import abc
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
 from continua.core.checks import is_a
 from continua.core.errors import reject
+from continua.core.shapes import Tensor
 from continua.solve.adaptive import Adaptive, PerSequence
 from continua.solve.checkpointed import Checkpointed
-from continua.solve.gradients import AbstractGradient
+from continua.solve.controllers import Fixed
+from continua.solve.functions import FunctionField
+from continua.solve.gradients import AbstractGradient, Direct
 from continua.solve.integration import AbstractController, Integration, Observer, Solution, Stats
 from continua.solve.runge_kutta import AbstractStepper, DormandPrince
 from continua.solve.vector_field import AbstractVectorField, State
@@ -69,23 +72,61 @@ class Solver(AbstractSolver):
         return Solution(end.x, stats, end.costs, depths, torch.stack(saved) if depths else None)
 
 
-def integrate(
-    field: AbstractVectorField,
-    x0: State,
+def integrate(  # noqa: PLR0913 - a front door: one word for each choice, all but three with a default
+    f: Callable[[Tensor, Tensor], Tensor] | AbstractVectorField,
+    x0: Tensor | State,
     span: tuple[float, float],
     stepper: AbstractStepper = DormandPrince(),
-    controller: AbstractController = Adaptive(),
+    controller: AbstractController | None = None,
     gradient: AbstractGradient = Checkpointed(),
     save_at: Sequence[float] = (),
     observers: Sequence[Observer] = (),
+    *,
+    steps: int | None = None,
+    rtol: float | None = None,
+    parameters: Iterable[Tensor] | None = None,
 ) -> Solution:
-    """Solves dx/dz = f(z, x) from span[0] to span[1] and returns where it leads, differentiably.
+    """Solves dx/dz = f(z, x), x(span[0]) = x0, up to span[1] and returns where it leads, differentiably.
 
-    `save_at` asks for x at further depths (dense output inside the steps; asking changes no step). Raises `SolveError`,
-    with the depth and advice, when the step limit is reached, a step underflows or a state is no longer finite.
+        integrate(lambda z, x: -x, x0, (0, 1)).x
+
+    f is any function of a depth and a tensor of any shape, or a flow bound to a cloud. `steps=8` takes eight equal
+    steps, `rtol=1e-6` sets both tolerances of adaptive ones (1e-4 otherwise); `controller` is the long form of both.
+    `save_at` asks for x at further depths, `solution.xs` (dense output inside the steps; asking changes no step). A
+    span may run backwards. `Checkpointed` and `Backsolve` need to know the tensors that f depends on: they are found in
+    its closure, globals, arguments and attributes, unless `parameters` names them; one that stays hidden raises.
+
+    Errors are measured as the root mean square over all entries (tokens of a flow by their mass); `PerSequence` takes
+    the first axis for the batch. Raises `SolveError`, with the depth and advice, when the step limit is reached, a step
+    underflows or a state is no longer finite. Reference implementation: torchdiffeq's `odeint`.
     """
-    is_a(State, "Pass State(x), or field.initial() of a flow bound to a cloud.", x0=x0)
-    return Solver(stepper, controller).solve(field, x0, span, gradient, save_at, observers)
+    is_a((Tensor, State), "Pass a tensor of any shape, or bound.initial() of a flow bound to a cloud.", x0=x0)
+    state = State(x0) if isinstance(x0, Tensor) else x0
+    solver = Solver(stepper, _choose_controller(controller, steps, rtol))
+    if isinstance(f, AbstractVectorField):
+        if state.x.ndim != 3:
+            why = "tokens have three axes"
+            reject("x0", tuple(state.x.shape), why, "Pass tokens of shape (batch, tokens, width).")
+        return solver.solve(f, state, span, gradient, save_at, observers)
+    field = FunctionField(f)
+    if torch.is_grad_enabled() and (observers or not isinstance(gradient, Direct)):
+        check_problem(state, span, save_at, observers)  # before f is called at all
+        field.find_parameters(float(span[0]), state.x, parameters)
+    return solver.solve(field, state, span, gradient, save_at, observers)
+
+
+def _choose_controller(
+    controller: AbstractController | None, steps: int | None, rtol: float | None
+) -> AbstractController:
+    given = {"controller": controller, "steps": steps, "rtol": rtol}
+    chosen = [name for name, value in given.items() if value is not None]
+    if len(chosen) > 1:
+        reject(chosen[0], given[chosen[0]], f"{chosen[1]} chooses the steps as well", "Pass one of the two.")
+    if steps is not None:
+        return Fixed(steps)
+    if rtol is not None:
+        return Adaptive(rtol, rtol)
+    return Adaptive() if controller is None else controller
 
 
 def check_problem(
@@ -98,17 +139,15 @@ def check_problem(
     start, end = float(span[0]), float(span[1])
     if not (math.isfinite(start) and math.isfinite(end)):
         reject("span", span, "both ends must be finite", "Pass span=(0.0, depth).")
-    if not start < end:
-        cure = "Pass (start, end) with start < end; gradients take care of the way back."
-        reject("span", span, "the span is empty or reversed", cure)
+    if start == end:
+        reject("span", span, "the span is empty", "Pass (start, end); it may run backwards.")
     _check_state(state.x)
     return (start, end), _check_depths(save_at, (start, end)) if save_at else ()
 
 
-def _check_state(x: torch.Tensor) -> None:
-    if x.ndim != 3 or x.numel() == 0:
-        why = "points have three axes, none of them empty"
-        reject("x0", tuple(x.shape), why, "Pass points of shape (batch, tokens, width).")
+def _check_state(x: Tensor) -> None:
+    if x.numel() == 0:
+        reject("x0", tuple(x.shape), "it has axes, none of them empty", "Pass a tensor with entries.")
     if x.dtype not in (torch.float32, torch.float64):
         reject("x0", x.dtype, "the dtype is neither float32 nor float64", "Convert with .to(torch.float32).")
     if not bool(torch.isfinite(x.detach()).all()):
@@ -119,12 +158,12 @@ def _check_depths(save_at: Sequence[float], span: tuple[float, float]) -> tuple[
     """Saved depths as numbers; those that miss an end of the span by rounding alone are that end."""
     if not isinstance(save_at, Sequence) or isinstance(save_at, str):
         reject("save_at", save_at, "depths come as a list", "Pass save_at=[0.5].")
-    depths = tuple(float(z) for z in save_at)
-    if not all(b > a for a, b in itertools.pairwise(depths)):
+    depths, sign = tuple(float(z) for z in save_at), math.copysign(1.0, span[1] - span[0])
+    if not all(sign * b > sign * a for a, b in itertools.pairwise(depths)):
         cure = "Sort them and drop duplicates: sorted(set(save_at))."
-        reject("save_at", depths, "depths to save must increase", cure)
-    if not all(span[0] <= z <= span[1] for z in depths):
+        reject("save_at", depths, "depths to save must increase (or decrease, where the span runs backwards)", cure)
+    if not all(min(span) <= z <= max(span) for z in depths):
         reject("save_at", depths, f"a depth to save lies outside {span}", "Ask for depths within the span.")
-    slack = 1e-12 * (span[1] - span[0])
+    slack = 1e-12 * abs(span[1] - span[0])
     near = {z: end for z in depths for end in span if abs(z - end) <= slack}
     return tuple(near.get(z, z) for z in depths)

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -180,18 +181,20 @@ class Integration:
                 observer.costate(z, x.detach(), costate.detach())
 
     def saved_within(self, step: Step) -> list[float]:
-        """The depths of `save_at` in (z, z + dz]."""
+        """The depths of `save_at` in (z, z + dz], or in [z + dz, z) where the span runs backwards."""
         if not self.save_at:
             return []
         assert isinstance(step.z, float) and isinstance(step.dz, float)
-        return [z for z in self.save_at if step.z + self.slack < z <= step.z + step.dz + self.slack]
+        sign = math.copysign(1.0, step.dz)
+        ends = sign * step.z + self.slack, sign * (step.z + step.dz) + self.slack
+        return [z for z in self.save_at if ends[0] < sign * z <= ends[1]]
 
     def _dense(self, step: Step, before: State, result: StepResult) -> list[Tensor]:
         depths = self.saved_within(step)
         if not depths:
             return []
         assert isinstance(step.z, float) and isinstance(step.dz, float)
-        fractions = [(z - step.z) / step.dz for z in depths if z < step.z + step.dz - self.slack]
+        fractions = [(z - step.z) / step.dz for z in depths if abs(z - step.z - step.dz) > self.slack]
         inside = self.stepper.dense(self.field, step.z, step.dz, before, result, fractions) if fractions else []
         return [*inside, *(result.state.x for _ in depths[len(fractions) :])]
 

@@ -50,9 +50,9 @@ class TorchdiffeqSolver(AbstractSolver):
         (start, end), depths = check_problem(state, span, save_at, observers)
         self._check(field, state, gradient, observers)
         stats, visited = Stats(), {start: state.x}
-        for a, b in itertools.pairwise([start, *(z for z in field.breaks if start < z < end), end]):
+        for a, b in itertools.pairwise([start, *_between(start, end, field.breaks), end]):
             velocity = _Velocity(field, 0.5 * (a + b), stats)
-            for z, after in itertools.pairwise([a, *(z for z in depths if a < z < b), b]):
+            for z, after in itertools.pairwise([a, *_between(a, b, depths), b]):
                 state = self._piece(velocity, state, (z, after), gradient)
                 visited[after] = state.x
         xs = torch.stack([visited[z] for z in depths]) if depths else None
@@ -119,6 +119,11 @@ class _Velocity:
         """The root mean square over the batch of mass-weighted errors, given in units of the tolerance."""
         squares, weights = ratios[0].square().mean(-1), self.field.weights
         return (squares.mean() if weights is None else (weights * squares).sum(-1).mean()).sqrt()
+
+
+def _between(a: float, b: float, depths: Sequence[float]) -> list[float]:
+    """The depths on the way from a to b, in their order."""
+    return sorted((z for z in depths if min(a, b) < z < max(a, b)), reverse=b < a)
 
 
 def _failure(reason: str, z: float) -> SolveError:

@@ -49,6 +49,7 @@ class Equiangular(AbstractCell):
 
 def _gram(tokens: int, beta: float, time: float) -> Float[Tensor, "tokens tokens"]:
     """Inner products after `time`; the solve stops early where all tokens have merged."""
+    # Pieces that double: a long time after the collapse costs one short piece, a long plateau before it few solves.
     points, left, piece = torch.eye(tokens, dtype=torch.float64)[None], time, 8.0
     while left > 0.0:
         span = min(left, piece)

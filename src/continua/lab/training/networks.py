@@ -15,7 +15,7 @@ from continua.operators import AttentionTheta, pullback
 from continua.spaces import Cloud
 
 _CLOSE = 1e-14
-
+"""Relative to the largest entry: a few dozen rounding units."""
 _Path: TypeAlias = Float[Tensor, "nodes sequences tokens width"]
 
 
@@ -32,11 +32,11 @@ class Network:
     Layers follow each other; seeds, sequences, heads and tokens are axes of tensors.
     """
 
-    def __init__(self, problem: Problem, places: Int[Tensor, "layers seeds heads"], power: float = 1.0) -> None:
+    def __init__(self, problem: Problem, places: Int[Tensor, "layers seeds heads"]) -> None:
         law = problem.law()
         self.problem, self.places = problem, places
         self.layers, self.seeds, self.heads = places.shape
-        self.step = self.layers**-power
+        self.step = 1.0 / self.layers
         self.q, self.k, self.v, self.o = (w[places] for w in (law.q, law.k, law.v, law.o))
         self.operator = problem.operator(self.heads)
 
@@ -90,11 +90,10 @@ class Network:
 
 
 class LimitPass(NamedTuple):
-    """The limit at the collocation nodes: states, adjoints, and the loss of training."""
+    """The limit at the collocation nodes."""
 
     states: _Path
     adjoints: _Path
-    loss: float
 
 
 class Limit:
@@ -126,7 +125,7 @@ class Limit:
         gradient = pullback(self.operator, self._theta(states.shape[1]), cloud, adjoints.flatten(0, 1)).theta
         for w, g in zip(self.parameters, (gradient.q, gradient.k, gradient.v, gradient.o), strict=True):
             w.grad = g.unflatten(0, (nodes, -1))[:, : self.problem.trained].mean(1)
-        return LimitPass(states, adjoints, float(self.problem.loss(states[-1])[0]))
+        return LimitPass(states, adjoints)
 
     def forward(self, start: Points) -> _Path:
         """x at the nodes, from any sequences."""
@@ -185,6 +184,7 @@ def compute_limits(
 
 
 def _fixed_point(function: Callable[[Points], Points], x: Points) -> Points:
+    # Equations of Volterra: the iterates converge like Lip^n / n!, large Lipschitz constants only delay it.
     for _ in range(500):
         after = function(x)
         gap, size = float((after - x).detach().abs().max()), float(after.detach().abs().max())
@@ -213,7 +213,7 @@ def _barycentric(nodes: Float[Tensor, " nodes"], depths: Float[Tensor, " depths"
     weights[1::2] = -1.0
     weights[[0, -1]] *= 0.5
     gaps = depths[:, None] - nodes
-    hit = gaps.abs() < 1e-15
+    hit = gaps.abs() < 1e-15  # the formula is 0/0 at a node, where the value itself is known
     terms = weights / torch.where(hit, 1.0, gaps)
     matrix = terms / terms.sum(-1, keepdim=True)
     return torch.where(hit.any(-1, keepdim=True), hit.to(matrix), matrix)

@@ -33,7 +33,7 @@ class UpdateRule:
         if not self.adaptive:
             return SGD(parameters, lr=self.learning_rate)
         block = Frobenius() if self.blockwise else Entrywise()
-        space = FlatSpace(2 if self.blockwise else 0)
+        space = FlatSpace(2 if self.blockwise else 0)  # the axes of seeds and layers are many networks, not one block
         return BlockwiseAdamW(parameters, self.learning_rate, self.betas, self.eps, self.weight_decay, block, space)
 
 

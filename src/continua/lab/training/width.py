@@ -70,6 +70,7 @@ class DimensionFree(AbstractExperiment):
         for (problem, rule), own in families.items():
             for kind in ("states", "adjoints", "parameters"):
                 squares = np.array([row[kind][0] for row in own])
+                # Of one problem a seed is the same network at every width: resampled together, seeds cancel.
                 (slope,) = bootstrap_slopes(sizes, squares, paired=problem == "same")
                 slopes[f"{rule}, {problem} problem: slope of {kind} in d"] = slope
         judged = [stays_below(name, slope, 0.0, 0.1) for name, slope in slopes.items() if name.startswith("Blockwise")]
@@ -122,6 +123,7 @@ class ScaledPair(AbstractCell):
         for _ in range(self.updates):
             _, loss, _ = self._pass(problem, parameters, scale)
             for w, g in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                # Before the optimiser: with an eps in its denominator an update depends on the scale of gradients.
                 w.grad = g * self.layers * self.heads
             optimiser.step()
         end, loss, start = self._pass(problem, parameters, scale)
@@ -176,7 +178,7 @@ class RMSScaling(AbstractExperiment):
             title="gap of the two scalings after training",
             x=Scale("width d", log=True),
             y=Scale("relative gap", log=True),
-            series=tuple(
+            series=tuple(  # a gap of exactly zero has no place on a logarithmic axis
                 Series.of(kind, self.widths, [max(row[kind], 1e-18) for row in after], mark="both")
                 for kind in ("states", "adjoints", "parameters")
             ),

@@ -1,0 +1,259 @@
+"""Any function f(z, x) as a vector field, and the tensors that it depends on without being handed them."""
+
+import functools
+import gc
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from continua.core.errors import reject
+from continua.core.shapes import Depth, Tensor
+from continua.solve.vector_field import AbstractVectorField, State
+
+_LARGE = 1_000
+"""Containers with more entries hold data, not parameters; where one does, the graph shows it all the same."""
+
+
+class FunctionField(AbstractVectorField):
+    """dx/dz = f(z, x) for a plain function and a tensor of any shape.
+
+    f is called with z as a tensor: of no dimension, or, where every sequence has its own depth, of shape
+    (batch, 1, ..., 1), so that it meets x as it is.
+    """
+
+    def __init__(self, f: Callable[[Tensor, Tensor], Tensor]) -> None:
+        _check_callable(f)
+        self.f = f
+        self.calls = 0
+        self.parameters: tuple[Tensor, ...] = ()
+
+    @property
+    def breaks(self) -> tuple[float, ...]:
+        return ()
+
+    @property
+    def parts(self) -> Sequence[AbstractVectorField]:
+        return [self]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.parameters
+
+    @property
+    def weights(self) -> None:
+        return None
+
+    @property
+    def evaluations(self) -> int:
+        return self.calls
+
+    def __call__(self, z: Depth, state: State, inside: Depth | None = None) -> State:
+        x = state.x
+        self.calls += 1
+        velocity = self.f(_depth(z, x), x)
+        if not isinstance(velocity, Tensor) or velocity.shape != x.shape or velocity.dtype != x.dtype:
+            got = f"{tuple(velocity.shape)}, {velocity.dtype}" if isinstance(velocity, Tensor) else type(velocity)
+            why = f"it must return dx/dz in the shape and dtype of x, {tuple(x.shape)}, {x.dtype}"
+            reject("f(z, x)", got, why, "Return one tensor; several states are concatenated into one.")
+        return State(velocity)
+
+    def rates(self, z: Depth, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
+        return ()
+
+    def find_parameters(self, z: float, x: Tensor, named: Iterable[Tensor] | None) -> None:
+        """Finds every tensor that f depends on and that asks for a gradient, unless they are named.
+
+        Some stand in the closure, the globals, the arguments or the attributes of f; others show when f is called once.
+        What the graph of that call leads to and nobody found raises: its gradient would be lost without a word.
+        """
+        found = _Tensors(referenced_tensors(self.f) if named is None else named)
+        x = x.detach().requires_grad_(True)
+        drawn = torch.get_rng_state()
+        start = _sequence_number()
+        with torch.enable_grad(), _Uses(x, start, found if named is None else _Tensors(())):
+            velocity = self(z, State(x)).x
+        if not torch.equal(drawn, torch.get_rng_state()):
+            why = "it draws random numbers, and a backward pass would draw others"
+            reject("f", self.f, why, "Draw them before (dropout: f.eval()), or use gradient=Direct().")
+        leaves, outside = _edges_of([velocity], [x, *found], start)
+        for result in outside:
+            raise _hidden(result)
+        if named is None:
+            found.add(leaves)
+        else:
+            suspects = [weakref.ref(leaf) for leaf in leaves]
+            del velocity, leaves
+            refuse_hidden(suspects)
+        self.parameters = tuple(found)
+
+
+def referenced_tensors(f: object) -> Iterator[Tensor]:
+    """Tensors that ask for a gradient in the closure, globals, defaults, arguments or attributes of a callable."""
+    seen: dict[int, object] = {}
+    todo: list[tuple[object, int]] = [(f, 0)]
+    while todo:
+        thing, depth = todo.pop()
+        if id(thing) in seen:
+            continue
+        seen[id(thing)] = thing
+        if isinstance(thing, Tensor):
+            if thing.requires_grad:
+                yield thing
+        elif depth < 5:
+            todo += [(inner, depth + 1) for inner in _contents(thing)]
+
+
+def _contents(thing: Any) -> Iterable[object]:
+    """What a callable, a module, an object or a container holds."""
+    if isinstance(thing, types.ModuleType | type | str | bytes | int | float | types.NoneType):
+        return ()
+    if isinstance(thing, types.FunctionType):
+        return _contents_of_function(thing)
+    if isinstance(thing, types.MethodType):
+        return thing.__func__, thing.__self__
+    if isinstance(thing, functools.partial):
+        return thing.func, *thing.args, *thing.keywords.values()
+    if isinstance(thing, nn.Module):
+        attributes = (value for module in thing.modules() for value in vars(module).values())
+        return *thing.parameters(), *(a for a in attributes if isinstance(a, Tensor | list | tuple))
+    if isinstance(thing, dict):
+        return thing.values() if len(thing) <= _LARGE else ()
+    if isinstance(thing, list | tuple | set | frozenset):
+        return thing if len(thing) <= _LARGE else ()
+    own = vars(thing) if hasattr(thing, "__dict__") else {}
+    call = vars(type(thing)).get("__call__")
+    return *own.values(), *([call] if isinstance(call, types.FunctionType) else [])
+
+
+def _contents_of_function(function: types.FunctionType) -> Iterator[object]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # a name that is not bound yet
+            continue
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    codes = [function.__code__]
+    while codes:  # what is defined inside a function reads the same globals
+        code = codes.pop()
+        codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+        yield from (function.__globals__[name] for name in code.co_names if name in function.__globals__)
+
+
+def hidden_leaves(outputs: Sequence[Tensor], known: Sequence[Tensor]) -> "list[weakref.ref[Tensor]]":
+    """Leaves that a graph leads to and that are not known, for `refuse_hidden` once the graph is gone."""
+    leaves, _ = _edges_of(outputs, known, None)
+    return [weakref.ref(leaf) for leaf in leaves]
+
+
+def refuse_hidden(leaves: "Iterable[weakref.ref[Tensor]]") -> None:
+    """Raises where a leaf outlived the graph that it was found in: a parameter. One that f had made itself is gone."""
+    suspects = [leaf for leaf in leaves if leaf() is not None]
+    if suspects:
+        gc.collect()  # it may be part of a cycle that nobody holds
+        for leaf in suspects:
+            if (parameter := leaf()) is not None:
+                raise _hidden(parameter)
+
+
+class _Tensors:
+    """Tensors in the order in which they were found, each once."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self._by_id: dict[int, Tensor] = {}
+        self.add(tensors)
+
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        self._by_id.update({id(t): t for t in tensors if t.requires_grad})
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self._by_id.values())
+
+
+class _Uses(TorchFunctionMode):
+    """Collects the tensors from before `start` that enter any torch function: those behind closures of closures."""
+
+    def __init__(self, x: Tensor, start: int, found: _Tensors) -> None:
+        super().__init__()
+        self.start, self.found = start, found
+        self.made = {id(x): x}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        used = (t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.requires_grad)
+        self.found.add([t for t in used if id(t) not in self.made and self._is_older(t)])
+        result = func(*args, **kwargs)
+        # leaves that f makes itself, x.detach().requires_grad_(), are no parameters
+        self.made.update({id(t): t for t in tree_leaves(result) if isinstance(t, Tensor) and t.is_leaf})
+        return result
+
+    def _is_older(self, tensor: Tensor) -> bool:
+        return tensor.grad_fn is None or tensor.grad_fn._sequence_nr() < self.start
+
+
+def _edges_of(
+    outputs: Sequence[Tensor], known: Sequence[Tensor], start: int | None
+) -> tuple[list[Tensor], list[object]]:
+    """Leaves that a graph ends in, and nodes older than `start` that it leads to; neither through known tensors.
+
+    Without a `start` there are no older nodes: sequence numbers are those of one thread, and a backward pass may run in
+    another. It then goes on to the leaves, and a gradient by these is right whatever stands in between.
+    """
+    passed = {id(t) for t in known if t.is_leaf}
+    # nodes are held while the walk lasts, so that one node stays one object
+    stops = {(t.grad_fn, t.output_nr) for t in known if t.grad_fn is not None}
+    todo: list[Any] = [(x.grad_fn, x.output_nr) for x in outputs if x.grad_fn is not None]
+    seen, leaves, older = set(), [], []
+    while todo:
+        edge = todo.pop()
+        node = edge[0]
+        if node is None or node in seen or edge in stops:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            if id(node.variable) not in passed:
+                leaves.append(node.variable)
+        elif start is not None and node._sequence_nr() < start:
+            older.append(node)
+        else:
+            todo += node.next_functions
+    return leaves, older
+
+
+def _sequence_number() -> int:
+    """The number that autograd gives to the next node of this thread."""
+    node = (torch.zeros((), requires_grad=True) + 0.0).grad_fn
+    assert node is not None
+    return node._sequence_nr() + 1
+
+
+def _hidden(what: object) -> ValueError:
+    shown = f"shape {tuple(what.shape)}" if isinstance(what, Tensor) else f"the result of a {type(what).__name__}"
+    why = "f depends on a tensor that was not found, and its gradient would be lost"
+    return ValueError(f"f: {why} ({shown}). Name what f depends on: parameters=[...], or use gradient=Direct().")
+
+
+def _depth(z: Depth, x: Tensor) -> Tensor:
+    if isinstance(z, Tensor):
+        return z.view(-1, *(1 for _ in x.shape[1:]))
+    # a kernel on the device of x: `torch.tensor` would be a copy that the host waits for
+    return torch.full((), z, dtype=x.dtype, device=x.device)
+
+
+def _check_callable(f: object) -> None:
+    cure = "Pass a function f(z, x) -> dx/dz, such as lambda z, x: -x, or an nn.Module object."
+    if isinstance(f, type) or not callable(f):
+        reject("f", f if isinstance(f, type | str) else type(f).__name__, "this is no function", cure)
+    try:
+        inspect.signature(f.forward if isinstance(f, nn.Module) else f).bind(0.0, 0.0)
+    except TypeError:
+        reject("f", f, "it is called as f(z, x)", cure)
+    except ValueError:  # a builtin without a signature
+        pass
