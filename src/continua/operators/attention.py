@@ -1,6 +1,7 @@
 """The one attention of the project: softmax attention as an integral operator on measures."""
 
 import dataclasses
+import functools
 import math
 from typing import NamedTuple, final
 
@@ -25,6 +26,8 @@ class Rotary:
 
     fastest: float = 1.0
     slowest: float = 1e-4
+    tables: tuple["_Turns", ...] = dataclasses.field(default=(), compare=False, repr=False)
+    """Of the measures of a solve; set by `bind`."""
 
     def __post_init__(self) -> None:
         if not 0 < self.slowest <= self.fastest < math.inf:
@@ -35,20 +38,47 @@ class Rotary:
         steps = [self.fastest * (self.slowest / self.fastest) ** (2 * r / key) for r in range(key // 2)]
         return torch.tensor(steps, dtype=like.dtype, device=like.device)
 
+    def bind(self, context: Context, key: int) -> "Rotary":
+        """This rotation with the cosines and sines of a solve, whose times stay.
+
+        Not where times need a gradient: tables made here would be one graph under all windows of a checkpointed
+        gradient, and the first one that goes backward would free it.
+        """
+        clouds = [context.cloud] if context.source is None else [context.cloud, context.source]
+        times = [cloud.measure.positions for cloud in clouds]
+        if any(t is not None and t.requires_grad for t in times):
+            return self
+        return dataclasses.replace(self, tables=tuple(self._turns(c.measure, key, c.points) for c in clouds))
+
     def rotate(
         self, x: Float[Tensor, "batch heads tokens nodes_key"], measure: Measure, key: int
     ) -> Float[Tensor, "batch heads tokens nodes_key"]:
         """Every token's vector turned by its time; without positions, time is the index."""
-        times = measure.positions
-        if times is None:
-            times = torch.arange(x.shape[2], dtype=x.dtype, device=x.device).expand(x.shape[0], -1)
-        angles = times.masked_fill(~measure.present, 0.0) if measure.present is not None else times
-        angles = angles[:, None, :, None, None] * self.frequencies(key, x)  # (batch 1 tokens 1 half)
-        cos, sin = angles.cos(), angles.sin()
+        for turns in self.tables:
+            if turns.measure is measure:
+                break
+        else:
+            turns = self._turns(measure, key, x.transpose(1, 2))
         x = x.unflatten(-1, (-1, key))
         first, second = x.chunk(2, -1)
-        swapped = torch.cat([second, first], -1)
-        return torch.addcmul(x * torch.cat([cos, cos], -1), swapped, torch.cat([-sin, sin], -1)).flatten(3)
+        return torch.addcmul(x * turns.cos, torch.cat([second, first], -1), turns.sin).flatten(3)
+
+    def _turns(self, measure: Measure, key: int, like: Float[Tensor, "batch tokens *_"]) -> "_Turns":
+        times = measure.positions
+        if times is None:
+            times = torch.arange(like.shape[1], dtype=like.dtype, device=like.device).expand(like.shape[0], -1)
+        angles = times.masked_fill(~measure.present, 0.0) if measure.present is not None else times
+        angles = angles[:, None, :, None, None] * self.frequencies(key, like)  # (batch 1 tokens 1 half)
+        cos, sin = angles.cos(), angles.sin()
+        return _Turns(measure, torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1))
+
+
+class _Turns(NamedTuple):
+    """cos(om_r t_i) for both halves of a vector and -+ sin(om_r t_i), at the times of a measure."""
+
+    measure: Measure
+    cos: Float[Tensor, "batch 1 tokens 1 key"]
+    sin: Float[Tensor, "batch 1 tokens 1 key"]
 
 
 class AttentionTheta(NamedTuple):
@@ -107,7 +137,9 @@ class Attention(AbstractOperator):
     def _value(self) -> int:
         return self.key if self.value is None else self.value
 
-    @property
+    # What is read in every evaluation is cached: a property is a call, and a bound operator lives for a solve.
+
+    @functools.cached_property
     def inverse_temperature(self) -> float:
         """beta, or its default 1/sqrt(key)."""
         return 1.0 / math.sqrt(self.key) if self.beta is None else self.beta
@@ -130,17 +162,26 @@ class Attention(AbstractOperator):
 
     def bind(self, context: Context) -> "Attention":
         integral = self.integral.bind(context)
-        return self if integral is self.integral else dataclasses.replace(self, integral=integral)
+        rotary = None if self.rotary is None else self.rotary.bind(context, self.key)
+        same = integral is self.integral and rotary is self.rotary
+        return self if same else dataclasses.replace(self, integral=integral, rotary=rotary)
+
+    def velocity(self, theta: AttentionTheta, cloud: Cloud) -> Points:
+        return self.attend(theta, cloud, self.memory(theta, cloud))
 
     def memory(self, theta: AttentionTheta, cloud: Cloud) -> Memory:
-        keys = self._rotate(self._to_heads(cloud.points, theta.k, theta.bk), cloud.measure)
-        values = self._to_heads(cloud.points, theta.v, theta.bv)
-        return Memory(keys, values, cloud.measure)
+        keys = self._to_heads(cloud.points, theta.k, theta.bk)
+        if self.rotary is not None:
+            keys = self.rotary.rotate(keys, cloud.measure, self.key)
+        return Memory(keys, self._to_heads(cloud.points, theta.v, theta.bv), cloud.measure)
 
     def attend(self, theta: AttentionTheta, queries: Cloud, memory: Memory) -> Points:
-        q = self._rotate(self._to_heads(queries.points, theta.q, theta.bq), queries.measure)
-        v = self.kernel.weights(q)
-        if v is not None:  # <q, k> = sum_a v_a q_a k_a along the embedding axis
+        q = self._to_heads(queries.points, theta.q, theta.bq)
+        if self.rotary is not None:
+            q = self.rotary.rotate(q, queries.measure, self.key)
+        if self._axes.nodes > 1:  # <q, k> = sum_a v_a q_a k_a along the embedding axis
+            v = self.kernel.weights(q)
+            assert v is not None
             q = q * v.repeat_interleave(self.key)
         y = self.integral.means(q, queries.measure, memory, self.inverse_temperature, self.causal)
         if theta.p is not None:
@@ -169,8 +210,9 @@ class Attention(AbstractOperator):
         p = spread.new_ones(()) if theta.p is None else theta.p
         return (p * spread * (beta * radius**2 * turn + 1.0 + 2.0 * beta * radius * query)).sum(-1)
 
-    def _rotate(self, x: Tensor, measure: Measure) -> Tensor:
-        return x if self.rotary is None else self.rotary.rotate(x, measure, self.key)
+    @functools.cached_property
+    def _axes(self) -> "_Axes":
+        return _Axes(self.kernel.nodes, len(self.kernel.shape(1, 1)))
 
     def _to_heads(
         self,
@@ -178,11 +220,13 @@ class Attention(AbstractOperator):
         w: Float[Tensor, "*heads_own key channels"],
         b: Float[Tensor, "*batched heads key"] | None,
     ) -> Float[Tensor, "batch heads tokens nodes_key"]:
-        joined = _join_heads(w, self.kernel)  # (..., heads*key, channels)
+        nodes, own = self._axes
+        heads = w.shape[-1 - own]
+        joined = w.movedim(-1 - own, -3).flatten(-3, -2)  # (..., heads*key, channels)
         y = self.kernel.apply(joined, None if b is None else b.flatten(-2), x)  # (batch tokens nodes*heads*key)
-        if self.kernel.nodes == 1:
-            return y.unflatten(-1, (_heads(w, self.kernel), -1)).transpose(1, 2)
-        return y.unflatten(-1, (self.kernel.nodes, _heads(w, self.kernel), -1)).permute(0, 3, 1, 2, 4).flatten(3)
+        if nodes == 1:
+            return y.unflatten(-1, (heads, -1)).transpose(1, 2)
+        return y.unflatten(-1, (nodes, heads, -1)).permute(0, 3, 1, 2, 4).flatten(3)
 
     def _from_heads(
         self,
@@ -190,19 +234,17 @@ class Attention(AbstractOperator):
         o: Float[Tensor, "*heads_own value channels"],
         b: Float[Tensor, "*batched channels"] | None,
     ) -> Points:
-        if self.kernel.nodes == 1:
+        nodes, own = self._axes
+        if nodes == 1:
             y = y.transpose(1, 2).flatten(2)  # (batch tokens heads*value)
         else:
-            y = y.unflatten(-1, (self.kernel.nodes, -1)).permute(0, 2, 3, 1, 4).flatten(2)
-        return self.kernel.apply(_join_heads(o, self.kernel).transpose(-1, -2), b, y)
+            y = y.unflatten(-1, (nodes, -1)).permute(0, 2, 3, 1, 4).flatten(2)
+        joined = o.movedim(-1 - own, -3).flatten(-3, -2)  # (..., heads*value, channels)
+        return self.kernel.apply(joined.transpose(-1, -2), b, y)
 
 
-def _heads(w: Tensor, kernel: AbstractKernel) -> int:
-    """How many heads a weight holds."""
-    return w.shape[-1 - len(kernel.shape(1, 1))]
+class _Axes(NamedTuple):
+    """Nodes of the embedding axis, and how many axes of a weight are the kernel's: (..., heads, own axes)."""
 
-
-def _join_heads(w: Tensor, kernel: AbstractKernel) -> Tensor:
-    """A weight (..., heads, own axes, a, b) with its heads joined to the axis before the last: (..., heads*a, b)."""
-    own = len(kernel.shape(1, 1))
-    return w.movedim(-1 - own, -3).flatten(-3, -2)
+    nodes: int
+    own: int

@@ -33,6 +33,12 @@ class Sum(AbstractOperator):
     def bind(self, context: Context) -> "Sum":
         return Sum(tuple(term.bind(context.branch(place)) for place, term in enumerate(self.terms)))
 
+    def velocity(self, theta: Theta, cloud: Cloud) -> Points:
+        velocity = self.terms[0].velocity(theta[0], cloud)
+        for term, th in zip(self.terms[1:], theta[1:], strict=True):
+            velocity = velocity + term.velocity(th, cloud)
+        return velocity
+
     def memory(self, theta: Theta, cloud: Cloud) -> tuple[Any, ...]:
         return tuple(term.memory(th, cloud) for term, th in zip(self.terms, theta, strict=True))
 
@@ -67,6 +73,9 @@ class Cross(AbstractOperator):
             reject("memory", tuple(context.memory.points.shape), why, "Give every sequence its own row of memory.")
         below = dataclasses.replace(context, source=context.memory)
         return Cross(self.inner.bind(below), context.memory)
+
+    def velocity(self, theta: Theta, cloud: Cloud) -> Points:
+        return self.inner.attend(theta, cloud, self.memory(theta, cloud))
 
     def memory(self, theta: Theta, cloud: Cloud) -> Any:
         if self.source is None:
@@ -107,11 +116,16 @@ class Dropout(AbstractOperator):
         kept = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) >= self.rate
         return Dropout(inner, self.rate, kept.to(x.dtype) / (1.0 - self.rate))
 
+    def velocity(self, theta: Theta, cloud: Cloud) -> Points:
+        return self._drop(self.inner.velocity(theta, cloud))
+
     def memory(self, theta: Theta, cloud: Cloud) -> Any:
         return self.inner.memory(theta, cloud)
 
     def attend(self, theta: Theta, queries: Cloud, memory: Any) -> Points:
-        velocity = self.inner.attend(theta, queries, memory)
+        return self._drop(self.inner.attend(theta, queries, memory))
+
+    def _drop(self, velocity: Points) -> Points:
         if self.mask is None:
             return velocity
         if self.mask.shape != velocity.shape:

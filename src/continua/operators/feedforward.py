@@ -25,9 +25,6 @@ class Activation(enum.Enum):
     TANH = "tanh"
     IDENTITY = "identity"
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return _ACTIVATIONS[self](x)
-
 
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.GELU: F.gelu,
@@ -77,8 +74,8 @@ class FeedForward(AbstractPointwise):
         return FeedForwardTheta(w1, w2, bias((self.hidden,)), bias((channels,)))
 
     def act(self, theta: FeedForwardTheta, points: Points) -> Points:
-        hidden = self.phi1(self.kernel.apply(theta.w1, theta.b1, points))
-        return self.phi2(self.kernel.apply(theta.w2, theta.b2, hidden))
+        hidden = _ACTIVATIONS[self.phi1](self.kernel.apply(theta.w1, theta.b1, points))
+        return _ACTIVATIONS[self.phi2](self.kernel.apply(theta.w2, theta.b2, hidden))
 
 
 @final

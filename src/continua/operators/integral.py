@@ -65,24 +65,31 @@ class Exact(AbstractTokenIntegral):
         return Exact(materialised=True) if context.second_order else self
 
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
-        itself = asked is memory.measure
-        check_own(asked, memory.measure, causal)
-        in_order = not causal or (itself and not memory.measure.tied and not memory.measure.early)
-        if self.materialised or not in_order:
-            return _materialise(q, asked, memory, beta, causal)
-        if causal and memory.measure.log_own is not None:
-            return _own_row(q, memory, beta)
         k, v, measure = memory
+        own = causal and measure.log_own is not None
+        if own:
+            check_own(asked, measure, causal)
+        # torch's causal mask is by index: right for tokens in the order of time, each of which sees itself. Ties see
+        # each other, an early query sees nothing, and other queries have times of their own.
+        in_order = not causal or (asked is measure and not measure.tied and not measure.early)
+        if self.materialised or not in_order:
+            return attention_matrix(q, asked, memory, beta, causal) @ v
         log_mass, mask = measure.log_mass, None
-        if causal and measure.even and measure.suffix:
-            log_mass = None  # padding at the end lies in everybody's future, and equal masses cancel
-        if log_mass is not None:
-            if causal or log_mass.requires_grad:  # a mask with a gradient, or beside is_causal, is not fused
-                q, k = _fold_masses(q, k, log_mass, beta)
-                beta = 1.0
-            else:
-                mask = log_mass[:, None, None, :]
-        return _fused_attention(q, k, v, beta, causal, mask)
+        if own:
+            q, k, v, beta = *_fold_own_rows(q, memory, beta), 1.0
+        elif log_mass is None or (causal and measure.even and measure.suffix):
+            pass  # padding at the end lies in everybody's future, and equal masses cancel
+        elif causal or log_mass.requires_grad:  # a mask with a gradient, or beside is_causal, would not be fused
+            q, k, beta = *_fold_masses(q, k, log_mass, beta), 1.0
+        else:
+            mask = log_mass[:, None, None, :]
+        if beta <= 0:  # the fused kernel multiplies the -inf of its causal mask by the scale
+            q, beta = q * beta, 1.0
+        size = v.shape[-1]
+        if q.shape[-1] != size:
+            q, k, v = _pad(q, k, v)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=beta)[..., :size]
+        return y[..., :-1] + y[..., -1:] * memory.values if own else y
 
 
 def check_own(asked: Measure, measure: Measure, causal: bool) -> None:
@@ -99,7 +106,7 @@ def _fold_masses(q: Queries, k: Tensor, log_mass: Tensor, beta: float) -> tuple[
     return torch.cat([q * beta, ones], -1), torch.cat([k, column], -1)
 
 
-def _own_row(q: Queries, memory: Memory, beta: float) -> Means:
+def _fold_own_rows(q: Queries, memory: Memory, beta: float) -> tuple[Tensor, Tensor, Tensor]:
     """Causal rows that differ on the diagonal alone: token i weighs own_i in its own row and w_i in later ones.
 
     The log-sum-exp merge of {j < i} with {i} is left to the fused kernel. An extra first key, the probe, is seen by all
@@ -116,8 +123,7 @@ def _own_row(q: Queries, memory: Memory, beta: float) -> Means:
     folded_q = torch.cat([q, ones, diagonal], -1)
     folded_k = torch.cat([k, columns.expand_as(diagonal), torch.zeros_like(diagonal)], -1)
     reports = torch.cat([v, torch.zeros_like(diagonal)], -1)
-    y = _fused_attention(folded_q, _with_probe(folded_k), _with_probe(reports), 1.0, causal=True)
-    return y[..., :-1] + y[..., -1:] * v
+    return folded_q, _with_probe(folded_k), _with_probe(reports)
 
 
 def _with_probe(rows: Tensor) -> Tensor:
@@ -127,21 +133,12 @@ def _with_probe(rows: Tensor) -> Tensor:
     return torch.cat([probe, rows[..., :-1, :]], -2)
 
 
-def _fused_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, mask: Tensor | None = None) -> Tensor:
-    """Fused attention for any scale and value size: head sizes must agree, so the shorter is padded with zeros."""
-    if scale <= 0:  # the fused kernel multiplies the -inf of its causal mask by the scale
-        q, scale = q * scale, 1.0
-    key, value = q.shape[-1], v.shape[-1]
-    if value < key:
-        v = F.pad(v, (0, key - value))
-    elif key < value:
-        q, k = F.pad(q, (0, value - key)), F.pad(k, (0, value - key))
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
-    return y[..., :value]
-
-
-def _materialise(q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
-    return attention_matrix(q, asked, memory, beta, causal) @ memory.values
+def _pad(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Fused kernels want one size for keys and values: the shorter gets zeros, which change no inner product."""
+    missing = q.shape[-1] - v.shape[-1]
+    if missing > 0:
+        return q, k, F.pad(v, (0, missing))
+    return F.pad(q, (0, -missing)), F.pad(k, (0, -missing)), v
 
 
 def attention_matrix(

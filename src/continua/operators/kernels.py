@@ -114,7 +114,7 @@ class Dense(AbstractKernel):
         return inputs
 
     def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
-        return linear(x, w, b)
+        return F.linear(x, w, b) if w.ndim == 2 else linear(x, w, b)
 
     def at(self, nodes: int) -> "Dense":
         cure = "Build the model with Spectral or Convolution kernels to change its resolution."

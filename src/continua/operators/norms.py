@@ -135,14 +135,6 @@ class NormedTheta(NamedTuple):
     inner: Theta
 
 
-class NormedMemory(NamedTuple):
-    """What the inner operator keeps, and the tokens before and after the norm: to ask themselves they need it once."""
-
-    inner: Any
-    cloud: Cloud
-    normalised: Cloud
-
-
 @final
 @dataclasses.dataclass(frozen=True)
 class PreNorm(AbstractOperator):
@@ -157,17 +149,14 @@ class PreNorm(AbstractOperator):
     def bind(self, context: Context) -> "PreNorm":
         return PreNorm(self.norm.bind(context), self.inner.bind(context))
 
-    def memory(self, theta: NormedTheta, cloud: Cloud) -> NormedMemory:
-        normalised = self._normalise(theta, cloud)
-        return NormedMemory(self.inner.memory(theta.inner, normalised), cloud, normalised)
+    def velocity(self, theta: NormedTheta, cloud: Cloud) -> Points:
+        return self.inner.velocity(theta.inner, cloud.at(self.norm.normalise(theta.norm, cloud.points)))
 
-    def attend(self, theta: NormedTheta, queries: Cloud, memory: NormedMemory) -> Points:
-        themselves = queries is memory.cloud
-        normalised = memory.normalised if themselves else self._normalise(theta, queries)
-        return self.inner.attend(theta.inner, normalised, memory.inner)
+    def memory(self, theta: NormedTheta, cloud: Cloud) -> Any:
+        return self.inner.memory(theta.inner, cloud.at(self.norm.normalise(theta.norm, cloud.points)))
 
-    def _normalise(self, theta: NormedTheta, cloud: Cloud) -> Cloud:
-        return cloud.at(self.norm.normalise(theta.norm, cloud.points))
+    def attend(self, theta: NormedTheta, queries: Cloud, memory: Any) -> Points:
+        return self.inner.attend(theta.inner, queries.at(self.norm.normalise(theta.norm, queries.points)), memory)
 
 
 @final
@@ -187,6 +176,10 @@ class PostNorm(AbstractOperator):
 
     def bind(self, context: Context) -> "PostNorm":
         return PostNorm(self.norm.bind(context), self.inner.bind(context))
+
+    def velocity(self, theta: NormedTheta, cloud: Cloud) -> Points:
+        x = cloud.points
+        return self.norm.normalise(theta.norm, x + self.inner.velocity(theta.inner, cloud)) - x
 
     def memory(self, theta: NormedTheta, cloud: Cloud) -> Any:
         return self.inner.memory(theta.inner, cloud)

@@ -3,11 +3,13 @@
 import abc
 import dataclasses
 import enum
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
+from torch import nn
 
 from continua.core.seeds import branched
 from continua.core.shapes import Points, Tensor
@@ -136,6 +138,55 @@ def rebuild(template: Theta, values: Mapping[str, Any], prefix: str = "") -> The
     return None if template is None else values[prefix.removesuffix(".")]
 
 
+@final
+class Structure:
+    """The tree of an operator's parameters, flattened once: names and specs of its leaves, and how to build it.
+
+    A field gives theta at every evaluation of a solve. `unflatten` is one generated expression, such as
+    `NormedTheta(NormTheta(v[0], v[1]), AttentionTheta(v[2], ...))`: walking the tree by its dotted names was half of
+    all Python calls of a training update.
+    """
+
+    def __init__(self, spec: Theta) -> None:
+        self.spec = spec
+        named = list(leaves(spec))
+        self.names = tuple(name for name, _ in named)
+        self.specs: tuple[Spec, ...] = tuple(leaf for _, leaf in named)
+        self.keys = tuple(name.replace(".", "_") for name in self.names)
+        """The names as `torch.nn.ParameterDict` accepts them."""
+        kinds: dict[str, type] = {}
+        self.unflatten: Callable[[Sequence[Any]], Theta] = eval(
+            f"lambda v: {_expression(spec, itertools.count(), kinds)}", kinds
+        )
+
+    def flatten(self, theta: Theta) -> list[Any]:
+        """The leaves of theta in the order of `names`."""
+        return [leaf for _, leaf in leaves(theta)]
+
+    def read(self, values: nn.ParameterDict) -> Iterator[Tensor]:
+        """The parameters under `keys`, in their order.
+
+        From the dictionary beneath: `values[key]` takes three Python calls. Read anew in each evaluation, because
+        `torch.func.functional_call` and FSDP exchange parameters in that dictionary.
+        """
+        return map(values._parameters.__getitem__, self.keys)  # pyright: ignore[reportReturnType]
+
+    def __reduce__(self) -> Any:
+        return Structure, (self.spec,)  # a generated function cannot be pickled
+
+
+def _expression(template: Theta, count: Iterator[int], kinds: dict[str, type]) -> str:
+    """Code that builds a tree like `template` from a list v, whose entries `count` numbers."""
+    if not isinstance(template, tuple):
+        return "None" if template is None else f"v[{next(count)}]"
+    inner = "".join(f"{_expression(branch, count, kinds)}, " for branch in template)
+    if not hasattr(template, "_fields"):
+        return f"({inner})"
+    name = f"T{len(kinds)}"
+    kinds[name] = type(template)
+    return f"{name}({inner})"
+
+
 def map_leaves(function: Callable[[Any], Any], theta: Theta) -> Theta:
     """Theta with `function` applied to every leaf."""
     return rebuild(theta, {name: function(leaf) for name, leaf in leaves(theta)})
@@ -210,10 +261,12 @@ class AbstractOperator(abc.ABC):
     def attend(self, theta: Theta, queries: Cloud, memory: Any) -> Points:
         """The velocity of the queries, given a memory."""
 
-    @final
+    @abc.abstractmethod
     def velocity(self, theta: Theta, cloud: Cloud) -> Points:
-        """The velocity of the tokens among themselves."""
-        return self.attend(theta, cloud, self.memory(theta, cloud))
+        """The velocity of the tokens among themselves, attend(theta, cloud, memory(theta, cloud)).
+
+        Asked for by itself because tokens that are their own memory need their norm, or the norm of a kernel, once.
+        """
 
 
 class AbstractPointwise(AbstractOperator):
@@ -226,6 +279,10 @@ class AbstractPointwise(AbstractOperator):
     @final
     def bind(self, context: Context) -> AbstractOperator:
         return self
+
+    @final
+    def velocity(self, theta: Theta, cloud: Cloud) -> Points:
+        return self.act(theta, cloud.points)
 
     @final
     def memory(self, theta: Theta, cloud: Cloud) -> None:

@@ -62,6 +62,9 @@ class SpectrallyNormed(AbstractOperator):
     def bind(self, context: Context) -> "SpectrallyNormed":
         return dataclasses.replace(self, inner=self.inner.bind(context))
 
+    def velocity(self, theta: Theta, cloud: Cloud) -> Points:
+        return self.inner.velocity(self.normalise_kernels(theta, cloud.points.shape[-1]), cloud)
+
     def memory(self, theta: Theta, cloud: Cloud) -> Any:
         return self.inner.memory(self.normalise_kernels(theta, cloud.points.shape[-1]), cloud)
 

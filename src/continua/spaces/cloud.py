@@ -81,7 +81,10 @@ class Cloud:
 
     def at(self, points: Points) -> "Cloud":
         """The same tokens in other states: their masses and positions stay as they are."""
-        return Cloud.on(points, self.measure)
+        cloud = object.__new__(Cloud)  # as `on`, without a further call: every evaluation comes through here
+        object.__setattr__(cloud, "points", points)
+        object.__setattr__(cloud, "measure", self.measure)
+        return cloud
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Cloud":
         """This cloud elsewhere, or in another precision."""
