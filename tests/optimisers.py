@@ -38,11 +38,9 @@ class OptimiserCase:
         return [torch.float32, torch.float64] + ([torch.complex128] if self.is_complex else [])
 
     def point(self, seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-        """A point of the space; interior on the simplex, near the identity on the Stiefel manifold."""
+        """A point of the space; near the identity on the Stiefel manifold."""
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(self.shape, generator=generator, dtype=torch.promote_types(dtype, torch.float64))
-        if isinstance(self.space, SimplexSpace):
-            return torch.softmax(noise, self.space.axis).to(dtype)
         if isinstance(self.space, StiefelSpace):
             eye = torch.eye(*self.shape[-2:], dtype=noise.dtype).expand(self.shape).clone()
             if self.space.paired:

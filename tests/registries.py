@@ -5,7 +5,15 @@ from collections.abc import Callable
 
 import torch
 
-from continua.fields import AbstractField, Constant, ContinuousHeads, Expansion, Hypernetwork, PiecewiseConstant
+from continua.fields import (
+    AbstractField,
+    Constant,
+    ContinuousHeads,
+    Expansion,
+    HeadHypernetwork,
+    Hypernetwork,
+    PiecewiseConstant,
+)
 from continua.model import (
     ContinuousTransformer,
     EncoderDecoder,
@@ -249,6 +257,11 @@ all_head_fields: dict[str, FieldMaker] = {
     "ContinuousHeads(steps)": lambda spec, generator: ContinuousHeads(
         spec, 3.0, over_z=BSpline(3, 0), degree=1, generator=generator
     ),
+    "ContinuousHeads(Cosine)": lambda spec, generator: ContinuousHeads(
+        spec, 3.0, over_z=Cosine(3), density_over_z=BSpline(3, 0), generator=generator
+    ),
+    "HeadHypernetwork": lambda spec, generator: HeadHypernetwork(spec, 3.0, 2, 6, generator=generator),
+    "HeadHypernetwork(rank=1)": lambda spec, generator: HeadHypernetwork(spec, 3.0, 2, 6, 1, generator=generator),
 }
 """Fields for operators whose heads are a measure, and no others."""
 

@@ -8,7 +8,7 @@ import torch
 
 from continua import fields
 from continua.core.arguments import arguments_of
-from continua.fields import AbstractField, Constant, ContinuousHeads, Expansion, PiecewiseConstant
+from continua.fields import AbstractField, Expansion
 from continua.operators import Attention, Context, Damping, FeedForward, LayerNorm, PreNorm, Role, Sum, leaves
 from continua.spaces import Cloud
 from registries import all_fields, all_head_fields, all_operators
@@ -27,11 +27,6 @@ def built(make, spec=SPEC, seed: int = 0, stirred: bool = True) -> AbstractField
     field = make(spec, generator).double()
     for parameter in field.parameters() if stirred else ():
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-    masses = {n.replace(".", "_") for n, leaf in leaves(field.spec) if leaf.role is Role.HEAD_MASS}
-    if isinstance(field, ContinuousHeads | Constant | PiecewiseConstant):  # densities stay densities
-        for name, parameter in field.named_parameters():
-            if name.rpartition(".")[2] in masses:
-                parameter.data = torch.softmax(parameter.data, 0)
     return field
 
 
@@ -177,6 +172,27 @@ def test_an_operator_without_parameters_needs_no_field(make):
     field = built(make, spec)
     assert field(1.0) == spec == field(torch.tensor([0.5, 1.0]))
     assert list(field.parameters()) == []
+
+
+@each_field
+def test_masses_are_masses_whatever_the_parameters_are(make):
+    field = built(make)
+    for parameter in field.parameters():
+        parameter.data *= 4.0
+    names = [name for name, leaf in leaves(SPEC) if leaf.role is Role.HEAD_MASS]
+    for z in (*DEPTHS, torch.tensor([0.2, 1.7], dtype=torch.float64)):
+        for p in (values(field(z))[name].detach() for name in names):
+            assert float(p.min()) > 0.0 and float((p.sum(-1) - 1.0).abs().max()) < 1e-14
+
+
+@each_field
+def test_a_structure_reads_parameters_that_were_exchanged(make):
+    field = built(make)
+    others = {name: parameter + 0.1 for name, parameter in field.named_parameters()}
+    exchanged = torch.func.functional_call(field, others, (0.7,))
+    assert not equal(exchanged, field(0.7))
+    field.load_state_dict(others)
+    assert equal(exchanged, field(0.7)) and equal(copy.deepcopy(field)(0.7), field(0.7))
 
 
 def test_the_registry_is_complete():

@@ -21,7 +21,7 @@ each_maker = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 
 
 def even(*shape):
-    return nn.Parameter(torch.full(shape, 1.0 / shape[-1], dtype=DTYPE))
+    return nn.Parameter(torch.zeros(shape, dtype=DTYPE))
 
 
 def gradients(count, shape, seed=0):
@@ -29,38 +29,51 @@ def gradients(count, shape, seed=0):
     return [torch.randn(shape, generator=generator, dtype=DTYPE) for _ in range(count)]
 
 
-def run(optimiser, p, grads):
+def logits(p):
+    return nn.Parameter(torch.log(p))
+
+
+def run(optimiser, l, grads, axis=-1):
+    """The masses after updates of the logits l on J with dJ/dp = g, one of `grads` after the other."""
     for g in grads:
-        p.grad = g.clone()
+        (l.grad,) = torch.autograd.grad((l.softmax(axis) * g).sum(), l)
         optimiser.step()
-    return p.detach()
+    return l.detach().softmax(axis)
 
 
 @each_maker
 def test_a_constant_added_to_the_gradient_changes_nothing(make):
     plain, shifted = even(3, 5), even(3, 5)
     grads = gradients(60, (3, 5))
-    run(make(plain), plain, grads)
-    run(make(shifted), shifted, [g + 7.0 * (k % 3 - 1) * torch.arange(1, 4)[:, None] for k, g in enumerate(grads)])
-    torch.testing.assert_close(plain, shifted, rtol=0, atol=1e-11)
+    p = run(make(plain), plain, grads)
+    moved = [g + 7.0 * (k % 3 - 1) * torch.arange(1, 4)[:, None] for k, g in enumerate(grads)]
+    torch.testing.assert_close(p, run(make(shifted), shifted, moved), rtol=0, atol=1e-11)
+
+
+@each_maker
+def test_a_constant_added_to_the_logits_changes_nothing(make):
+    """Of the starting point too only the masses count."""
+    plain, shifted = even(3, 5), nn.Parameter(torch.full((3, 5), 4.0, dtype=DTYPE))
+    grads = gradients(60, (3, 5))
+    torch.testing.assert_close(run(make(plain), plain, grads), run(make(shifted), shifted, grads), rtol=0, atol=1e-11)
 
 
 @each_maker
 def test_masses_remain_masses(make):
-    p = even(3, 5)
+    l = even(3, 5)
     for g in gradients(300, (3, 5)):
-        run(optimiser := make(p), p, [100.0 * g])
-        assert float(SimplexSpace().defect(p.detach())) < 1e-14 and float(p.detach().min()) > 0.0
+        p = run(optimiser := make(l), l, [100.0 * g])
+        assert float((p.sum(-1) - 1.0).abs().max()) < 1e-14 and float(p.min()) > 0.0
         assert optimiser.space == SimplexSpace()
 
 
 @each_maker
 def test_the_vertex_of_a_linear_objective_is_reached(make):
     """J = <(1, 2, 3), p>: a second moment for each coordinate would not move at all."""
-    p = even(3)
-    run(make(p), p, 600 * [torch.tensor([1.0, 2.0, 3.0], dtype=DTYPE)])
-    assert float(p.detach()[0]) > 1.0 - 1e-3
-    reached = p.detach() @ torch.tensor([1.0, 2.0, 3.0], dtype=DTYPE)
+    l = even(3)
+    p = run(make(l), l, 600 * [torch.tensor([1.0, 2.0, 3.0], dtype=DTYPE)])
+    assert float(p[0]) > 1.0 - 1e-3
+    reached = p @ torch.tensor([1.0, 2.0, 3.0], dtype=DTYPE)
     assert float(reached) == pytest.approx(1.0, abs=2e-3)
 
 
@@ -69,23 +82,23 @@ def test_without_momentum_it_is_multiplicative_weights():
     grads, eta = gradients(50, (2, 4)), 0.07
     expected = p0 * torch.exp(-eta * sum(grads))
     expected /= expected.sum(-1, keepdim=True)
-    p = nn.Parameter(p0.clone())
-    run(MirrorAdam([p], lr=eta, betas=(0.0, 0.9), adaptive=False), p, grads)
-    torch.testing.assert_close(p.detach(), expected, rtol=1e-12, atol=0)
-    p = nn.Parameter(p0.clone())
-    run(DualAveraging([p], lr=eta, power=0.0), p, grads)
-    torch.testing.assert_close(p.detach(), expected, rtol=1e-12, atol=0)
+    l = logits(p0)
+    p = run(MirrorAdam([l], lr=eta, betas=(0.0, 0.9), adaptive=False), l, grads)
+    torch.testing.assert_close(p, expected, rtol=1e-12, atol=0)
+    l = logits(p0)
+    p = run(DualAveraging([l], lr=eta, power=0.0), l, grads)
+    torch.testing.assert_close(p, expected, rtol=1e-12, atol=0)
 
 
 def test_with_a_second_moment_and_no_memory_each_gradient_is_scaled_by_its_deviation():
     p0 = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=DTYPE)
-    grads, eta, logits = gradients(20, (4,)), 0.1, torch.log(p0)
+    grads, eta, log_p = gradients(20, (4,)), 0.1, torch.log(p0)
     for g in grads:
-        p = torch.softmax(logits, 0)
-        logits = logits - eta * g / (p @ (g - p @ g) ** 2).sqrt()
-    q = nn.Parameter(p0.clone())
-    run(MirrorAdam([q], lr=eta, betas=(0.0, 0.0), eps=0.0), q, grads)
-    torch.testing.assert_close(q.detach(), torch.softmax(logits, 0), rtol=1e-11, atol=0)
+        p = torch.softmax(log_p, 0)
+        log_p = log_p - eta * g / (p @ (g - p @ g) ** 2).sqrt()
+    l = logits(p0)
+    q = run(MirrorAdam([l], lr=eta, betas=(0.0, 0.0), eps=0.0), l, grads)
+    torch.testing.assert_close(q, torch.softmax(log_p, 0), rtol=1e-11, atol=0)
 
 
 def test_dual_averaging_forgets_nothing():
@@ -93,34 +106,35 @@ def test_dual_averaging_forgets_nothing():
     grads = gradients(30, (5,))
     ends = []
     for order in (grads, grads[::-1]):
-        p = even(5)
-        ends.append(run(DualAveraging([p], lr=0.3), p, order).clone())
+        l = even(5)
+        ends.append(run(DualAveraging([l], lr=0.3), l, order))
     torch.testing.assert_close(*ends, rtol=1e-12, atol=0)
     expected = torch.softmax(-0.3 * 30**-0.5 * sum(grads), 0)
     torch.testing.assert_close(ends[0], expected, rtol=1e-12, atol=0)
 
 
 def test_columns_are_a_simplex_where_the_space_says_so():
-    rows, columns = even(4, 5), nn.Parameter(torch.full((5, 4), 0.2, dtype=DTYPE))
+    rows, columns = even(4, 5), even(5, 4)
     grads = gradients(40, (4, 5))
-    run(MirrorAdam([rows]), rows, grads)
-    run(MirrorAdam([columns], space=SimplexSpace(-2)), columns, [g.T for g in grads])
-    torch.testing.assert_close(rows, columns.T, rtol=1e-13, atol=0)
+    p = run(MirrorAdam([rows]), rows, grads)
+    q = run(MirrorAdam([columns], space=SimplexSpace(-2)), columns, [g.T for g in grads], axis=-2)
+    torch.testing.assert_close(p, q.T, rtol=1e-13, atol=0)
 
 
 @each_maker
 def test_a_mass_of_zero_stays_zero_and_no_other_becomes_zero(make):
-    p = nn.Parameter(torch.tensor([0.5, 0.5, 0.0]))
+    l = logits(torch.tensor([0.5, 0.5, 0.0]))
     g = torch.tensor([-1e4, 1e4, -1e4])
-    run(make(p), p, 50 * [g])
-    assert float(p.detach()[2]) == 0.0 and 0.0 < float(p.detach()[1]) < 1e-6
-    run(make(p), p, 50 * [torch.tensor([1e4, -1e4, 0.0])])
-    assert bool(torch.isfinite(p).all()) and float(p.detach()[1]) > 0.0
+    p = run(make(l), l, 50 * [g])
+    assert float(p[2]) == 0.0 and 0.0 < float(p[1]) < 1e-6
+    p = run(make(l), l, 50 * [torch.tensor([1e4, -1e4, 0.0])])
+    assert bool(torch.isfinite(p).all()) and float(p[1]) > 0.5, "a mass comes back"
 
 
-def test_a_start_off_the_simplex_is_refused():
-    with pytest.raises(ValueError, match="p >= 0 and sum p = 1"):
-        MirrorAdam([nn.Parameter(torch.ones(3))])
+def test_every_start_is_a_point_of_the_simplex():
+    l = nn.Parameter(torch.tensor([3.0, -40.0, 0.0]))
+    MirrorAdam([l])
+    assert torch.equal(l, torch.tensor([3.0, -40.0, 0.0]))
     with pytest.raises(ValueError, match=r"power = 1\.0"):
         DualAveraging([even(3)], power=1.0)
 
@@ -141,16 +155,7 @@ def test_an_entropy_term_keeps_a_density_of_heads_from_collapsing(sign, holds):
         p = field.masses(0.4)
         (p @ g + sign * torch.special.xlogy(p, p / om).sum()).backward()
         optimiser.step()
-    field.check()
+    assert float(field.masses(0.4).detach().min()) > 0.0
     heads = field.effective_heads(0.4)
     collapsed = 6.0 * math.exp(0.75) / 4.0  # rho = 4 (1 - h)^3, all that a density of degree 3 can do
     assert heads > 5.5 if holds else heads < 1.05 * collapsed
-
-
-def test_a_mass_that_rounding_left_below_zero_is_zero():
-    p = nn.Parameter(torch.tensor([0.5, 0.5 + 1e-7, -1e-7], dtype=torch.float64))
-    optimiser = MirrorAdam([p], lr=0.1)
-    p.grad = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
-    optimiser.step()
-    first, second, third = p.tolist()
-    assert third == 0.0 and first < second and first + second == pytest.approx(1.0, abs=1e-15)

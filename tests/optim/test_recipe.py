@@ -192,7 +192,7 @@ class _Odd(nn.Module):
         ({"a": FlatSpace(2), "b": FlatSpace(1), "c": FlatSpace(1)}, r"\['c'\]: .* no parameter"),
         ({"a": FlatSpace(2), "again": FlatSpace(2), "b": FlatSpace(1)}, r"\['again'\]: .* a second time"),
         ({"a": "flat", "b": FlatSpace(1)}, "a = 'flat': the recipe has no optimiser"),
-        ({"a": SimplexSpace(), "b": FlatSpace(1)}, "a = .*sum p = 1"),
+        ({"a": StiefelSpace(), "b": FlatSpace(1)}, r"a = .*U\^H U = I .* is violated"),
     ],
 )
 def test_answers_that_cannot_be_are_refused(answer, words, unchecked):
@@ -242,18 +242,23 @@ def test_masses_in_a_basis_of_splines_remain_masses():
 
 
 @pytest.mark.parametrize("field", [lambda s: Expansion(s, Cosine(3)), Hypernetwork], ids=["Cosine", "Hypernetwork"])
-def test_masses_that_may_become_negative_are_refused(field):
-    with pytest.raises(ValueError, match=r"inner\.p = SimplexSpace.*ContinuousHeads"):
-        field(HEADS.spec(WIDTH)).parameter_spaces()
+def test_masses_in_any_field_remain_masses_under_the_recipe(field):
+    made = field(HEADS.spec(WIDTH))
+    optimiser = Recipe().build(made)
+    for step in range(30):
+        for parameter in made.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(step))
+        optimiser.step()
+    for z in (0.0, 0.31, 0.77, 1.0):
+        masses = made(z).inner.p.detach()
+        assert float(masses.min()) > 0 and float(masses.sum()) == pytest.approx(1.0, abs=1e-6)
+        assert float(masses.std()) > 0.0
 
 
-@pytest.mark.parametrize(
-    "field", [lambda s: Expansion(s, Cosine(3)), Hypernetwork, lambda s: ContinuousHeads(s)], ids=["E", "H", "C"]
-)
-def test_orthonormal_kernels_need_fields_that_keep_them(field):
+def test_orthonormal_kernels_need_fields_that_keep_them():
     operator = Attention(heads=4, key=3, measured=True, kernel=Dense(orthonormal=True))
-    with pytest.raises(ValueError, match=r"q = StiefelSpace.*Constant or PiecewiseConstant"):
-        field(operator.spec(WIDTH))
+    with pytest.raises(ValueError, match=r"q = StiefelSpace.*Expansion or ContinuousHeads"):
+        Hypernetwork(operator.spec(WIDTH))
 
 
 def test_a_density_trained_by_the_mirror_runs_at_other_nodes():
@@ -265,7 +270,6 @@ def test_a_density_trained_by_the_mirror_runs_at_other_nodes():
         optimiser.zero_grad()
         field.masses(0.3)[0].neg().backward()
         optimiser.step()
-    field.check()
     for heads in (4, 7, 12):
         p = field.at_nodes(heads).masses(0.3).detach()
         assert float(p.sum()) == pytest.approx(1.0, abs=1e-6) and float(p.min()) >= 0.0

@@ -11,9 +11,9 @@ from torch import nn
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.constant import PiecewiseConstant
-from continua.fields.field import AbstractField, check_depth, key, refuse_masses, refuse_orthonormal
-from continua.operators import Filled, Spec, Theta, leaves, map_leaves, rebuild
-from continua.spaces import AbstractBasis, AbstractParameterSpace, BSpline, GaussLegendre
+from continua.fields.field import AbstractField, check_depth, generator_shape, to_parameter, turn
+from continua.operators import AttentionTheta, Filled, Role, Spec, Structure, Theta, leaves
+from continua.spaces import AbstractBasis, AbstractParameterSpace, BSpline, FlatSpace, GaussLegendre, StiefelSpace
 
 
 @final
@@ -22,45 +22,54 @@ class Expansion(AbstractField):
 
     At initialisation theta(z) has, on average over depth, the variance that the operator asked for, whatever the number
     of modes, and all coefficients are of one size: how rough theta is lies in the basis (`DampedBasis`). Gains and
-    biases start as constants. Masses of heads are expanded like any other parameter: they sum to one at initialisation,
-    and nothing keeps them there; attention is linear in them. `ContinuousHeads` keeps them.
+    biases start as constants. Two kinds of leaves are not sums over modes but functions of one, and stay what they are
+    at every depth, in any basis:
+
+    - masses of heads, p(z) = softmax( sum_k b_k C_k );
+    - kernels with orthonormal columns, theta(z) = W exp( S(z) ), S(z) = sum_k b_k (A_k - A_k^H): `frames` holds W, on
+      its Stiefel space, and the coefficients are the A_k, free and zero at the start.
     """
 
     def __init__(
         self, spec: Theta, basis: AbstractBasis, depth: float = 1.0, generator: torch.Generator | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(spec)
         check_depth(depth)
-        refuse_orthonormal(spec, "a sum over modes of such kernels is not one")
-        self.spec = spec
         self.basis = basis
         self.depth = float(depth)
+        self._breaks = tuple(self.depth * b for b in basis.breaks)
+        self._turning = turning_leaves(self.structure)
+        frames = {key: leaf.law.draw(leaf.shape, generator) for key, leaf in self.structure.keyed if is_rigid(leaf)}
+        self.frames = nn.ParameterDict({key: nn.Parameter(frame) for key, frame in frames.items()})
         spread, constant = spread_of(basis), constant_coefficients(basis)
         self.coefficients = nn.ParameterDict(
-            {key(name): nn.Parameter(_coefficients(leaf, spread, constant, generator)) for name, leaf in leaves(spec)}
+            {key: nn.Parameter(_coefficients(leaf, spread, constant, generator)) for key, leaf in self.structure.keyed}
         )
 
     @property
     def breaks(self) -> tuple[float, ...]:
-        return tuple(self.depth * b for b in self.basis.breaks)
+        return self._breaks
 
     @property
     def reach(self) -> float:
         return self.depth
 
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
-        if len(self.coefficients) == 0:
+        coefficients = [*self.structure.read(self.coefficients)]
+        if not coefficients:
             return self.spec
-        b = modes_at(self.basis, self.depth, z, inside, next(iter(self.coefficients.values())))
-        names = [name for name, _ in leaves(self.spec)]
+        b = modes_at(self.basis, self.depth, z, inside, coefficients[0])
         with torch.autocast(b.device.type, enabled=False):  # weights keep their own precision
-            return rebuild(self.spec, {name: _mix(b, self.coefficients[key(name)]) for name in names})
+            values = [(b @ C.flatten(1)).view(*b.shape[:-1], *C.shape[1:]) for C in coefficients]
+            for i, key, space in self._turning:
+                values[i] = turn(space, self.frames[key], values[i])
+            return self._theta(values)
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
-        """As the leaves themselves: modes stand before them. Masses need modes that are positive and sum to one."""
-        if not isinstance(self.basis, BSpline):
-            refuse_masses(self.spec, f"with modes of {type(self.basis).__name__} masses may become negative")
-        return {f"coefficients.{key(name)}": leaf.home for name, leaf in leaves(self.spec)}
+        """As the leaves themselves, before which modes stand; generators of orthonormal kernels are free matrices."""
+        keyed = self.structure.keyed
+        spaces = {f"coefficients.{key}": FlatSpace(2) if is_rigid(leaf) else leaf.home for key, leaf in keyed}
+        return spaces | {f"frames.{key}": leaf.home for key, leaf in keyed if is_rigid(leaf)}
 
     def arguments(self) -> dict[str, Any]:
         return {"spec": self.spec, "basis": self.basis, "depth": self.depth}
@@ -89,9 +98,14 @@ def _on_the_side_of(inside: Depth, z: Depth, breaks: tuple[float, ...]) -> Depth
     return min(max(z, edges[cell]), math.nextafter(edges[cell + 1], -math.inf))
 
 
-def _mix(b: Tensor, C: Tensor) -> Tensor:
-    """sum_k b_k C_k."""
-    return (b @ C.flatten(1)).view(*b.shape[:-1], *C.shape[1:])
+def is_rigid(spec: Spec) -> bool:
+    """Whether a leaf has orthonormal columns at every depth."""
+    return isinstance(spec.home, StiefelSpace)
+
+
+def turning_leaves(structure: Structure) -> list[tuple[int, str, StiefelSpace]]:
+    """Place, key and space of the leaves with orthonormal columns."""
+    return [(i, key, leaf.home) for i, (key, leaf) in enumerate(structure.keyed) if is_rigid(leaf)]
 
 
 def spread_of(basis: AbstractBasis) -> Tensor:
@@ -114,6 +128,10 @@ def _sample(basis: AbstractBasis) -> tuple[Tensor, Tensor]:
 
 def _coefficients(spec: Spec, spread: Tensor, constant: Tensor, generator: torch.Generator | None) -> Tensor:
     over_modes = (-1, *(1 for _ in spec.shape))
+    if is_rigid(spec):
+        return torch.zeros(spread.numel(), *generator_shape(spec.shape))
+    if spec.role is Role.HEAD_MASS:
+        return torch.zeros(spread.numel(), *spec.shape)
     if isinstance(spec.law, Filled):
         return (spec.law.value * constant).to(torch.get_default_dtype()).view(over_modes).repeat(1, *spec.shape)
     modes = torch.stack([spec.law.draw(spec.shape, generator) for _ in range(spread.numel())])
@@ -158,9 +176,10 @@ def from_layers(thetas: Sequence[Theta], depth: float, basis: AbstractBasis | No
     lift = torch.linalg.pinv(basis.evaluate(nodes, nodes.dtype))  # (size, layers)
     values = [dict(leaves(theta)) for theta in thetas]
     _check_alike(values)
-    for name, leaf in leaves(thetas[0]):
-        stacked = torch.stack([v[name].double() for v in values])
-        field.coefficients[key(name)] = torch.nn.Parameter(torch.tensordot(lift.to(leaf.device), stacked, 1).to(leaf))
+    for (key, spec), name in zip(field.structure.keyed, field.structure.names, strict=True):
+        leaf = values[0][name]
+        stacked = torch.stack([to_parameter(spec.home, v[name].double()) for v in values])
+        field.coefficients[key] = nn.Parameter(torch.tensordot(lift.to(leaf.device), stacked, 1).to(leaf))
     return field
 
 
@@ -172,4 +191,11 @@ def _check_alike(values: Sequence[dict[str, Tensor]]) -> None:
 
 
 def _spec(theta: Theta) -> Theta:
-    return map_leaves(lambda leaf: Spec(tuple(leaf.shape), Filled(0.0)), theta)
+    """What a field must know of given values: shapes, and which leaves are masses."""
+    if isinstance(theta, AttentionTheta) and theta.p is not None:
+        rest = _spec(theta._replace(p=None))
+        return rest._replace(p=Spec(tuple(theta.p.shape), Filled(1.0 / theta.p.shape[-1]), Role.HEAD_MASS))
+    if isinstance(theta, tuple):
+        branches = [_spec(branch) for branch in theta]
+        return type(theta)(*branches) if hasattr(theta, "_fields") else tuple(branches)
+    return None if theta is None else Spec(tuple(theta.shape), Filled(0.0))

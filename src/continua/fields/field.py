@@ -2,31 +2,18 @@
 
 import abc
 import dataclasses
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, final
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from continua.core.checks import positive
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Tensor
-from continua.operators import Role, Spec, Theta, count, leaves, rebuild
+from continua.operators import Role, Structure, Theta, count, leaves
 from continua.spaces import AbstractParameterSpace, FlatSpace, SimplexSpace, StiefelSpace
-
-
-def check_simplex(name: str, c: Tensor) -> None:
-    """Rejects columns (the first axis runs along one) that are not on the simplex."""
-    SimplexSpace(-c.ndim).check(name, c)
-
-
-def check_loaded(masses: Iterable[tuple[str, Spec]], state: dict[str, Any]) -> None:
-    """Rejects the masses among values that are about to be loaded; `masses` names them in `state`."""
-    for name, spec in masses:
-        value = state.get(name)
-        if spec.role is Role.HEAD_MASS and value is not None:
-            check_simplex(name, value)
 
 
 class AbstractField(nn.Module, abc.ABC):
@@ -36,10 +23,22 @@ class AbstractField(nn.Module, abc.ABC):
     where it does, and no solver step straddles one. At a jump the reader says from which side it looks: `inside` is a
     depth in the interior of the reader's step, and the piece that holds `inside` is the one that is read. Without it a
     field is read from the right.
+
+    Masses of heads are held as logits, whose softmax is read: whatever an optimiser does, they sum to one.
     """
 
-    spec: Theta
-    """What the operator asked for: the tree of `Spec` that this field was built from."""
+    def __init__(self, spec: Theta) -> None:
+        super().__init__()
+        self._use(spec)
+
+    def _use(self, spec: Theta) -> None:
+        self.structure = Structure(spec)
+        self._masses = tuple(i for i, s in enumerate(self.structure.specs) if s.role is Role.HEAD_MASS)
+
+    @property
+    def spec(self) -> Theta:
+        """What the operator asked for: the tree of `Spec` that this field was built from."""
+        return self.structure.spec
 
     @property
     @abc.abstractmethod
@@ -63,58 +62,60 @@ class AbstractField(nn.Module, abc.ABC):
     def arguments(self) -> dict[str, Any]:
         """The arguments that build this field anew (its values apart)."""
 
-
-def check_depth(depth: float) -> None:
-    """Refuses a depth Z that no flow can have."""
-    if not 0 < depth < math.inf:
-        reject("depth", depth, "the flow needs a finite, positive depth", "Pass depth > 0.")
-
-
-def key(name: str) -> str:
-    """A leaf's dotted name as a name that `torch.nn.ParameterDict` accepts."""
-    return name.replace(".", "_")
+    @final
+    def _theta(self, values: list[Tensor]) -> Theta:
+        """Theta from the values of its leaves, masses among them as logits."""
+        for i in self._masses:
+            values[i] = torch.softmax(values[i], -1)
+        return self.structure.unflatten(values)
 
 
-def parameters_of(theta: Theta) -> nn.ParameterDict:
-    """Trainable copies of the leaves of theta."""
-    return nn.ParameterDict({key(name): nn.Parameter(leaf.detach().clone()) for name, leaf in leaves(theta)})
+def parameters_of(structure: Structure, generator: torch.Generator | None) -> nn.ParameterDict:
+    """Trainable initial values of all leaves; of masses, their logits."""
+    drawn = (leaf.law.draw(leaf.shape, generator) for leaf in structure.specs)
+    held = (to_parameter(leaf.home, value) for leaf, value in zip(structure.specs, drawn, strict=True))
+    return nn.ParameterDict({key: nn.Parameter(v) for key, v in zip(structure.keys, held, strict=True)})
 
 
-def theta_of(spec: Theta, values: nn.ParameterDict) -> Theta:
-    """The parameters themselves, in the shape of `spec`."""
-    return rebuild(spec, {name: values[key(name)] for name, _ in leaves(spec)})
-
-
-def refuse_orthonormal(spec: Theta, why: str) -> None:
-    """Refuses leaves that must have orthonormal columns at every depth, where the field cannot keep them so."""
-    for name, leaf in leaves(spec):
-        if isinstance(leaf.home, StiefelSpace):
-            cure = "Use Constant or PiecewiseConstant, whose kernels are parameters themselves, or a free kernel."
-            reject(name, leaf.home, why, cure)
-
-
-def refuse_masses(spec: Theta, why: str) -> None:
-    """Refuses masses of heads, where the parameters behind them lie on no simplex."""
-    for name, leaf in leaves(spec):
-        if isinstance(leaf.home, SimplexSpace):
-            cure = "Use ContinuousHeads, Constant, PiecewiseConstant, or Expansion in a BSpline basis."
-            reject(name, leaf.home, why, cure)
+def to_parameter(space: AbstractParameterSpace, value: Tensor) -> Tensor:
+    """What a field holds for a leaf of theta: itself, or the logits of masses."""
+    return space.logits(value) if isinstance(space, SimplexSpace) else value.detach().clone()
 
 
 @torch.no_grad()
-def copy_into(values: nn.ParameterDict, spec: Theta, theta: Theta) -> None:
+def copy_into(values: nn.ParameterDict, structure: Structure, theta: Theta) -> None:
     """Takes over the values of theta, leaf by leaf."""
-    given, held = dict(leaves(theta)), dict(leaves(spec))
-    if given.keys() != held.keys():
+    given = dict(leaves(theta))
+    if given.keys() != set(structure.names):
         cure = "Pass theta for the operator that the field was built for."
-        reject("theta", sorted(given), f"the field holds {sorted(held)}", cure)
-    for name, leaf in given.items():
-        if tuple(leaf.shape) != held[name].shape:
-            reject(name, tuple(leaf.shape), f"the field holds {held[name].shape}", "Pass theta of the same sizes.")
-        if held[name].role is Role.HEAD_MASS:
-            check_simplex(name, leaf)
-    for name, leaf in given.items():
-        values[key(name)].copy_(leaf)
+        reject("theta", sorted(given), f"the field holds {sorted(structure.names)}", cure)
+    for name, leaf in structure.named:
+        if tuple(given[name].shape) != leaf.shape:
+            reject(name, tuple(given[name].shape), f"the field holds {leaf.shape}", "Pass theta of the same sizes.")
+        if isinstance(leaf.home, SimplexSpace):
+            leaf.home.check_masses(name, given[name])
+    for key, (name, leaf) in zip(structure.keys, structure.named, strict=True):
+        values[key].copy_(to_parameter(leaf.home, given[name]))
+
+
+def turn(space: StiefelSpace, frame: Tensor, generator: Tensor) -> Tensor:
+    """W exp(S) with S = A - A^H, A the `generator`, of the size of the columns (of the rows where W is wide).
+
+    exp of a skew-Hermitian matrix is unitary: where W is orthonormal, so is the product, for every A. The span of its
+    columns is that of W. Where multipliers R(om) are paired, S(0) is real as R(0) is.
+    """
+    if space.paired:
+        real, imaginary = generator.unbind(-3)
+        moving = (torch.arange(generator.shape[-4], device=generator.device) > 0).to(generator.dtype)
+        generator = torch.complex(real, imaginary * moving[:, None, None])
+    u = space.matrices(frame) @ torch.linalg.matrix_exp(generator - generator.mH)
+    return space.pack(u, frame)
+
+
+def generator_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the generators of a leaf on a Stiefel space."""
+    side = min(shape[-2:])
+    return (*shape[:-2], side, side)
 
 
 @final
@@ -126,8 +127,8 @@ class MemoisedField(AbstractField):
     """
 
     def __init__(self, inner: AbstractField) -> None:
-        super().__init__()
-        self.inner, self.spec = inner, inner.spec
+        super().__init__(inner.spec)
+        self.inner = inner
         self._known: dict[tuple[Depth, Depth | None], Theta] = {}
 
     def forget(self) -> None:
@@ -155,6 +156,11 @@ class MemoisedField(AbstractField):
 
     def arguments(self) -> dict[str, Any]:
         return {"inner": self.inner}
+
+
+def check_depth(depth: float) -> None:
+    """Refuses a depth Z that no flow can have."""
+    positive(depth=depth)
 
 
 def parameter_spaces(module: nn.Module) -> dict[str, AbstractParameterSpace]:

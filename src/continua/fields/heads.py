@@ -9,31 +9,80 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import nn
 
+from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
-from continua.fields.expansion import constant_coefficients, modes_at, spread_of
-from continua.fields.field import AbstractField, check_depth, check_loaded, check_simplex, key, refuse_orthonormal
-from continua.operators import Filled, Role, Spec, Theta, leaves, map_leaves, rebuild
+from continua.fields.expansion import constant_coefficients, is_rigid, modes_at, spread_of, turning_leaves
+from continua.fields.field import AbstractField, check_depth, generator_shape, turn
+from continua.operators import Filled, Role, Spec, Structure, Theta, map_leaves
 from continua.spaces import (
     AbstractBasis,
     AbstractNodalRule,
     AbstractParameterSpace,
     BSpline,
+    FlatSpace,
     GaussLegendre,
     Legendre,
     SimplexSpace,
 )
 
 
-@final
-class ContinuousHeads(AbstractField):
-    """theta(h,z) = sum_ab C_ab phi_a(h) N_b(z/Z), rho(h,z) = sum_ab c_ab (n+1) B_a^n(h) N_b(z/Z).
+class AbstractHeadField(AbstractField):
+    """A field of heads as a measure: theta(h,z) at the nodes h_k of `rule`, with masses p_k = om_k rho(h_k,z).
 
-    Read at the nodes h_k of a rule with weights om_k: theta_k = theta(h_k,z), p_k = om_k rho(h_k,z). phi_a is any basis
-    over h, N_b the B-splines of depth, B_a^n the Bernstein polynomials of degree n. Each column c_.b is on the simplex,
-    so rho is not negative and its integral over h is one, exactly so under any rule that is exact for degree n: a model
-    trained with 6 head nodes runs with 12 (`at_nodes`). Serves operators whose heads are a measure; parameters without
-    a head axis are expanded in z alone (docs/mathematics.md, section 1).
+        rho(h,z) = sum_a c_a(z) (n+1) B_a^n(h) ,   c(z) on the simplex
+
+    in the Bernstein polynomials of degree n: not negative, and of integral one exactly under any rule that is exact
+    for degree n, so that a model trained with 6 head nodes runs with 12 (`at_nodes`). Serves operators whose heads are
+    a measure; leaves without a head axis are functions of z alone (docs/mathematics.md, section 1).
+    """
+
+    def __init__(self, spec: Theta, degree: int, rule: AbstractNodalRule, over_h: AbstractBasis) -> None:
+        super().__init__(spec)
+        at_least(0, degree=degree)
+        self.degree, self.rule, self.over_h = degree, rule, over_h
+        self.heads = _heads_of(self.structure)
+        _check_rule(rule, self.heads, degree)
+
+    @final
+    def at_nodes(self, heads: int) -> "AbstractHeadField":
+        """The same field, parameters shared, read at another number of head nodes."""
+        _check_rule(self.rule, heads, self.degree)
+        other = copy.copy(self)
+        other.heads = heads
+        other._use(map_leaves(lambda leaf: _resize(leaf, heads), self.spec))
+        return other
+
+    @final
+    def masses(self, z: float) -> Float[Tensor, " heads"]:
+        """p_k(z)."""
+        return self.structure.flatten(self(z))[self._masses[0]]
+
+    @final
+    def weights(self, like: Tensor) -> Float[Tensor, " heads"]:
+        """om_k, the weights of the rule at the nodes, in the dtype and on the device of `like`."""
+        return self._nodes(like).weights
+
+    @final
+    def effective_heads(self, z: float) -> float:
+        """H exp(-sum_k p_k log(p_k/om_k)): H for an even density, fewer the more it collapses."""
+        p = self.masses(z).detach()
+        om = self.weights(p)
+        return self.heads * math.exp(-float(torch.special.xlogy(p, p / om).sum()))
+
+    @final
+    def _nodes(self, like: Tensor) -> "_Nodes":
+        return _at_nodes(self.rule, self.heads, self.over_h, self.degree, like.dtype, like.device)
+
+
+@final
+class ContinuousHeads(AbstractHeadField):
+    """theta(h,z) = sum_ab C_ab phi_a(h) psi_b(z/Z), rho(h,z) = sum_ab c_ab (n+1) B_a^n(h) N_b(z/Z).
+
+    phi_a and psi_b are any bases over h and z; N_b are the B-splines `density_over_z` (`over_z` itself where that is
+    one), which are positive and sum to one, as each column c_.b does: c = softmax of free logits over a. Every step of
+    every optimiser leaves rho a density. Kernels with orthonormal columns are W exp(S(h,z)), as in `Expansion`: S
+    starts different from head to head, as equal heads would stay equal, and constant in z.
     """
 
     def __init__(
@@ -41,102 +90,106 @@ class ContinuousHeads(AbstractField):
         spec: Theta,
         depth: float = 1.0,
         over_h: AbstractBasis = Legendre(4),
-        over_z: BSpline = BSpline(4),
+        over_z: AbstractBasis = BSpline(4),
         degree: int = 3,
         rule: AbstractNodalRule = GaussLegendre(),
         generator: torch.Generator | None = None,
+        density_over_z: BSpline | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(spec, degree, rule, over_h)
         check_depth(depth)
-        if degree < 0:
-            reject("degree", degree, "a density is a polynomial over h", "Pass degree >= 0.")
-        refuse_orthonormal(spec, "a sum over modes of such kernels is not one")
-        self.spec, self.depth, self.over_h, self.over_z = spec, float(depth), over_h, over_z
-        self.degree, self.rule = degree, rule
-        self.heads = _heads_of(spec)
-        _check_rule(rule, self.heads, degree)
-        made = {name: self._initial(leaf, generator) for name, leaf in leaves(spec)}
-        self.coefficients = nn.ParameterDict({key(name): nn.Parameter(value) for name, value in made.items()})
-        self.register_load_state_dict_pre_hook(_check_loaded)
-
-    def at_nodes(self, heads: int) -> "ContinuousHeads":
-        """The same field, parameters shared, read at another number of head nodes."""
-        _check_rule(self.rule, heads, self.degree)
-        other = copy.copy(self)
-        other.heads, other.spec = heads, map_leaves(lambda leaf: _resize(leaf, heads), self.spec)
-        return other
+        self.depth, self.over_z = float(depth), over_z
+        own = over_z if isinstance(over_z, BSpline) else BSpline(4)
+        self.density_over_z = own if density_over_z is None else density_over_z
+        jumps = {self.depth * b for basis in (over_z, self.density_over_z) for b in basis.breaks}
+        self._breaks = tuple(sorted(jumps))
+        self._turning = turning_leaves(self.structure)
+        made = {key: self._initial(leaf, generator) for key, leaf in self.structure.keyed}
+        self.coefficients = nn.ParameterDict({key: nn.Parameter(value) for key, value in made.items()})
+        frames = {
+            key: leaf.law.draw(_own_shape(leaf), generator) for key, leaf in self.structure.keyed if is_rigid(leaf)
+        }
+        self.frames = nn.ParameterDict({key: nn.Parameter(frame) for key, frame in frames.items()})
 
     @property
     def breaks(self) -> tuple[float, ...]:
-        return tuple(self.depth * b for b in self.over_z.breaks)
+        return self._breaks
 
     @property
     def reach(self) -> float:
         return self.depth
 
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
-        like = next(iter(self.coefficients.values()))
-        N = modes_at(self.over_z, self.depth, z, inside, like)  # (size,) or (batch, size)
-        values = {name: self._leaf(leaf, self.coefficients[key(name)], N) for name, leaf in leaves(self.spec)}
-        return rebuild(self.spec, values)
-
-    def masses(self, z: float) -> Float[Tensor, " heads"]:
-        """p_k(z)."""
-        name = next(name for name, leaf in leaves(self.spec) if leaf.role is Role.HEAD_MASS)
-        return dict(leaves(self(z)))[name]
-
-    def weights(self, like: Tensor) -> Float[Tensor, " heads"]:
-        """om_k, the weights of the rule at the nodes, in the dtype and on the device of `like`."""
-        return self._nodes(like).weights
-
-    def effective_heads(self, z: float) -> float:
-        """H exp(-sum_k p_k log(p_k/om_k)): H for an even density, fewer the more it collapses."""
-        p = self.masses(z).detach()
-        om = self.weights(p)
-        return self.heads * math.exp(-float(torch.special.xlogy(p, p / om).sum()))
-
-    def check(self) -> None:
-        """Refuses densities whose coefficients left the simplex, as an optimiser of another geometry would have it."""
-        for name, leaf in leaves(self.spec):
-            if leaf.role is Role.HEAD_MASS:
-                check_simplex(name, self.coefficients[key(name)])
+        coefficients = [*self.structure.read(self.coefficients)]
+        like = coefficients[0]
+        nodes = self._nodes(like)
+        psi = modes_at(self.over_z, self.depth, z, inside, like)  # (size,) or (batch, size)
+        # phi_a(h_k) psi_b(z) for all leaves at once: each is then one product with its coefficients
+        both = (nodes.theta[:, :, None] * psi[..., None, None, :]).flatten(-2)  # (..., heads, modes)
+        values = []
+        for spec, C in zip(self.structure.specs, coefficients, strict=True):
+            if spec.role is Role.HEAD_MASS:
+                same = self.density_over_z == self.over_z
+                N = psi if same else modes_at(self.density_over_z, self.depth, z, inside, like)
+                values.append(N @ torch.softmax(C, 0).mT @ nodes.masses.mT)
+            elif spec.role is Role.HEAD:
+                values.append((both @ C.flatten(0, 1).flatten(1)).view(*both.shape[:-1], *C.shape[2:]))
+            else:
+                values.append((psi @ C.flatten(1)).view(*psi.shape[:-1], *C.shape[1:]))
+        for i, key, space in self._turning:
+            values[i] = turn(space, self.frames[key], values[i])
+        return self.structure.unflatten(values)
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
-        """Columns c_.b of the density on the simplex, one for each mode over depth; all else as the leaves themselves.
+        """Logits of the density's columns c_.b, whose degrees run along the axis before the last; all else as leaves.
 
-        Their degrees run along the axis before the last. A mirror step keeps them there, and rho a density.
+        Generators of orthonormal kernels are free matrices.
         """
-        homes = {key(name): leaf.home for name, leaf in leaves(self.spec)}
-        spaces = {name: SimplexSpace(-2) if isinstance(home, SimplexSpace) else home for name, home in homes.items()}
-        return {f"coefficients.{name}": space for name, space in spaces.items()}
+        spaces: dict[str, AbstractParameterSpace] = {}
+        for key, leaf in self.structure.keyed:
+            home = SimplexSpace(-2) if leaf.role is Role.HEAD_MASS else leaf.home
+            spaces[f"coefficients.{key}"] = FlatSpace(2) if is_rigid(leaf) else home
+        return spaces | {f"frames.{key}": leaf.home for key, leaf in self.structure.keyed if is_rigid(leaf)}
 
     def arguments(self) -> dict[str, Any]:
-        names = ("spec", "depth", "over_h", "over_z", "degree", "rule")
+        names = ("spec", "depth", "over_h", "over_z", "degree", "rule", "density_over_z")
         return {name: getattr(self, name) for name in names}
 
     def _initial(self, spec: Spec, generator: torch.Generator | None) -> Tensor:
         if spec.role is Role.HEAD_MASS:
-            return torch.full((self.degree + 1, self.over_z.size), 1.0 / (self.degree + 1))
-        modes = [self.over_z] if spec.role is Role.PLAIN else [self.over_h, self.over_z]
-        own = spec.shape if spec.role is Role.PLAIN else spec.shape[1:]
-        shape = (*(basis.size for basis in modes), *own)
-        filled = isinstance(spec.law, Filled)
-        value = spec.law.draw(shape, generator)
-        for axis, basis in enumerate(modes):
-            factors = constant_coefficients(basis) if filled else spread_of(basis)
-            value = value * factors.to(value).view(*(-1 if i == axis else 1 for i in range(value.ndim)))
-        return value
-
-    def _leaf(self, spec: Spec, C: Tensor, N: Tensor) -> Tensor:
+            return torch.zeros(self.degree + 1, self.density_over_z.size)
+        over_z = constant_coefficients(self.over_z) if is_constant(spec) else spread_of(self.over_z)
         if spec.role is Role.PLAIN:
-            return (N @ C.flatten(1)).view(*N.shape[:-1], *spec.shape)
-        nodes = self._nodes(C)
-        rows = nodes.theta if spec.role is Role.HEAD else nodes.masses
-        at_depth = torch.einsum("...b,abx->...ax", N, C.flatten(2) if C.ndim > 2 else C.unsqueeze(2))
-        return torch.einsum("ka,...ax->...kx", rows, at_depth).reshape(*N.shape[:-1], *spec.shape)
+            return draw_modes(spec, _own_shape(spec), [over_z], generator)
+        return draw_modes(spec, _own_shape(spec), [head_factors(spec, self.over_h), over_z], generator)
 
-    def _nodes(self, like: Tensor) -> "_Nodes":
-        return _at_nodes(self.rule, self.heads, self.over_h, self.degree, like.dtype, like.device)
+
+def is_constant(spec: Spec) -> bool:
+    """Whether a leaf starts constant in depth: gains and biases do, and generators of orthonormal kernels."""
+    return isinstance(spec.law, Filled) or is_rigid(spec)
+
+
+def head_factors(spec: Spec, over_h: AbstractBasis) -> Tensor:
+    """The sizes of the modes over h at the start: of a constant for gains and biases, of one size for all others."""
+    return constant_coefficients(over_h) if isinstance(spec.law, Filled) else spread_of(over_h)
+
+
+def draw_modes(spec: Spec, shape: tuple[int, ...], factors: list[Tensor], generator: torch.Generator | None) -> Tensor:
+    """Initial coefficients of a leaf of this shape, one axis of modes for each of `factors`, the sizes of the modes.
+
+    Of a kernel with orthonormal columns, those of its generator: angles of order one between heads, none in depth.
+    """
+    sizes = tuple(f.numel() for f in factors)
+    if is_rigid(spec):
+        own = generator_shape(shape)
+        value = torch.zeros(*sizes, *own)
+        if spec.role is Role.HEAD:
+            value = torch.randn(sizes[0], *(1 for _ in sizes[1:]), *own, generator=generator) / math.sqrt(own[-1])
+    else:
+        value = spec.law.draw((*sizes, *shape), generator)
+    for axis, f in enumerate(factors):
+        value = value * f.to(value).view(*(-1 if i == axis else 1 for i in range(value.ndim)))
+    return value
 
 
 class _Nodes(NamedTuple):
@@ -148,6 +201,8 @@ class _Nodes(NamedTuple):
     """om_k (n+1) B_a^n(h_k)"""
     weights: Float[Tensor, " heads"]
     """om_k"""
+    points: Float[Tensor, " heads"]
+    """h_k"""
 
 
 # Computed in float64 for every dtype, and no inference tensors: what is kept serves training too, whoever asks first.
@@ -163,19 +218,25 @@ def _at_nodes(
 ) -> _Nodes:
     nodes, weights = rule.nodes(heads)
     bernstein = BSpline(degree + 1, degree).evaluate(nodes) * (degree + 1)
-    return _Nodes(*(x.to(device, dtype) for x in (over_h.evaluate(nodes), weights[:, None] * bernstein, weights)))
+    tables = over_h.evaluate(nodes), weights[:, None] * bernstein, weights, nodes
+    return _Nodes(*(x.to(device, dtype) for x in tables))
 
 
-def _heads_of(spec: Theta) -> int:
+def _heads_of(structure: Structure) -> int:
     """The number of heads that all leaves with heads agree on."""
-    named = [(name, leaf) for name, leaf in leaves(spec) if leaf.role is not Role.PLAIN]
+    named = [(name, leaf) for name, leaf in structure.named if leaf.role is not Role.PLAIN]
     if not any(leaf.role is Role.HEAD_MASS for _, leaf in named):
         cure = "Build the operator with Attention(heads, key, measured=True)."
-        reject("spec", [name for name, _ in leaves(spec)], "no head has a mass, so the heads are no measure", cure)
+        reject("spec", list(structure.names), "no head has a mass, so the heads are no measure", cure)
     sizes = {name: leaf.shape[0] for name, leaf in named}
     if len(set(sizes.values())) > 1:
         reject("spec", sizes, "one field of heads has one number of nodes", "Give each attention a field of its own.")
     return next(iter(sizes.values()))
+
+
+def _own_shape(spec: Spec) -> tuple[int, ...]:
+    """The shape of a leaf without its head axis."""
+    return spec.shape if spec.role is Role.PLAIN else spec.shape[1:]
 
 
 def _resize(spec: Spec, heads: int) -> Spec:
@@ -186,7 +247,3 @@ def _check_rule(rule: AbstractNodalRule, heads: int, degree: int) -> None:
     if heads < 1 or rule.degree(heads) < degree:
         cure = "Use more head nodes, or a density of lower degree."
         reject("heads", heads, f"{heads} nodes do not integrate a density of degree {degree} exactly", cure)
-
-
-def _check_loaded(field: ContinuousHeads, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    check_loaded(((f"{prefix}coefficients.{key(name)}", leaf) for name, leaf in leaves(field.spec)), state)

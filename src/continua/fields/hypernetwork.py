@@ -1,18 +1,28 @@
-"""Parameters made by a network of depth: theta(z) = base + G(z)."""
+"""Parameters made by a network of depth: theta(z) = base + G(z), and of the head: theta(h, z) = base(h) + G(h, z)."""
 
 import itertools
 import math
+from collections.abc import Mapping
 from typing import Any, final
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
-from continua.fields.field import AbstractField, check_depth, key, parameters_of, refuse_masses, refuse_orthonormal
-from continua.operators import Spec, Theta, draw_theta, leaves, rebuild
-from continua.spaces import AbstractParameterSpace, GeneratedSpace
+from continua.fields.expansion import is_rigid
+from continua.fields.field import AbstractField, check_depth, parameters_of
+from continua.fields.heads import AbstractHeadField, draw_modes, head_factors
+from continua.operators import Role, Spec, Structure, Theta
+from continua.spaces import (
+    AbstractBasis,
+    AbstractParameterSpace,
+    GaussLegendre,
+    GeneratedSpace,
+    Legendre,
+)
 
 
 @final
@@ -22,7 +32,7 @@ class Hypernetwork(AbstractField):
     Two hidden layers of `hidden` units, and one linear map for each leaf of theta. With `rank` the generated part of a
     kernel of m rows and n columns is U(z) V(z), of that rank, so that the last map has hidden * rank * (m + n) weights
     instead of hidden * m * n. At initialisation G = 0: at every depth theta has the law that the operator asked for.
-    Masses of heads are generated like any other parameter: nothing keeps their sum at one, as `ContinuousHeads` does.
+    Of masses of heads the logits are generated.
     """
 
     def __init__(
@@ -34,15 +44,14 @@ class Hypernetwork(AbstractField):
         rank: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        for name, value in (("frequencies", frequencies), ("hidden", hidden), ("rank", 1 if rank is None else rank)):
-            if value < 1:
-                reject(name, value, "a hypernetwork needs at least one", f"Pass {name} >= 1.")
+        super().__init__(spec)
+        at_least(1, frequencies=frequencies, hidden=hidden, rank=rank)
         check_depth(depth)
-        refuse_orthonormal(spec, "a generated kernel is not one")
-        self.spec, self.depth, self.frequencies, self.hidden, self.rank = spec, float(depth), frequencies, hidden, rank
-        self.base = parameters_of(draw_theta(spec, generator))
-        self.makers = nn.ModuleDict({key(name): _Maker(leaf, hidden, rank, generator) for name, leaf in leaves(spec)})
+        _refuse_orthonormal(self.structure)
+        self.depth, self.frequencies, self.hidden, self.rank = float(depth), frequencies, hidden, rank
+        self.base = parameters_of(self.structure, generator)
+        shapes = {key: leaf.shape for key, leaf in self.structure.keyed}
+        self.makers = _makers(shapes, hidden, rank, generator)
         sizes = (1 + 2 * frequencies, hidden, hidden) if self.makers else ()  # an operator without parameters
         self.trunk = nn.ModuleList(_linear(m, n, generator) for m, n in itertools.pairwise(sizes))
 
@@ -57,21 +66,12 @@ class Hypernetwork(AbstractField):
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
         if not self.makers:
             return self.spec
-        hidden = self._features(z)
-        names = [name for name, _ in leaves(self.spec)]
-        return rebuild(self.spec, {n: self.base[key(n)] + self.makers[key(n)](hidden) for n in names})
-
-    def _features(self, z: Depth) -> Float[Tensor, "*batched hidden"]:
-        like = next(self.trunk.parameters()).detach()
-        ratio = torch.as_tensor(z, dtype=like.dtype, device=like.device).unsqueeze(-1) / self.depth
-        angles = ratio * (math.pi * torch.arange(1, self.frequencies + 1, dtype=like.dtype, device=like.device))
-        features = torch.cat([torch.ones_like(ratio), torch.sin(angles), torch.cos(angles)], -1)
-        for layer in self.trunk:
-            features = F.gelu(layer(features))
-        return features
+        base = [*self.structure.read(self.base)]
+        ratio = torch.as_tensor(z, dtype=base[0].dtype, device=base[0].device) / self.depth
+        hidden = _run(self.trunk, _waves(ratio, self.frequencies))
+        return self._theta([b + make(hidden) for b, make in zip(base, self.makers.values(), strict=True)])
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
-        refuse_masses(self.spec, "generated masses may become negative")
         return {name: GeneratedSpace(min(2, value.ndim)) for name, value in self.named_parameters()}
 
     def arguments(self) -> dict[str, Any]:
@@ -80,16 +80,98 @@ class Hypernetwork(AbstractField):
 
 
 @final
+class HeadHypernetwork(AbstractHeadField):
+    """theta(h,z) = base(h) + G(h,z): a hypernetwork of continuous heads.
+
+    G is an MLP on the features 1, sin, cos of pi r z/Z and of pi r h, asked at the nodes h_k of the rule; base(h) is
+    expanded in `over_h`. What does not depend on h - leaves without heads, and the logits of the density over the
+    Bernstein polynomials - is made from the mean of the hidden features, int (.) dh by the rule. All of it is a
+    function of h, so that outputs converge when nodes are refined (`at_nodes`). At initialisation G = 0.
+    """
+
+    def __init__(
+        self,
+        spec: Theta,
+        depth: float = 1.0,
+        frequencies: int = 4,
+        hidden: int = 32,
+        rank: int | None = None,
+        over_h: AbstractBasis = Legendre(4),
+        degree: int = 3,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(spec, degree, GaussLegendre(), over_h)
+        at_least(1, frequencies=frequencies, hidden=hidden, rank=rank)
+        check_depth(depth)
+        _refuse_orthonormal(self.structure)
+        self.depth, self.frequencies, self.hidden, self.rank = float(depth), frequencies, hidden, rank
+        base = {key: self._initial(leaf, generator) for key, leaf in self.structure.keyed}
+        self.base = nn.ParameterDict({key: nn.Parameter(value) for key, value in base.items()})
+        shapes = {key: self._made_shape(leaf) for key, leaf in self.structure.keyed}
+        self.makers = _makers(shapes, hidden, rank, generator)
+        sizes = (1 + 4 * frequencies, hidden, hidden)
+        self.trunk = nn.ModuleList(_linear(m, n, generator) for m, n in itertools.pairwise(sizes))
+
+    @property
+    def breaks(self) -> tuple[float, ...]:
+        return ()
+
+    @property
+    def reach(self) -> float:
+        return self.depth
+
+    def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
+        base = [*self.structure.read(self.base)]
+        nodes = self._nodes(base[0])
+        over_z = _waves(torch.as_tensor(z, dtype=base[0].dtype, device=base[0].device) / self.depth, self.frequencies)
+        over_h = _waves(nodes.points, self.frequencies)[:, 1:]  # one constant is enough
+        rows = (*over_z.shape[:-1], self.heads, -1)
+        hidden = _run(self.trunk, torch.cat([over_z.unsqueeze(-2).expand(rows), over_h.expand(rows)], -1))
+        mean = nodes.weights @ hidden  # (..., hidden)
+        values = []
+        for spec, b, make in zip(self.structure.specs, base, self.makers.values(), strict=True):
+            if spec.role is Role.HEAD_MASS:
+                values.append(torch.softmax(b + make(mean), -1) @ nodes.masses.mT)
+            elif spec.role is Role.HEAD:
+                values.append((nodes.theta @ b.flatten(1)).view(spec.shape) + make(hidden))
+            else:
+                values.append(b + make(mean))
+        return self.structure.unflatten(values)
+
+    def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
+        return {name: GeneratedSpace(min(2, value.ndim)) for name, value in self.named_parameters()}
+
+    def arguments(self) -> dict[str, Any]:
+        names = ("spec", "depth", "frequencies", "hidden", "rank", "over_h", "degree")
+        return {name: getattr(self, name) for name in names}
+
+    def _made_shape(self, spec: Spec) -> tuple[int, ...]:
+        """What the network makes for a leaf, at one node."""
+        if spec.role is Role.HEAD_MASS:
+            return (self.degree + 1,)
+        return spec.shape if spec.role is Role.PLAIN else spec.shape[1:]
+
+    def _initial(self, spec: Spec, generator: torch.Generator | None) -> Tensor:
+        shape = self._made_shape(spec)
+        if spec.role is Role.HEAD_MASS:
+            return torch.zeros(shape)
+        factors = [head_factors(spec, self.over_h)] if spec.role is Role.HEAD else []
+        return draw_modes(spec, shape, factors, generator)
+
+
+@final
 class _Maker(nn.Module):
     """One leaf of theta from the hidden features: whole, or as a product U V of low rank."""
 
-    def __init__(self, spec: Spec, hidden: int, rank: int | None, generator: torch.Generator | None) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], hidden: int, rank: int | None, generator: torch.Generator | None
+    ) -> None:
         super().__init__()
-        self.shape = spec.shape
-        rows, columns = math.prod(spec.shape[:-1]), spec.shape[-1]
-        self.rank = None if rank is None or len(spec.shape) < 2 or rank * (rows + columns) >= rows * columns else rank
+        self.shape = shape
+        rows, columns = math.prod(shape[:-1]), shape[-1]
+        self.rank = None if rank is None or len(shape) < 2 or rank * (rows + columns) >= rows * columns else rank
         if self.rank is None:
-            self.whole = nn.Parameter(torch.zeros(spec.numel, hidden))
+            self.whole = nn.Parameter(torch.zeros(rows * columns, hidden))
             return
         # U starts at zero and V does not: with both at zero neither would ever get a gradient
         self.u = nn.Parameter(torch.zeros(rows * self.rank, hidden))
@@ -104,9 +186,34 @@ class _Maker(nn.Module):
         return (u @ v).view(*batch, *self.shape)
 
 
+def _makers(
+    shapes: Mapping[str, tuple[int, ...]], hidden: int, rank: int | None, generator: torch.Generator | None
+) -> nn.ModuleDict:
+    return nn.ModuleDict({key: _Maker(shape, hidden, rank, generator) for key, shape in shapes.items()})
+
+
+def _waves(x: Float[Tensor, "*batched"], frequencies: int) -> Float[Tensor, "*batched features"]:
+    """1, sin(pi r x), cos(pi r x) for r = 1, ..., `frequencies`."""
+    angles = x.unsqueeze(-1) * (math.pi * torch.arange(1, frequencies + 1, dtype=x.dtype, device=x.device))
+    return torch.cat([torch.ones_like(x).unsqueeze(-1), torch.sin(angles), torch.cos(angles)], -1)
+
+
+def _run(trunk: nn.ModuleList, features: Tensor) -> Tensor:
+    for layer in trunk:
+        features = F.gelu(layer(features))
+    return features
+
+
 def _linear(inputs: int, outputs: int, generator: torch.Generator | None) -> nn.Linear:
     layer = nn.Linear(inputs, outputs)
     with torch.no_grad():
         layer.weight.copy_(torch.randn(outputs, inputs, generator=generator) * math.sqrt(2.0 / inputs))
         layer.bias.zero_()
     return layer
+
+
+def _refuse_orthonormal(structure: Structure) -> None:
+    for name, leaf in structure.named:
+        if is_rigid(leaf):
+            cure = "Use Expansion or ContinuousHeads, which turn such kernels by an exponential, or a free kernel."
+            reject(name, leaf.home, "a generated kernel has no orthonormal columns", cure)

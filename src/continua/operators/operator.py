@@ -149,11 +149,12 @@ class Structure:
 
     def __init__(self, spec: Theta) -> None:
         self.spec = spec
-        named = list(leaves(spec))
-        self.names = tuple(name for name, _ in named)
-        self.specs: tuple[Spec, ...] = tuple(leaf for _, leaf in named)
+        self.named: tuple[tuple[str, Any], ...] = tuple(leaves(spec))
+        self.names = tuple(name for name, _ in self.named)
+        self.specs: tuple[Any, ...] = tuple(leaf for _, leaf in self.named)
         self.keys = tuple(name.replace(".", "_") for name in self.names)
         """The names as `torch.nn.ParameterDict` accepts them."""
+        self.keyed = tuple(zip(self.keys, self.specs, strict=True))
         kinds: dict[str, type] = {}
         self.unflatten: Callable[[Sequence[Any]], Theta] = eval(
             f"lambda v: {_expression(spec, itertools.count(), kinds)}", kinds

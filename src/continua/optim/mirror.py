@@ -1,5 +1,6 @@
 """Optimisers on the simplex: entropic mirror Adam and dual averaging."""
 
+import math
 from typing import Any, final
 
 import torch
@@ -11,14 +12,16 @@ from continua.spaces import AbstractParameterSpace, SimplexSpace
 
 @final
 class MirrorAdam(AbstractOptimiser):
-    """Entropic mirror descent with Adam's moments, one second moment a simplex (docs/mathematics.md, section 7).
+    """Entropic mirror descent with Adam's moments, one second moment per simplex (docs/mathematics.md, section 7).
 
         c = g - <p, g> ,   m <- b1 m + (1 - b1) c ,   v <- b2 v + (1 - b2) sum_k p_k c_k^2
         p <- p exp(-eta mhat/(sqrt(vhat) + eps)), normalised
 
-    A gradient on the simplex means something up to a constant only: adding one changes nothing. A mass of zero stays
-    zero, any other stays positive. Without `adaptive` the second moment is left out; with b1 = 0 that is the method of
-    multiplicative weights, p_k ~ p_0 exp(-eta sum g).
+    The parameters are logits l, p = softmax(l), and the step is one of l: l <- l - eta mhat/(sqrt(vhat) + eps). With
+    g = dJ/dp the gradient they get is dJ/dl = p c, so that c = (dJ/dl)/p is known, and centred already. A gradient on
+    the simplex means something up to a constant only: adding one changes nothing. A mass of zero stays zero, any other
+    stays positive. Without `adaptive` the second moment is left out; with b1 = 0 that is the method of multiplicative
+    weights, p_k ~ p_0 exp(-eta sum g).
     """
 
     serves = (SimplexSpace,)
@@ -40,14 +43,14 @@ class MirrorAdam(AbstractOptimiser):
         assert isinstance(self.space, SimplexSpace)
         params, grads, states = collect(group, state, self._fresh)
         (b1, b2), lr, axis = group["betas"], float(group["lr"]), self.space.axis
-        for p, g, held, k in zip(params, grads, states, count_updates(states), strict=True):
-            c = g - (p * g).sum(axis, keepdim=True)
+        for l, g, held, k in zip(params, grads, states, count_updates(states), strict=True):
+            p, c = _gradient_by_masses(l, g, axis)
             held["m"].lerp_(c, 1.0 - b1)
             step = held["m"] * (-lr / (1.0 - b1**k))
             if self.adaptive:
                 held["v"].lerp_((p * c * c).sum(axis, keepdim=True), 1.0 - b2)
                 step /= torch.sqrt(held["v"] / (1.0 - b2**k)) + group["eps"]
-            p.copy_(tilted(p, step, axis))
+            l.copy_(_keep_positive(l + step, axis))
 
     def _fresh(self, p: Tensor) -> dict[str, Any]:
         assert isinstance(self.space, SimplexSpace)
@@ -76,19 +79,25 @@ class DualAveraging(AbstractOptimiser):
         assert isinstance(self.space, SimplexSpace)
         axis = self.space.axis
         params, grads, states = collect(group, state, _start)
-        for p, g, held, k in zip(params, grads, states, count_updates(states), strict=True):
-            held["sum"] += g - g.mean(axis, keepdim=True)  # constants cancel, and need not pile up
-            p.copy_(tilted(held["start"], held["sum"] * (-float(group["lr"]) * k ** -group["power"]), axis))
+        for l, g, held, k in zip(params, grads, states, count_updates(states), strict=True):
+            held["sum"] += _gradient_by_masses(l, g, axis)[1]
+            l.copy_(_keep_positive(held["start"] - held["sum"] * (float(group["lr"]) * k ** -group["power"]), axis))
 
 
-def _start(p: Tensor) -> dict[str, Any]:
-    return {"start": p.detach().clone(), "sum": torch.zeros_like(p)}
+def _start(l: Tensor) -> dict[str, Any]:
+    return {"start": l.detach().clone(), "sum": torch.zeros_like(l)}
 
 
-def tilted(p: Tensor, step: Tensor, axis: int) -> Tensor:
-    """p exp(step), normalised along `axis`; zero where p is, and elsewhere never less than the smallest number.
+def _gradient_by_masses(l: Tensor, g: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """p and dJ/dp - <p, dJ/dp> from dJ/dl; nothing, and not 0/0, where a mass is zero."""
+    p = torch.softmax(l, axis)
+    return p, g / p.clamp_min(torch.finfo(p.dtype).tiny)
 
-    Masses below zero, which rounding may leave, are zero.
+
+def _keep_positive(l: Tensor, axis: int) -> Tensor:
+    """Logits not so far below the largest that their mass would vanish: it has no gradient to come back by.
+
+    The mass of zero that a logit of minus infinity means remains zero.
     """
-    moved = torch.softmax(torch.log(p.clamp_min(0.0)) + step, axis).clamp_min(torch.finfo(p.dtype).tiny)
-    return torch.where(p > 0, moved, torch.zeros_like(p))
+    lowest = l.amax(axis, keepdim=True) + 0.5 * math.log(torch.finfo(l.dtype).tiny)
+    return torch.where(torch.isinf(l), l, torch.maximum(l, lowest))

@@ -51,7 +51,10 @@ class AbstractBasis(abc.ABC):
             return torch.stack(self._terms(z.to(dtype=dtype or z.dtype, device=device or z.device)), dim=-1)
         if not -_SLACK <= z <= 1.0 + _SLACK:
             reject("z", z, "it is outside [0, 1]", "Divide the depth by the total depth Z first.")
-        return torch.tensor(self._terms(z), dtype=dtype or torch.get_default_dtype(), device=device)
+        kind = dtype or torch.get_default_dtype()
+        if torch.compiler.is_compiling():  # which sees through a cache, with a warning
+            return torch.tensor(self._terms(z), dtype=kind, device=device)
+        return _values(self, z, kind, device)
 
     @abc.abstractmethod
     def _terms(self, z: Number) -> list[Number]:
@@ -118,6 +121,14 @@ class Cosine(AbstractSmoothBasis):
 
     def _terms(self, z: Number) -> list[Number]:
         return [0.0 * z + 1.0] + [math.sqrt(2.0) * _cosine(math.pi * k * z) for k in range(1, self.size)]
+
+
+# All parts of a flow ask at the same depths, and an update on a fixed grid at those of the one before. No inference
+# tensors: what is kept serves training too, whoever asks first.
+@functools.lru_cache(maxsize=4096)
+@torch.inference_mode(False)
+def _values(basis: AbstractBasis, z: float, dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
+    return torch.tensor(basis._terms(z), dtype=dtype, device=device)
 
 
 def _cosine(angle: Number) -> Number:

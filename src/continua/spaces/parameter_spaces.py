@@ -107,8 +107,12 @@ class GeneratedSpace(AbstractFlatSpace):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class SimplexSpace(AbstractParameterSpace):
-    """p >= 0 with sum 1 along `axis`, counted from the end: masses of heads, or coefficients of their density."""
+class SimplexSpace(AbstractFlatSpace):
+    """Logits l of a point of the simplex, p = softmax(l) along `axis`, counted from the end.
+
+    Masses of heads, or coefficients of their density. Every tensor is in the space, so that no optimiser can leave it;
+    the geometry is that of p (`continua.optim.MirrorAdam`).
+    """
 
     axis: int = -1
 
@@ -117,27 +121,25 @@ class SimplexSpace(AbstractParameterSpace):
             reject("axis", self.axis, "axes of a point are counted from the end", "Pass -1 for the last axis.")
 
     @property
-    def law(self) -> str:
-        return f"p >= 0 and sum p = 1 along axis {self.axis}"
-
-    @property
     def axes(self) -> int:
         return -self.axis
 
-    def project(self, x: Tensor) -> Tensor:
-        """max(x - tau, 0) with tau such that it sums to one (J. Duchi et al., ICML 2008)."""
-        ordered = x.movedim(self.axis, -1).sort(-1, descending=True).values
-        count = torch.arange(1, ordered.shape[-1] + 1, dtype=x.dtype, device=x.device)
-        excess = (ordered.cumsum(-1) - 1.0) / count
-        last = (ordered > excess).sum(-1, keepdim=True) - 1
-        tau = excess.take_along_dim(last, -1).movedim(-1, self.axis)
-        return (x - tau).clamp_min(0.0)
+    def masses(self, logits: Tensor) -> Tensor:
+        """p."""
+        return torch.softmax(logits, self.axis)
 
-    def tangent(self, x: Tensor, v: Tensor) -> Tensor:
-        return v - v.mean(self.axis, keepdim=True)
+    def logits(self, p: Tensor) -> Tensor:
+        """log p, centred; a mass of zero gets the logit of the smallest number, and stays positive from then on."""
+        logits = p.detach().clamp_min(torch.finfo(p.dtype).tiny).log()
+        return logits - logits.mean(self.axis, keepdim=True)
 
-    def defect(self, x: Tensor) -> Tensor:
-        return torch.maximum((x.sum(self.axis) - 1.0).abs().max(), (-x).max())
+    def check_masses(self, name: str, p: Tensor) -> None:
+        """Refuses a p that is not on the simplex up to rounding: that of float32 at least, where it may come from."""
+        slack = math.sqrt(max(torch.finfo(dtype).eps for dtype in (p.dtype, torch.float32)))
+        defect = float(torch.maximum((p.detach().sum(self.axis) - 1.0).abs().max(), (-p.detach()).max()))
+        if not defect <= slack:
+            cure = f"Divide masses >= 0 by their sum along axis {self.axis}."
+            reject(name, p.detach(), f"p >= 0 and sum p = 1 along axis {self.axis} is violated by {defect:.1e}", cure)
 
 
 @final
