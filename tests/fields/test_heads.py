@@ -153,7 +153,7 @@ def test_theta_varies_in_any_basis_and_the_density_in_splines(over_z):
 def test_a_hypernetwork_of_continuous_heads_trains_and_reads_at_other_nodes(tmp_path, unchecked):
     torch.manual_seed(0)
     operator = PreNorm(LayerNorm(), Attention(heads=6, key=4, measured=True))
-    network = HeadHypernetwork(operator.spec(8), 2.0, hidden=16)
+    network = HeadHypernetwork(operator.spec(8), 2.0, hidden=16, over_h=DampedBasis(Legendre(3), 0.4))
     flow = Flow([Part(operator, network)], 2.0)
     trained = ContinuousTransformer(VectorEmbedding(2, 8), flow, MeanReadout(8, 3)).at(steps=2)
     signal = torch.randn(24, 7, 2)

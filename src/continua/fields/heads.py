@@ -201,8 +201,6 @@ class _Nodes(NamedTuple):
     """om_k (n+1) B_a^n(h_k)"""
     weights: Float[Tensor, " heads"]
     """om_k"""
-    points: Float[Tensor, " heads"]
-    """h_k"""
 
 
 # Computed in float64 for every dtype, and no inference tensors: what is kept serves training too, whoever asks first.
@@ -218,8 +216,7 @@ def _at_nodes(
 ) -> _Nodes:
     nodes, weights = rule.nodes(heads)
     bernstein = BSpline(degree + 1, degree).evaluate(nodes) * (degree + 1)
-    tables = over_h.evaluate(nodes), weights[:, None] * bernstein, weights, nodes
-    return _Nodes(*(x.to(device, dtype) for x in tables))
+    return _Nodes(*(x.to(device, dtype) for x in (over_h.evaluate(nodes), weights[:, None] * bernstein, weights)))
 
 
 def _heads_of(structure: Structure) -> int:

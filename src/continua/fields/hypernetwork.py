@@ -83,10 +83,11 @@ class Hypernetwork(AbstractField):
 class HeadHypernetwork(AbstractHeadField):
     """theta(h,z) = base(h) + G(h,z): a hypernetwork of continuous heads.
 
-    G is an MLP on the features 1, sin, cos of pi r z/Z and of pi r h, asked at the nodes h_k of the rule; base(h) is
-    expanded in `over_h`. What does not depend on h - leaves without heads, and the logits of the density over the
-    Bernstein polynomials - is made from the mean of the hidden features, int (.) dh by the rule. All of it is a
-    function of h, so that outputs converge when nodes are refined (`at_nodes`). At initialisation G = 0.
+    base(h) is expanded in `over_h`, and G is an MLP on the same functions of h, beside 1, sin, cos of pi r z/Z, asked
+    at the nodes h_k of the rule: how rough heads are along h lies in that basis (`DampedBasis`). What does not depend
+    on h - leaves without heads, and the logits of the density over the Bernstein polynomials - is made from the mean
+    of the hidden features, int (.) dh by the rule. All of it is a function of h, so that outputs converge when nodes
+    are refined (`at_nodes`). At initialisation G = 0.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class HeadHypernetwork(AbstractHeadField):
         self.base = nn.ParameterDict({key: nn.Parameter(value) for key, value in base.items()})
         shapes = {key: self._made_shape(leaf) for key, leaf in self.structure.keyed}
         self.makers = _makers(shapes, hidden, rank, generator)
-        sizes = (1 + 4 * frequencies, hidden, hidden)
+        sizes = (1 + 2 * frequencies + over_h.size, hidden, hidden)
         self.trunk = nn.ModuleList(_linear(m, n, generator) for m, n in itertools.pairwise(sizes))
 
     @property
@@ -124,9 +125,8 @@ class HeadHypernetwork(AbstractHeadField):
         base = [*self.structure.read(self.base)]
         nodes = self._nodes(base[0])
         over_z = _waves(torch.as_tensor(z, dtype=base[0].dtype, device=base[0].device) / self.depth, self.frequencies)
-        over_h = _waves(nodes.points, self.frequencies)[:, 1:]  # one constant is enough
         rows = (*over_z.shape[:-1], self.heads, -1)
-        hidden = _run(self.trunk, torch.cat([over_z.unsqueeze(-2).expand(rows), over_h.expand(rows)], -1))
+        hidden = _run(self.trunk, torch.cat([over_z.unsqueeze(-2).expand(rows), nodes.theta.expand(rows)], -1))
         mean = nodes.weights @ hidden  # (..., hidden)
         values = []
         for spec, b, make in zip(self.structure.specs, base, self.makers.values(), strict=True):

@@ -143,7 +143,7 @@ def with_nodes(part: Part, nodes: int) -> Part:
 
 
 def with_heads(part: Part, heads: int) -> Part:
-    """`part` with every attention at `heads` nodes of its measure of heads (see `ContinuousHeads.at_nodes`)."""
+    """`part` with every attention at `heads` nodes of its measure of heads (see `AbstractHeadField.at_nodes`)."""
     return _replace_parts(part, lambda x: _with_heads(x, heads) if isinstance(x, Attention) else None)
 
 
@@ -154,7 +154,7 @@ def with_integral(part: Part, integral: AbstractTokenIntegral) -> Part:
 
 def _with_heads(attention: Attention, heads: int) -> Attention:
     if not attention.measured:
-        cure = "Build the operator with Attention(heads, key, measured=True) and its field as ContinuousHeads."
+        cure = "Build it with Attention(heads, key, measured=True) and a field ContinuousHeads or HeadHypernetwork."
         reject("heads", heads, "these heads are counted, not a measure, and there are as many as there are", cure)
     return dataclasses.replace(attention, heads=heads)
 
