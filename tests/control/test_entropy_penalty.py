@@ -35,19 +35,17 @@ def effective_heads(price: float, loss_counts: bool = True, updates: int = 150) 
     """Trains the density alone, by mirror steps on its simplex, and says how many heads are left at the middle."""
     model, field, batch = model_of()
     objective = Objective(MeanSquaredError(), (HeadNegentropy(),), (1.0,))
-    density = field.coefficients["p"]
+    logits = field.coefficients["p"]
     with torch.no_grad():  # not quite even, or nothing would ever prefer a head
-        density.mul_(1.0 + 0.05 * torch.cos(torch.arange(16.0, dtype=density.dtype))[:, None])
-        density.div_(density.sum(0))
+        logits.copy_(torch.log(1.0 + 0.05 * torch.cos(torch.arange(16.0, dtype=logits.dtype)))[:, None])
     for _ in range(updates):
         terms = objective(model, batch)
         total = price * terms.running["head_negentropy"] + (terms.terminal if loss_counts else 0.0)
-        (g,) = torch.autograd.grad(total, density)
-        g = g / g.sub((density * g).sum(0)).abs().max().clamp_min(0.3)
+        (g,) = torch.autograd.grad(total, logits)
         with torch.no_grad():
-            density.mul_(torch.exp(-0.5 * (g - (density * g).sum(0)))).clamp_(min=1e-12)
-            density.div_(density.sum(0))
-    field.check()
+            c = g / logits.softmax(0).clamp_min(1e-12)  # dJ/dp - <p, dJ/dp>
+            logits.sub_(0.5 * c / c.abs().max().clamp_min(0.3))
+            logits.copy_(torch.maximum(logits, logits.amax(0, keepdim=True) + math.log(1e-12)))
     return field.effective_heads(0.5)
 
 
@@ -74,15 +72,18 @@ def test_a_dead_head_has_no_slope_and_spoils_no_other(unchecked):
     flow = Flow([Part(attention, field)])
     p = field.values["p"]
     with torch.no_grad():
-        p.copy_(torch.tensor([0.75, 0.25, 0.0, 0.0]))
+        p.copy_(torch.log(torch.tensor([0.75, 0.25, 0.0, 0.0])))
     points = torch.zeros(1, 1, WIDTH, dtype=torch.float64)
     rate = HeadNegentropy().bind(Setting(flow, Cloud(points), None, seed=0, random=False), 0)
     cost = rate(0.0, points, points)
     exact = torch.tensor([0.75 * math.log(3.0)], dtype=torch.float64)
     torch.testing.assert_close(cost.detach(), exact)
     (g,) = torch.autograd.grad(cost.sum(), p)
-    torch.testing.assert_close(g, torch.tensor([math.log(3.0) + 1.0, 1.0, 0.0, 0.0], dtype=torch.float64))
+    by_masses = torch.tensor([math.log(3.0) + 1.0, 1.0], dtype=torch.float64)
+    alive = torch.tensor([0.75, 0.25], dtype=torch.float64)
+    torch.testing.assert_close(g[:2], alive * (by_masses - alive @ by_masses))
+    assert g[2:].tolist() == [0.0, 0.0]
     p.grad = g
     MirrorAdam([p], lr=0.1).step()
-    after = p.tolist()
+    after = p.softmax(0).tolist()
     assert after[2:] == [0.0, 0.0] and 0.5 < after[0] < 0.75 and sum(after) == pytest.approx(1.0)

@@ -98,7 +98,8 @@ class Extremal:
                     H = H + weight * rate
                 by_x, *found = _derivatives(H.mean(), [x, *thetas.values()])
             gradients = dict(zip(thetas, found, strict=True))
-            by_theta = _tangent_parts(_homes(flow), thetas, gradients)
+            homes = _homes(flow)
+            by_theta = _tangent_parts(homes, thetas, _centre_masses(homes, thetas, gradients))
             return HamiltonianValue(H.detach(), slope.x.detach(), by_x, by_theta)
 
         return evaluate
@@ -268,9 +269,16 @@ def _homes(flow: Flow) -> dict[str, AbstractParameterSpace]:
 def _tangent_parts(
     spaces: Mapping[str, AbstractParameterSpace], values: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The part of each gradient that its space lets act: g - <p, g> for masses p that sum to one, else the tangent."""
+    """The part of each gradient that its space lets act."""
+    return {name: spaces[name].tangent(values[name].detach(), g) for name, g in gradients.items()}
 
-    def part(space: AbstractParameterSpace, p: Tensor, g: Tensor) -> Tensor:
-        return g - (p * g).sum(space.axis, keepdim=True) if isinstance(space, SimplexSpace) else space.tangent(p, g)
 
-    return {name: part(spaces[name], values[name].detach(), g) for name, g in gradients.items()}
+def _centre_masses(
+    spaces: Mapping[str, AbstractParameterSpace], values: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """g - <p, g> for the masses p in theta(z), which sum to one; fields hold their logits, which need no such care."""
+
+    def centre(space: AbstractParameterSpace, p: Tensor, g: Tensor) -> Tensor:
+        return g - (p * g).sum(space.axis, keepdim=True) if isinstance(space, SimplexSpace) else g
+
+    return {name: centre(spaces[name], values[name].detach(), g) for name, g in gradients.items()}
