@@ -132,6 +132,7 @@ class Attention(AbstractOperator):
         if self.causal and not self.integral.serves_causal:
             cure = "Use Subset or Debiased, whose causal rows see earlier tokens only."
             reject("integral", self.integral, "its landmarks would carry later tokens into earlier rows", cure)
+        _ = self.inverse_temperature, self._axes  # made here: the lock of a cached property breaks a compiled graph
 
     @property
     def _value(self) -> int:

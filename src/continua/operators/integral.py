@@ -77,8 +77,10 @@ class Exact(AbstractTokenIntegral):
         log_mass, mask = measure.log_mass, None
         if own:
             q, k, v, beta = *_fold_own_rows(q, memory, beta), 1.0
-        elif log_mass is None or (causal and measure.even and measure.suffix):
-            pass  # padding at the end lies in everybody's future, and equal masses cancel
+        elif (causal and measure.even and measure.suffix) or log_mass is None:
+            # Padding at the end lies in everybody's future, and equal masses cancel. In this order: a compiler that
+            # has not looked at `log_mass` needs no graph of its own for batches without padding.
+            pass
         elif causal or log_mass.requires_grad:  # a mask with a gradient, or beside is_causal, would not be fused
             q, k, beta = *_fold_masses(q, k, log_mass, beta), 1.0
         else:
