@@ -48,6 +48,10 @@ class OptimiserCase:
             return self.space.project(eye + 0.3 * noise).to(dtype)
         return noise.to(dtype)
 
+    def read(self, p: torch.Tensor) -> torch.Tensor:
+        """What a target is a function of: masses, where the parameters are their logits."""
+        return self.space.masses(p) if isinstance(self.space, SimplexSpace) else p
+
     def before(self, optimiser: Any, p: nn.Parameter) -> None:
         """What it needs to be told before an update."""
         if isinstance(optimiser, KFAC):

@@ -46,7 +46,7 @@ def train(case, p, optimiser, target, steps):
     for _ in range(steps):
         case.before(optimiser, p)
         optimiser.zero_grad()
-        target(p, star).backward()
+        target(case.read(p), case.read(star)).backward()
         optimiser.step()
 
 
@@ -55,9 +55,9 @@ def train(case, p, optimiser, target, steps):
 def test_it_reaches_the_target(case, target, unchecked):
     p = nn.Parameter(case.point(1))
     star, judge = case.point(7), quadratic if target is noisy else target
-    first = float(judge(p.detach(), star))
+    first = float(judge(case.read(p.detach()), case.read(star)))
     train(case, p, case.make([p]), target, 400)
-    assert float(judge(p.detach(), star)) < TARGETS[target] * first
+    assert float(judge(case.read(p.detach()), case.read(star))) < TARGETS[target] * first
     assert float(case.space.defect(p.detach())) < 1e-12
 
 
