@@ -13,10 +13,9 @@ from continua.core.checks import is_a, share
 from continua.core.errors import reject
 from continua.core.seeds import branched, generator_of
 from continua.core.shapes import Depth, Float, Points, Tensor
-from continua.fields import AbstractField, ContinuousHeads, parameter_spaces
+from continua.fields import AbstractField, AbstractHeadField
 from continua.model import Flow, Part, Rate, Setting
 from continua.operators import Role, leaves
-from continua.spaces import SimplexSpace
 
 
 class AbstractRunningCost(abc.ABC):
@@ -146,8 +145,8 @@ class FieldSize(AbstractRunningCost):
 
 def trains_heads(flow: Flow) -> bool:
     """Whether a measure of heads of the flow has parameters that are trained."""
-    spaces, values = parameter_spaces(flow), dict(flow.named_parameters())
-    return any(isinstance(space, SimplexSpace) and values[name].requires_grad for name, space in spaces.items())
+    with torch.enable_grad():  # of generated masses no parameter is by itself a mass: the masses are asked
+        return any(p.requires_grad for field in _fields(flow) for p, _ in _head_masses(field, 0.0))
 
 
 def _fields(flow: Flow) -> list[AbstractField]:
@@ -159,7 +158,7 @@ def _head_masses(field: AbstractField, z: Depth) -> Iterator[tuple[Tensor, Tenso
     for (_, spec), (_, p) in zip(leaves(field.spec), leaves(field(z)), strict=True):
         if spec.role is Role.HEAD_MASS:
             even = torch.full_like(p.detach(), 1.0 / p.shape[-1])
-            yield p, field.weights(p) if isinstance(field, ContinuousHeads) else even
+            yield p, field.weights(p) if isinstance(field, AbstractHeadField) else even
 
 
 # --- any of them, at a random stretch of depth

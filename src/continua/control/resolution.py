@@ -13,7 +13,7 @@ from continua.core.checks import is_a
 from continua.core.errors import SolveError, reject
 from continua.core.shapes import Tensor
 from continua.data import Resampling, Samples, refine, take_every
-from continua.fields import ContinuousHeads
+from continua.fields import AbstractHeadField
 from continua.model import AbstractEmbeddingWrapper, ContinuousTransformer, Part, VectorEmbedding
 from continua.solve import AbstractSolver, Adaptive, DormandPrince, PerSequence, Projected, Solver, manifold_of
 
@@ -295,7 +295,7 @@ def _with_times(inputs: tuple[Any, ...], embedding: VectorEmbedding) -> tuple[An
 def _over_nodes_and_heads(study: _Study, wanted: Resolutions) -> _Requests:
     fields = [part.field for part in study.model.flow.parts if isinstance(part, Part)]
     nodes = None if study.model.axis is None else study.model.axis.nodes
-    heads = next((field.heads for field in fields if isinstance(field, ContinuousHeads)), None)
+    heads = next((field.heads for field in fields if isinstance(field, AbstractHeadField)), None)
     for unit, own, sizes, why in (
         ("nodes", nodes, wanted.nodes, "states are vectors, not functions along the embedding axis"),
         ("heads", heads, wanted.heads, "heads are counted, not a measure with continuous parameters"),

@@ -4,7 +4,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import nn
@@ -40,9 +40,6 @@ class Constant(AbstractField):
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         return {f"values.{key}": leaf.home for key, leaf in self.structure.keyed}
-
-    def arguments(self) -> dict[str, Any]:
-        return {"spec": self.spec}
 
     def fill(self, theta: Theta) -> "Constant":
         """Takes over the values of theta."""
@@ -92,9 +89,6 @@ class PiecewiseConstant(AbstractField):
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         homes = {key: leaf.home for key, leaf in self.structure.keyed}
         return {f"pieces.{i}.{name}": home for i in range(len(self.pieces)) for name, home in homes.items()}
-
-    def arguments(self) -> dict[str, Any]:
-        return {"spec": self.spec, "edges": self.edges}
 
     def fill(self, thetas: Sequence[Theta]) -> "PiecewiseConstant":
         """Takes over the values of one theta for each piece."""

@@ -3,7 +3,7 @@
 import bisect
 import math
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import nn
@@ -70,9 +70,6 @@ class Expansion(AbstractField):
         keyed = self.structure.keyed
         spaces = {f"coefficients.{key}": FlatSpace(2) if is_rigid(leaf) else leaf.home for key, leaf in keyed}
         return spaces | {f"frames.{key}": leaf.home for key, leaf in keyed if is_rigid(leaf)}
-
-    def arguments(self) -> dict[str, Any]:
-        return {"spec": self.spec, "basis": self.basis, "depth": self.depth}
 
 
 def modes_at(

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import nn
@@ -57,10 +57,6 @@ class AbstractField(nn.Module, abc.ABC):
     @abc.abstractmethod
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         """Where every parameter lives, by its name in `named_parameters`."""
-
-    @abc.abstractmethod
-    def arguments(self) -> dict[str, Any]:
-        """The arguments that build this field anew (its values apart)."""
 
     @final
     def _theta(self, values: list[Tensor]) -> Theta:
@@ -153,9 +149,6 @@ class MemoisedField(AbstractField):
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         return {f"inner.{name}": space for name, space in self.inner.parameter_spaces().items()}
-
-    def arguments(self) -> dict[str, Any]:
-        return {"inner": self.inner}
 
 
 def check_depth(depth: float) -> None:

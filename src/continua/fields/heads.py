@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import nn
@@ -150,10 +150,6 @@ class ContinuousHeads(AbstractHeadField):
             home = SimplexSpace(-2) if leaf.role is Role.HEAD_MASS else leaf.home
             spaces[f"coefficients.{key}"] = FlatSpace(2) if is_rigid(leaf) else home
         return spaces | {f"frames.{key}": leaf.home for key, leaf in self.structure.keyed if is_rigid(leaf)}
-
-    def arguments(self) -> dict[str, Any]:
-        names = ("spec", "depth", "over_h", "over_z", "degree", "rule", "density_over_z")
-        return {name: getattr(self, name) for name in names}
 
     def _initial(self, spec: Spec, generator: torch.Generator | None) -> Tensor:
         if spec.role is Role.HEAD_MASS:

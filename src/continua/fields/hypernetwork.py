@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any, final
+from typing import final
 
 import torch
 import torch.nn.functional as F
@@ -74,10 +74,6 @@ class Hypernetwork(AbstractField):
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         return {name: GeneratedSpace(min(2, value.ndim)) for name, value in self.named_parameters()}
 
-    def arguments(self) -> dict[str, Any]:
-        names = ("spec", "depth", "frequencies", "hidden", "rank")
-        return {name: getattr(self, name) for name in names}
-
 
 @final
 class HeadHypernetwork(AbstractHeadField):
@@ -90,7 +86,7 @@ class HeadHypernetwork(AbstractHeadField):
     are refined (`at_nodes`). At initialisation G = 0.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the sizes of a network and those of a measure of heads
         self,
         spec: Theta,
         depth: float = 1.0,
@@ -99,9 +95,10 @@ class HeadHypernetwork(AbstractHeadField):
         rank: int | None = None,
         over_h: AbstractBasis = Legendre(4),
         degree: int = 3,
+        rule: AbstractNodalRule = GaussLegendre(),
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(spec, degree, GaussLegendre(), over_h)
+        super().__init__(spec, degree, rule, over_h)
         at_least(1, frequencies=frequencies, hidden=hidden, rank=rank)
         check_depth(depth)
         _refuse_orthonormal(self.structure)
@@ -140,10 +137,6 @@ class HeadHypernetwork(AbstractHeadField):
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         return {name: GeneratedSpace(min(2, value.ndim)) for name, value in self.named_parameters()}
-
-    def arguments(self) -> dict[str, Any]:
-        names = ("spec", "depth", "frequencies", "hidden", "rank", "over_h", "degree")
-        return {name: getattr(self, name) for name in names}
 
     def _made_shape(self, spec: Spec) -> tuple[int, ...]:
         """What the network makes for a leaf, at one node."""

@@ -8,7 +8,15 @@ from typing import final
 
 from continua.core.checks import at_least, divides, is_a, not_negative, positive, share
 from continua.core.errors import reject
-from continua.fields import AbstractField, Constant, ContinuousHeads, Expansion, Hypernetwork, PiecewiseConstant
+from continua.fields import (
+    AbstractField,
+    Constant,
+    ContinuousHeads,
+    Expansion,
+    HeadHypernetwork,
+    Hypernetwork,
+    PiecewiseConstant,
+)
 from continua.model.embedding import AbstractEmbedding, NormedEmbedding, TokenEmbedding, VectorEmbedding
 from continua.model.flow import Flow, Part
 from continua.model.positions import AbstractPositionCode, Clock
@@ -40,7 +48,6 @@ from continua.spaces import (
     AbstractSampleRule,
     Axis,
     BackwardRectangle,
-    BSpline,
     CausalTrapezoid,
     Cosine,
     Counting,
@@ -208,10 +215,10 @@ class Depth:
         """The parameters of an operator along depth; `heads` where they are a measure."""
         weights, depth = self.weights, self.length
         if isinstance(weights, Generator):
-            over_h = (
-                {} if heads is None else {"over_h": Legendre(heads.modes), "degree": heads.degree, "rule": heads.rule}
-            )
-            return Hypernetwork(spec, depth, weights.frequencies, weights.hidden, weights.rank, **over_h)
+            sizes = weights.frequencies, weights.hidden, weights.rank
+            if heads is None:
+                return Hypernetwork(spec, depth, *sizes)
+            return HeadHypernetwork(spec, depth, *sizes, Legendre(heads.modes), heads.degree, heads.rule)
         if isinstance(weights, int):
             at_least(1, weights=weights)
             edges = [depth * layer / weights for layer in range(weights + 1)]
@@ -219,8 +226,7 @@ class Depth:
         is_a(AbstractBasis, "Pass a basis such as Cosine(4), a Generator(), or a number of layers.", weights=weights)
         if heads is None:
             return Expansion(spec, weights, depth)
-        over_z = weights if isinstance(weights, BSpline) else BSpline(4)
-        return ContinuousHeads(spec, depth, Legendre(heads.modes), over_z, heads.degree, heads.rule)
+        return ContinuousHeads(spec, depth, Legendre(heads.modes), weights, heads.degree, heads.rule)
 
 
 def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; the continua are objects

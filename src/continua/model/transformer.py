@@ -11,7 +11,7 @@ from continua.core.checks import is_a
 from continua.core.errors import reject
 from continua.core.seeds import branched, fresh_seed, generator_of
 from continua.core.shapes import Float, Tensor
-from continua.fields import ContinuousHeads, parameter_spaces, refine
+from continua.fields import AbstractHeadField, parameter_spaces, refine
 from continua.model.embedding import AbstractEmbedding, check_cloud
 from continua.model.flow import Cost, Flow, Part, Setting, check_width, is_causal
 from continua.model.readout import AbstractReadout, axis_of, embedding_at, readout_at
@@ -237,12 +237,12 @@ def _with_tolerance(controller: AbstractController, rtol: float) -> AbstractCont
 
 
 def _flow_with_heads(flow: Flow, heads: int) -> Flow:
-    if not any(isinstance(part.field, ContinuousHeads) for part in flow.parts):
+    if not any(isinstance(part.field, AbstractHeadField) for part in flow.parts):
         cure = "Build the model with continua.transformer(..., heads=HeadMeasure(...))."
         reject("heads", heads, "no part of the flow has continuous heads", cure)
 
     def change(part: Part) -> Part:
-        if not isinstance(part.field, ContinuousHeads):
+        if not isinstance(part.field, AbstractHeadField):
             return part
         return Part(with_heads(part.operator, heads), part.field.at_nodes(heads))
 

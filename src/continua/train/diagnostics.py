@@ -11,7 +11,7 @@ import torch
 from continua.control import Objective
 from continua.core.batch import Batch
 from continua.core.errors import SolveError, expect
-from continua.fields import ContinuousHeads
+from continua.fields import AbstractHeadField
 from continua.model import ContinuousTransformer, EncoderDecoder, Part, source_and_target
 from continua.runs import Heat, Lines, Note, Run, Scale, Section, Series, Stairs, Steps, Table, Verdict
 from continua.solve import Adaptive, DormandPrince, Solver, Stats
@@ -138,7 +138,7 @@ def _solver_table(solves: dict[str, Stats], caption: str, measured: str) -> Tabl
 def heads_section(model: ContinuousTransformer, frames: int = 41) -> Section | None:
     """rho(h, z) over the nodes of the head rule, and the effective number of heads; nothing where heads are counted."""
     fields = [part.field for part in model.flow.parts if isinstance(part, Part)]
-    measured = [field for field in fields if isinstance(field, ContinuousHeads)]
+    measured = [field for field in fields if isinstance(field, AbstractHeadField)]
     if not measured:
         return None
     depths = np.linspace(0.0, model.flow.depth, frames)
@@ -164,7 +164,7 @@ def heads_section(model: ContinuousTransformer, frames: int = 41) -> Section | N
     return Section("Heads", prose, "N(z) = H e^{- sum_k p_k log(p_k / omega_k)}", (*figures, count))
 
 
-def _density(field: ContinuousHeads, depths: np.ndarray, place: int, count: int) -> Heat:
+def _density(field: AbstractHeadField, depths: np.ndarray, place: int, count: int) -> Heat:
     nodes, weights = field.rule.nodes(field.heads)
     om = weights.double().cpu().numpy()
     rho = np.stack([field.masses(float(z)).double().cpu().numpy() / om for z in depths], axis=1)  # (heads, depths)
