@@ -22,7 +22,7 @@ from continua import (
     TokenTime,
     transformer,
 )
-from continua.fields import Constant, ContinuousHeads, Expansion, Hypernetwork, PiecewiseConstant
+from continua.fields import Constant, ContinuousHeads, Expansion, HeadHypernetwork, Hypernetwork, PiecewiseConstant
 from continua.operators import Attention, PreNorm, leaves
 from continua.solve import Adaptive, DormandPrince, Fixed
 
@@ -97,7 +97,7 @@ def test_finer_readings_converge(axis, float64):
     [
         ({"heads": 2}, Expansion),
         ({"heads": 2, "depth": Depth(weights=Generator(hidden=8))}, Hypernetwork),
-        ({"depth": Depth(weights=Generator(hidden=8))}, Hypernetwork),
+        ({"depth": Depth(weights=Generator(hidden=8))}, HeadHypernetwork),
         ({"heads": 2, "depth": Depth(weights=4)}, PiecewiseConstant),
         ({"heads": 2, "depth": Depth(weights=1)}, Constant),
         ({"heads": 2, "axis": 1, "depth": 2}, Expansion),

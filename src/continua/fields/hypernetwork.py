@@ -18,6 +18,7 @@ from continua.fields.heads import AbstractHeadField, draw_modes, head_factors
 from continua.operators import Role, Spec, Structure, Theta
 from continua.spaces import (
     AbstractBasis,
+    AbstractNodalRule,
     AbstractParameterSpace,
     GaussLegendre,
     GeneratedSpace,
