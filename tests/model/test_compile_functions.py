@@ -44,7 +44,7 @@ def outcome(flow: Flow, stepper=LieTrotter()) -> list[torch.Tensor]:
     flow.zero_grad()
     points = torch.randn(2, 4, 10, generator=torch.Generator().manual_seed(1)).requires_grad_()
     bound = flow.bind(Cloud(points), random=False)
-    end = integrate(bound, bound.initial(), (0.0, 1.0), method, Fixed(2), Direct()).x
+    end = integrate(bound, bound.initial(), (0.0, 1.0), stepper, Fixed(2), Direct()).x
     end.square().mean().backward()
     return [end.detach(), *(p.grad.clone() for p in flow.parameters())]
 

@@ -39,7 +39,7 @@ def test_a_flow_does_not_go_beyond_the_reach_of_its_fields(make):
 
 
 def test_a_short_expansion_is_not_extrapolated():
-    with pytest.raises(ValueError, match=r"reach = 1.0: the flow goes on to depth 2.0. Build the field with depth=2.0"):
+    with pytest.raises(ValueError, match=r"reach = 1.0: the flow goes on to depth 2.0. Build it with depth=2.0"):
         Flow([Part(FeedForward(3), Expansion(SPEC, Legendre(3)))], depth=2.0)
 
 
@@ -50,7 +50,7 @@ def test_a_short_expansion_is_not_extrapolated():
             torch.zeros(1, 2, 4, dtype=torch.float64),
             "cloud = 'torch.float64 on cpu': the model is torch.float32 on cpu",
         ),
-        (torch.zeros(1, 2, 5), r"cloud = \(1, 2, 5\): the parameters of parts\[0\] are for another width"),
+        (torch.zeros(1, 2, 5), r"flow.parts\[0\].w1 = \(3, 4\): on tokens of width 5"),
     ],
     ids=["dtype", "width"],
 )

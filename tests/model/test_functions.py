@@ -90,5 +90,5 @@ def test_bad_models_are_named():
     with pytest.raises(ValueError, match=r"nodes = 3: 3 nodes do not resolve 4 modes"):
         model(kernel, basis).at(nodes=3)
     plain = adaptive_model(width=8, outputs=3, features=2, heads=2)
-    with pytest.raises(ValueError, match=r"nodes = 12: states of this model are vectors.*SynthesisEmbedding"):
+    with pytest.raises(ValueError, match=r"nodes = 12: states of this model are vectors.*EmbeddingAxis"):
         plain.at(nodes=12)

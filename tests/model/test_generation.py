@@ -7,7 +7,7 @@ import torch
 
 from continua.core.seeds import generator_of
 from continua.data import Form, Question
-from continua.model import CachedDecoder, ContinuousTransformer, Sampling, Window, stream_tokens
+from continua.model import CachedDecoder, ContinuousTransformer, Sampling, Window, generate, stream_tokens
 from continua.solve import Adaptive, DormandPrince, Solver
 from continua.train import Preset, Stepping, continuous, parameters_of, standard
 

@@ -86,7 +86,7 @@ def test_bad_profiles_are_named():
     with pytest.raises(ValueError, match=r"depth = 0\.0: "):
         BasisProfile(Legendre(2), 0.0)
     for profile, depth in ((LinearProfile(1.0, 0.0), 2.0), (BasisProfile(Legendre(2), 2.0), 1.0)):
-        why = rf"profile = {profile.reach}: .*the flow has depth {depth}\. Build the profile with depth={depth}"
+        why = rf"profile.reach = {profile.reach}: .*to depth {depth}\. Build it with depth={depth}"
         with pytest.raises(ValueError, match=why):
             damped(profile, depth=depth)
     with pytest.raises(ValueError, match=r"jumps outside \(0, 1\.0\)"):

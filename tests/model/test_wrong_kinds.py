@@ -47,7 +47,7 @@ def test_inputs_are_tensors(model, values, named):
 
 def test_asked_depths_and_observers_come_as_lists(model):
     cloud = model.embedding(VALUES, TIMES)
-    with pytest.raises(ValueError, match=r"at = 0.5: asked depths come as a list. Pass at=\[0.5\]"):
+    with pytest.raises(ValueError, match=r"save_at = 0.5: depths come as a list. Pass save_at=\[0.5\]"):
         model(cloud, save_at=0.5)
     with pytest.raises(ValueError, match="observers = 'Observer': this is no list"):
         model(cloud, observers=Observer())

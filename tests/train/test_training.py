@@ -146,10 +146,7 @@ def test_the_baseline_has_as_many_parameters_and_sees_the_same_batches(tmp_path)
     seen = []
     for learner in some.learners:
         inner = learner.objective
-        learner.objective = lambda model, batch, generator=None, inner=inner: (
-            seen.append(batch),
-            inner(model, batch, generator),
-        )[1]
+        learner.objective = lambda model, batch, *rest, inner=inner: (seen.append(batch), inner(model, batch, *rest))[1]
     some.go()
     assert seen[0] is seen[1] and seen[2] is seen[3] and seen[0] is not seen[2]
 
@@ -262,7 +259,7 @@ def test_reporters_tell(tmp_path):
 def test_a_batch_counts_the_tokens_it_asks_for():
     from continua.train.learner import _tokens
 
-    assert _tokens(Batch((torch.zeros(2, 5, 1),), None, positions=torch.zeros(2, 3))) == 16
+    assert _tokens(Batch((torch.zeros(2, 5, 1),), None, query_times=torch.zeros(2, 3))) == 16
 
 
 def test_objectives_pay_for_what_training_the_model_needs():

@@ -320,7 +320,7 @@ def _operators(
     channels = state.width // state.nodes
     if measure is None:
         assert isinstance(heads, int)
-        divides(channels, "the width per node of the axis", heads=heads)
+        divides(channels, "the width" if state.nodes == 1 else "the width per node", heads=heads)
         count, key = heads, channels // heads
     else:
         count, key = measure.nodes, measure.key or max(2, 2 * (channels // 4))

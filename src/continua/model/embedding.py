@@ -48,7 +48,7 @@ class CloudEmbedding(AbstractEmbedding):
     def width(self) -> int:
         return self._width
 
-    def forward(self, cloud: Cloud | Tensor, query_times: Tensor | None = None) -> Cloud:
+    def forward(self, cloud: Any, query_times: Tensor | None = None) -> Cloud:
         if query_times is not None:
             cure = "Pass a cloud with queries to the model itself: cloud.with_queries(points, times)."
             reject(

@@ -147,7 +147,7 @@ class SinusoidalPositions(AbstractPositionCode):
         super().__init__()
         at_least(2, width=width)
         if width % 2:
-            reject("width", width, "sines and cosines come in pairs", "Pass an even width.")
+            reject("width", width, "sines and cosines come in pairs", f"Pass {width - 1} or {width + 1}.")
         if not (0 < slowest <= fastest and math.isfinite(fastest)):
             reject("slowest", slowest, f"fastest = {fastest}: frequencies are ordered", "Pass 0 < slowest <= fastest.")
         self._width, self.fastest, self.slowest = width, fastest, slowest

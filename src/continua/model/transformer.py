@@ -141,7 +141,8 @@ class ContinuousTransformer(nn.Module):
             return self.embedding(*inputs, **named), None
         if not self.readout.per_token:
             why = "it gives one output per sequence, and each query time wants its own"
-            reject("readout", type(self.readout).__name__, why, "Build the model with per_token=True.")
+            cure = "Build the model with per_token=True, or with TokenReadout(width, outputs)."
+            reject("readout", type(self.readout).__name__, why, cure)
         return self.embedding(*inputs, query_times=query_times, **named)
 
     @property
