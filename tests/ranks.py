@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from continua.fields import Expansion
 from continua.model import Flow, Part
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, RMSNorm
-from continua.solve import AbstractGradient, Adaptive, Backsolve, Checkpointed, Direct, integrate
+from continua.solve import AbstractGradient, Adaptive, Backsolve, Checkpointed, Direct, Fixed, integrate
 from continua.spaces import Chebyshev, Cloud
 
 WIDTH = 4
@@ -27,19 +27,23 @@ TOLERANCE: dict[type[AbstractGradient], float] = {Backsolve: 1e-6}
 class Model(nn.Module):
     """A readout of a flow that starts from an embedding."""
 
-    def __init__(self, gradient: AbstractGradient) -> None:
+    def __init__(self, gradient: AbstractGradient, steps: int | None = None) -> None:
         super().__init__()
         operators = PreNorm(LayerNorm(), Attention(1, 3, causal=True)), PreNorm(RMSNorm(), FeedForward(6))
         self.embedding = nn.Linear(WIDTH, WIDTH)
         self.flow = Flow([Part(f, Expansion(f.spec(WIDTH), Chebyshev(2))) for f in operators])
         self.readout = nn.Linear(WIDTH, 1)
+        self.mass = nn.Parameter(torch.tensor([0.0, 0.1, 0.2]))
         self.gradient = gradient
+        self.steps = steps
         self.grid: list[float] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        bound = self.flow.bind(Cloud(self.embedding(x)))
+        mass = self.mass.exp().expand(len(x), -1)  # what a flow depends on need not be a leaf
+        bound = self.flow.bind(Cloud(self.embedding(x), mass))
         tolerance = TOLERANCE.get(type(self.gradient), 1e-4)
-        controller = Adaptive(tolerance, tolerance, all_ranks=True)
+        adaptive = Adaptive(tolerance, tolerance, all_ranks=True)
+        controller = adaptive if self.steps is None else Fixed(self.steps)
         solution = integrate(bound, bound.initial(), (0.0, 1.0), controller=controller, gradient=self.gradient)
         self.grid = solution.stats.grid
         return self.readout(solution.x) + 0.0  # no view leaves a sharded module
@@ -47,16 +51,19 @@ class Model(nn.Module):
 
 def trained(model: Model, batch: torch.Tensor) -> Model:
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model.losses = []
     for _ in range(3):
         optimiser.zero_grad()
-        model(batch).square().mean().backward()
+        loss = model(batch).square().mean()
+        loss.backward()
         optimiser.step()
+        model.losses.append(loss.item())
     return model
 
 
-def made(gradient: AbstractGradient) -> Model:
+def made(gradient: AbstractGradient, steps: int | None = None) -> Model:
     torch.manual_seed(0)
-    return Model(gradient)
+    return Model(gradient, steps)
 
 
 def gap(sharded: Model, alone: Model) -> float:
@@ -76,17 +83,31 @@ def case(gradient: AbstractGradient, mesh: DeviceMesh, batch: torch.Tensor, shar
     return {"gap": gap(sharded, alone), "grids": max(abs(a - b) for a, b in zip(grid, alone.grid, strict=True))}
 
 
-def parts_sharded(gradient: AbstractGradient, mesh: DeviceMesh, batch: torch.Tensor, share: torch.Tensor) -> dict:
-    """Every part of the flow sharded on its own."""
-    model = made(gradient)
+def parts_sharded(
+    gradient: AbstractGradient,
+    mesh: DeviceMesh,
+    batch: torch.Tensor,
+    share: torch.Tensor,
+    steps: int | None = None,
+    whole: bool = True,
+) -> dict:
+    """Every part of the flow sharded on its own, and with `whole` what is left of the model as well."""
+    model = made(gradient, steps)
     for part in model.flow.parts:
         fully_shard(part.field, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    if whole:
+        fully_shard(model, mesh=mesh)
     try:
         trained(model, share)
     except ValueError as refusal:
         return {"refused": str(refusal)}
-    return {"gap": gap(model, trained(made(gradient), batch))}
+    losses = torch.tensor(model.losses)
+    dist.all_reduce(losses)
+    alone = trained(made(gradient, steps), batch)
+    return {
+        "gap": gap(model, alone),
+        "losses": (losses / dist.get_world_size() - torch.tensor(alone.losses)).abs().max().item(),
+    }
 
 
 def main(rank: int, world: int, meeting: str) -> None:
@@ -105,6 +126,8 @@ def main(rank: int, world: int, meeting: str) -> None:
         "Backsolve": case(Backsolve(trust=1.0), mesh, batch, share),
         "parts, Direct": parts_sharded(Direct(), mesh, batch, share),
         "parts, Checkpointed": parts_sharded(Checkpointed(), mesh, batch, share),
+        "parts, Checkpointed, wide windows": parts_sharded(Checkpointed(1.0, 3), mesh, batch, share),
+        "parts, Checkpointed, fixed steps": parts_sharded(Checkpointed(), mesh, batch, share, steps=4),
         "parts, Backsolve": parts_sharded(Backsolve(), mesh, batch, share),
     }
     print(json.dumps(found))

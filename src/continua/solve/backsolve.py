@@ -18,6 +18,7 @@ from continua.solve.gradients import (
     pull_back,
     refuse_exchanged,
     refuse_second_derivatives,
+    refuse_shards,
     solve_as_node,
 )
 from continua.solve.integration import AbstractController, Endpoint, Integration, Step
@@ -159,6 +160,7 @@ class _Retrace(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rule: Backsolve, integration: Integration, costs: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        refuse_shards(inputs[1 + costs :], rule)
         start = State(inputs[0].detach(), tuple(c.detach() for c in inputs[1 : 1 + costs]))
         saved, on_step = integration.record(start)
         end = integration.controller.run(integration, start, on_step)

@@ -12,6 +12,8 @@ from continua.core.shapes import Depth, Tensor
 from continua.solve.functions import FunctionField, hidden_leaves, refuse_hidden
 from continua.solve.gradients import (
     AbstractGradient,
+    accumulate,
+    is_sharded,
     node_outputs,
     precision_of,
     pull_back,
@@ -176,9 +178,10 @@ def _through(
     visited.append((z, end.state.x))
     inputs = [x for _, x in visited] if integration.observes_costate else [start]
     # a function may read another parameter at another depth; a flow knows its own, but not what a running cost reads
-    doubtful = isinstance(integration.field, FunctionField) or bool(zeros)
+    sharded = any(map(is_sharded, needed))
+    doubtful = not sharded and (isinstance(integration.field, FunctionField) or bool(zeros))
     suspects = hidden_leaves(_flat(end), [start, *needed]) if doubtful else []
-    found = pull_back(_flat(end), _flat(cotangent), inputs, needed)
+    found = (accumulate if sharded else pull_back)(_flat(end), _flat(cotangent), inputs, needed)
     costates = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=False)]
     for (depth, x), a in reversed(list(zip(visited[1:], costates[1:], strict=False))):
         integration.notify(depth, x, a)

@@ -147,10 +147,14 @@ def _contents_of_function(function: types.FunctionType) -> Iterator[object]:
         yield from (function.__globals__[name] for name in code.co_names if name in function.__globals__)
 
 
+def reached_leaves(outputs: Sequence[Tensor], known: Sequence[Tensor]) -> list[Tensor]:
+    """Leaves that a graph leads to, the known ones and what lies beyond known tensors apart."""
+    return _edges_of(outputs, known, None)[0]
+
+
 def hidden_leaves(outputs: Sequence[Tensor], known: Sequence[Tensor]) -> "list[weakref.ref[Tensor]]":
     """Leaves that a graph leads to and that are not known, for `refuse_hidden` once the graph is gone."""
-    leaves, _ = _edges_of(outputs, known, None)
-    return [weakref.ref(leaf) for leaf in leaves]
+    return [weakref.ref(leaf) for leaf in reached_leaves(outputs, known)]
 
 
 def refuse_hidden(leaves: "Iterable[weakref.ref[Tensor]]") -> None:

@@ -3,13 +3,15 @@
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Tensor
+from continua.solve.functions import reached_leaves
 from continua.solve.integration import AbstractController, Endpoint, Integration, Step
 from continua.solve.runge_kutta import AbstractStepper, StepResult
 from continua.solve.vector_field import State
@@ -94,7 +96,6 @@ def solve_as_node(
         with torch.no_grad():
             return Endpoint(integration.controller.run(integration, state, on_step), tuple(saved))
     tensors = integration.field.tensors
-    refuse_shards(tensors, rule)
     outputs = function.apply(rule, integration, len(state.costs), state.x, *state.costs, *tensors)
     ends = 1 + len(state.costs)
     return Endpoint(State(outputs[0], tuple(outputs[1:ends])), tuple(outputs[ends:]))
@@ -121,41 +122,71 @@ def pull_back(
     live = [(x, g) for x, g in zip(outputs, cotangents, strict=True) if x.requires_grad]
     if not live:
         return tuple(None for _ in (*inputs, *tensors))
-    stopped: dict[int, Tensor] = {}
-
-    def stop(index: int) -> Callable[[Tensor], Tensor]:
-        def note(gradient: Tensor) -> Tensor:
-            stopped[index] = gradient
-            return torch.zeros_like(gradient)
-
-        return note
-
-    handles = [t.register_hook(stop(i)) for i, t in enumerate(tensors) if not t.is_leaf]
-    try:
+    with _stopping_at([t for t in tensors if not t.is_leaf]) as stopped:
         found = torch.autograd.grad(
             [x for x, _ in live],
             [*inputs, *tensors],
             [g for _, g in live],
-            retain_graph=bool(handles),  # what computed the tensors outside is still to be differentiated there
+            retain_graph=any(not t.is_leaf for t in tensors),  # the graph outside is still to be differentiated there
             allow_unused=True,
         )
+    return tuple(stopped.get(id(x), g) for x, g in zip((*inputs, *tensors), found, strict=True))
+
+
+def accumulate(
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor], tensors: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """As `pull_back`, but leaves among the tensors get their gradients added to `.grad`, by their own hooks: `None`.
+
+    FSDP2 gathers a sharded parameter whenever its module is called, and the copies that a replay reads are not those of
+    the forward pass: only the hooks that it puts on them know how to reduce and scatter their gradients. They run in a
+    backward pass inside the backward pass, as those of a reentrant `torch.utils.checkpoint` do.
+    """
+    live = [(x, g) for x, g in zip(outputs, cotangents, strict=True) if x.requires_grad]
+    computed = [t for t in tensors if not t.is_leaf]
+    leaves = reached_leaves(outputs, [*inputs, *computed])
+    heard: dict[int, Tensor] = {}
+    handles = [x.register_hook(lambda g, key=id(x): heard.__setitem__(key, g)) for x in inputs]
+    with _stopping_at(computed) as stopped:
+        ends = [*(x for x in inputs if x.is_leaf), *leaves, *computed]
+        torch.autograd.backward([x for x, _ in live], [g for _, g in live], retain_graph=bool(computed), inputs=ends)
+    for handle in handles:
+        handle.remove()
+    return tuple({**heard, **stopped}.get(id(x)) for x in (*inputs, *tensors))
+
+
+@contextlib.contextmanager
+def _stopping_at(tensors: Sequence[Tensor]) -> Iterator[dict[int, Tensor]]:
+    """Notes the gradients that reach these tensors, and lets nothing but zeros pass beyond."""
+    stopped: dict[int, Tensor] = {}
+
+    def stop(key: int, gradient: Tensor) -> Tensor:
+        stopped[key] = gradient
+        return torch.zeros_like(gradient)
+
+    handles = [t.register_hook(functools.partial(stop, id(t))) for t in tensors]
+    try:
+        yield stopped
     finally:
         for handle in handles:
             handle.remove()
-    start = len(inputs)
-    return tuple(stopped.get(i - start, g) for i, g in enumerate(found))
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether FSDP2 shards this parameter: a DTensor; importing its module to ask would cost half a second."""
+    return hasattr(tensor, "device_mesh")
 
 
 def refuse_shards(tensors: Iterable[Tensor], rule: AbstractGradient) -> None:
     """Rejects parameters that a submodule of the flow shards on its own (`fully_shard`, FSDP2).
 
-    It gathers them whenever the submodule is called and drops the gathered copies afterwards, so those that a backward
-    pass evaluates are no longer those of the forward one, and their gradients are lost without a word.
+    The gradient of a backward solve is integrated along depth before it is anybody's gradient: there is no backward
+    pass whose hooks could reduce it.
     """
     for tensor in tensors:
-        if hasattr(tensor, "device_mesh"):  # a DTensor; importing its module to ask would cost half a second
+        if is_sharded(tensor):
             why = f"a part of the flow is sharded on its own, where {type(rule).__name__} loses gradients"
-            cure = "Shard nothing but the whole model, fully_shard(model), or use gradient=Direct()."
+            cure = "Shard nothing but the whole model, fully_shard(model), or use gradient=Checkpointed() or Direct()."
             reject("flow", f"<sharded parameter of shape {tuple(tensor.shape)}>", why, cure)
 
 
@@ -169,6 +200,8 @@ def refuse_second_derivatives(rule: AbstractGradient) -> None:
 def refuse_exchanged(tensors: Sequence[Tensor], integration: Integration, rule: AbstractGradient) -> None:
     """Stops a backward pass over a field whose parameters are no longer those of the forward one."""
     now = integration.field.tensors
+    if any(map(is_sharded, tensors)):  # gathered and sharded by turns: what its hooks exchange is theirs to know
+        return
     if len(tensors) != len(now) or any(a is not b for a, b in zip(tensors, now, strict=True)):
         name, cure = type(rule).__name__, "Use gradient=Direct()."
         why = "whose parameters are no longer those of the forward pass (functional_call?)"
