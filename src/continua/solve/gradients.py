@@ -122,12 +122,14 @@ def pull_back(
     live = [(x, g) for x, g in zip(outputs, cotangents, strict=True) if x.requires_grad]
     if not live:
         return tuple(None for _ in (*inputs, *tensors))
-    with _stopping_at([t for t in tensors if not t.is_leaf]) as stopped:
+    # where none is computed from another, autograd ends there by itself; compiled code allows no retained graph
+    computed = [t for t in tensors if not t.is_leaf] if is_chained(tensors) else []
+    with _stopping_at(computed) as stopped:
         found = torch.autograd.grad(
             [x for x, _ in live],
             [*inputs, *tensors],
             [g for _, g in live],
-            retain_graph=any(not t.is_leaf for t in tensors),  # the graph outside is still to be differentiated there
+            retain_graph=bool(computed),  # the graph outside is still to be differentiated there
             allow_unused=True,
         )
     return tuple(stopped.get(id(x), g) for x, g in zip((*inputs, *tensors), found, strict=True))
@@ -175,6 +177,21 @@ def _stopping_at(tensors: Sequence[Tensor]) -> Iterator[dict[int, Tensor]]:
 def is_sharded(tensor: Tensor) -> bool:
     """Whether FSDP2 shards this parameter: a DTensor; importing its module to ask would cost half a second."""
     return hasattr(tensor, "device_mesh")
+
+
+def is_chained(tensors: Sequence[Tensor]) -> bool:
+    """Whether one of the tensors is computed from another one."""
+    ends = {id(t) for t in tensors if t.is_leaf}
+    ways = {t.grad_fn for t in tensors if t.grad_fn is not None}
+    todo = [(node, True) for node in ways]
+    seen = set[Any]()
+    while todo:
+        node, own = todo.pop()
+        if not own and (node in ways or id(getattr(node, "variable", None)) in ends):
+            return True
+        todo += [(n, False) for n, _ in node.next_functions if n is not None and n not in seen]
+        seen.update(n for n, _ in node.next_functions if n is not None)
+    return False
 
 
 def refuse_shards(tensors: Iterable[Tensor], rule: AbstractGradient) -> None:
