@@ -32,7 +32,7 @@ def interrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     with pytest.MonkeyPatch.context() as patch:
         stop_after(patch, 2, signal.SIGINT)
-        assert main([*TRAIN, "--folder", str(folder)]) == 75
+        assert main([*TRAIN, "--output", str(folder)]) == 75
     return folder
 
 
@@ -50,12 +50,16 @@ def test_a_stopped_run_says_so_and_can_be_looked_at(interrupted, capsys):
 
 
 def test_a_run_is_never_overwritten(interrupted, capsys):
-    assert main([*TRAIN, "--folder", str(interrupted)]) == 2
+    assert main([*TRAIN, "--output", str(interrupted)]) == 2
     assert f"continua train --resume {interrupted}" in told(capsys)
 
 
 def test_options_beside_resume_are_refused(interrupted, capsys):
-    for words, name in ((["--updates", "9"], "--updates = 9"), (["--lr", "1"], "--lr = 1.0"), (["text"], "TASK = ")):
+    for words, name in (
+        (["--updates", "9"], "--updates = 9"),
+        (["--lr", "1"], "--learning-rate = 1.0"),
+        (["text"], "TASK = "),
+    ):
         assert main(["train", *words, "--resume", str(interrupted)]) == 2
         assert name in told(capsys)
 
@@ -92,7 +96,7 @@ def test_a_disk_that_is_full_fails_with_the_way_to_go_on(monkeypatch, capsys):
 
     with monkeypatch.context() as patch:
         patch.setattr(run_folder, "write_checkpoint", full)
-        assert main([*TRAIN, "--folder", "run"]) == 1
+        assert main([*TRAIN, "--output", "run"]) == 1
     printed = told(capsys)
     assert "No space left on device" in printed and "continua train --resume run" in printed
     assert Run.open(Path("run")).manifest["state"] == "failed"
@@ -100,7 +104,7 @@ def test_a_disk_that_is_full_fails_with_the_way_to_go_on(monkeypatch, capsys):
 
 
 def test_a_loss_that_is_lost_fails_the_run(capsys):
-    assert main([*TRAIN, "--lr", "1e30", "--clip", "1e30", "--folder", "run"]) == 1
+    assert main([*TRAIN, "--lr", "1e30", "--clip", "1e30", "--output", "run"]) == 1
     printed = told(capsys)
     assert "learning rate" in printed or "--lr" in printed
     assert Run.open(Path("run")).manifest["state"] == "failed"
@@ -109,8 +113,8 @@ def test_a_loss_that_is_lost_fails_the_run(capsys):
 def test_where_nothing_can_be_written(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     for where in ("file", "file/run"):
-        assert main([*TRAIN, "--folder", where]) == 2
-        assert f"--folder = '{where}': nothing can be written there" in told(capsys)
+        assert main([*TRAIN, "--output", where]) == 2
+        assert f"--output = '{where}': nothing can be written there" in told(capsys)
 
 
 def test_what_is_no_run_or_half_of_one(tmp_path, capsys):

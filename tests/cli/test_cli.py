@@ -35,7 +35,7 @@ def test_every_command_explains_itself(name, capsys):
         main([name, "--help"])
     assert left.value.code == 0
     printed = capsys.readouterr().out
-    assert f"continua {name}" in printed and ("--folder" in printed or "RUN" in printed)
+    assert f"continua {name}" in printed and ("--output" in printed or "RUN" in printed)
     if name != "generate":
         assert "None" not in printed and "(default: )" not in printed
 
@@ -84,7 +84,7 @@ def test_debug_shows_where_a_mistake_came_from(monkeypatch):
 
 
 def test_solve_solves_compares_and_draws(tmp_path, capsys):
-    assert main([*SOLVE, "--folder", str(tmp_path / "solve")]) == 0
+    assert main([*SOLVE, "--output", str(tmp_path / "solve")]) == 0
     printed = capsys.readouterr().out
     for word in ("accepted", "Checkpointed", "Direct", "Backsolve", "GPT", "solve.svg"):
         assert word in printed
@@ -92,7 +92,7 @@ def test_solve_solves_compares_and_draws(tmp_path, capsys):
 
 
 def test_bench_writes_where_it_is_told(tmp_path, capsys):
-    assert main(["bench", "overhead", "--quick", "--folder", str(tmp_path)]) == 0
+    assert main(["bench", "overhead", "--quick", "--output", str(tmp_path)]) == 0
     assert "bare evaluations" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["overhead.json"]
 
@@ -116,9 +116,9 @@ class _Judged(AbstractBenchmark):
 def test_bench_leaves_code_1_where_a_ratio_is_above_its_limit(tmp_path, monkeypatch, capsys):
     for value, code in ((0.9, 0), (1.1, 1)):
         monkeypatch.setitem(BENCHMARKS, "overhead", _Judged(value))
-        assert main(["bench", "overhead", "--folder", str(tmp_path)]) == code
+        assert main(["bench", "overhead", "--output", str(tmp_path)]) == code
         assert ("above its limit: overhead: known = 1.1" in capsys.readouterr().out) == bool(code)
-    assert main(["bench", "overhead", "--quick", "--folder", str(tmp_path)]) == 0  # small sizes prove nothing
+    assert main(["bench", "overhead", "--quick", "--output", str(tmp_path)]) == 0  # small sizes prove nothing
 
 
 def test_the_module_is_a_program(tmp_path):

@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from continua.cli.lab import EXPERIMENTS
-from continua.cli.lab_list import list_experiments
-from continua.cli.lab_overview import Unfinished, measuring, unfinished
+from continua.cli.lab_overview import Unfinished, find_unfinished, list_experiments, note_measuring
 from continua.cli.main import main
 from continua.core.errors import SolveError
 from continua.lab import CellStore, ExperimentResult
@@ -58,15 +57,15 @@ def test_the_circle_answers_from_the_particles(capsys):
 
 def test_results_are_kept_and_reported(capsys, tmp_path):
     folder = str(tmp_path / "lab")
-    assert main(["lab", "run", "lions-derivative", "--quick", "--json", "--folder", folder]) == 0
+    assert main(["lab", "run", "lions-derivative", "--quick", "--json", "--output", folder]) == 0
     first = json.loads(capsys.readouterr().out)
     cells = sorted((tmp_path / "lab" / "cells").iterdir())
     assert len(cells) == len(EXPERIMENTS["lions-derivative"].quick().cells())
-    assert main(["lab", "run", "lions-derivative", "--quick", "--folder", folder]) == 0
+    assert main(["lab", "run", "lions-derivative", "--quick", "--output", folder]) == 0
     again = capsys.readouterr().out
     assert "holds" in again and "N times" in again.replace("\n", " ")
     assert sorted((tmp_path / "lab" / "cells").iterdir()) == cells
-    assert main(["lab", "report", "--folder", folder]) == 0
+    assert main(["lab", "report", "--output", folder]) == 0
     page = (tmp_path / "lab" / "report.html").read_text()
     assert "criteria are met" in page and "continua lab run lions-derivative --quick" in page
     assert "1 of them hold at these sizes" in page
@@ -88,13 +87,13 @@ def test_a_report_after_a_kill_says_what_is_incomplete_and_how_to_go_on(capsys, 
         kept(store, cell, row)
 
     def reported() -> tuple[str, str]:
-        assert main(["lab", "report", "--folder", folder]) == 0
+        assert main(["lab", "report", "--output", folder]) == 0
         return capsys.readouterr().out, (tmp_path / "lab" / "report.html").read_text()
 
-    command = f"continua lab run {name} --quick --folder {folder}"
+    command = f"continua lab run {name} --quick --output {folder}"
     with monkeypatch.context() as patch, pytest.raises(KilledError):
         patch.setattr(CellStore, "write", killed_at_the_third)
-        main(["lab", "run", name, "--quick", "--folder", folder])
+        main(["lab", "run", name, "--quick", "--output", folder])
     said, page = reported()
     assert f"incomplete: {name}, 2 of {len(cells)} cells are done; go on with `{command}`" in said
     assert f"Incomplete: {name}." in page and command in page and " · running · " in page
@@ -104,7 +103,7 @@ def test_a_report_after_a_kill_says_what_is_incomplete_and_how_to_go_on(capsys, 
     assert "ncomplete" not in said and "Incomplete" not in page and " · finished · " in page
     with monkeypatch.context() as patch, pytest.raises(KilledError):  # another size, beside a verdict that stays
         patch.setattr(ExperimentResult, "measure", lambda *_: (_ for _ in ()).throw(KilledError()))
-        main(["lab", "run", name, "--folder", folder])
+        main(["lab", "run", name, "--output", folder])
     said, page = reported()
     assert f"incomplete: {name}, " in said and f"go on with `{command.replace(' --quick', '')}`" in said
     assert "1 of them hold" in page and f"Incomplete: {name}." in page and " · running · " in page
@@ -115,10 +114,10 @@ def test_a_full_verdict_closes_a_quick_run_that_was_killed(tmp_path):
     chosen = [EXPERIMENTS["clusters"], EXPERIMENTS["mean-field"]]
 
     def left():
-        return [(one.experiment, one.quick) for one in unfinished(run, EXPERIMENTS)]
+        return [(one.experiment, one.quick) for one in find_unfinished(run, EXPERIMENTS)]
 
     for quick in (True, False):
-        with pytest.raises(KilledError), measuring(run, chosen, quick):
+        with pytest.raises(KilledError), note_measuring(run, chosen, quick):
             raise KilledError
     run.record("experiment", experiment="clusters", quick=True)
     assert left() == [("mean-field", True), ("mean-field", False), ("clusters", False)]
@@ -135,7 +134,7 @@ def test_a_sweep_that_does_not_reach_its_end_says_so(error, code, state, tmp_pat
         raise error
 
     monkeypatch.setattr(ExperimentResult, "measure", stopped)
-    assert main(["lab", "run", "clusters", "--quick", "--folder", str(tmp_path / "lab")]) == code
+    assert main(["lab", "run", "clusters", "--quick", "--output", str(tmp_path / "lab")]) == code
     assert Run.open(tmp_path / "lab").manifest["state"] == state
     assert capsys.readouterr().err.strip().startswith("continua: ")
 
@@ -144,18 +143,18 @@ def test_commands_and_paths_of_an_odd_folder_can_be_copied(tmp_path, monkeypatch
     """Brackets are no markup, a space is quoted, and a folder that is not the usual one is named."""
     monkeypatch.chdir(tmp_path)
     folder = "my lab [bold]"
-    assert main(["lab", "report", "--folder", folder]) == 2
+    assert main(["lab", "report", "--output", folder]) == 2
     begun = capsys.readouterr().err.split("`")[1]
-    assert begun == f"continua lab run clusters --quick --folder '{folder}'"
+    assert begun == f"continua lab run clusters --quick --output '{folder}'"
     words = shlex.split(begun.replace("clusters", "lions-derivative"))
     assert main(words[1:]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == f"kept in {folder}; `continua lab report --folder '{folder}'` tells all of it"
+    assert last == f"kept in {folder}; `continua lab report --output '{folder}'` tells all of it"
     assert main(shlex.split(last.split("`")[1])[1:]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"report: {folder}/report.html"
     page = html.unescape((tmp_path / folder / "report.html").read_text())
-    assert f"continua lab run lions-derivative --quick --folder '{folder}'" in page
-    assert Unfinished("clusters", False, 1, 2, Path("a b")).command == "continua lab run clusters --folder 'a b'"
+    assert f"continua lab run lions-derivative --quick --output '{folder}'" in page
+    assert Unfinished("clusters", False, 1, 2, Path("a b")).command == "continua lab run clusters --output 'a b'"
 
 
 @pytest.mark.parametrize(
@@ -176,11 +175,11 @@ def test_commands_and_paths_of_an_odd_folder_can_be_copied(tmp_path, monkeypatch
         (["run", "mean-field", "--beta", "4"], "only clusters"),
         (["run", "clusters", "--engine", "cloud"], "there is no such engine"),
         (["run", "clusters", "--processes", "0"], "processes = 0"),
-        (["report", "--folder", "nowhere"], "nothing was measured there yet"),
+        (["report", "--output", "nowhere"], "nothing was measured there yet"),
         (["report", "clusters"], "Leave the name out"),
         (["run"], "the lab needs to know what to run"),
         (["list", "--tokens", "3"], "--tokens = 3: `lab list` does not read it"),
-        (["list", "--folder", "here"], "--folder = 'here': `lab list` does not read it"),
+        (["list", "--output", "here"], "--output = 'here': `lab list` does not read it"),
         (["report", "--quick"], "--quick = True: `lab report` does not read it"),
     ],
 )

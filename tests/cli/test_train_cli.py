@@ -13,7 +13,8 @@ import pytest
 
 import continua
 from continua.cli.main import COMMANDS, main
-from continua.cli.tasks import TASKS, free_folder
+from continua.cli.options import TASKS
+from continua.cli.train import free_folder
 from continua.model import load, save
 from continua.runs import Run
 from continua.solve import Adaptive, DormandPrince, Solver
@@ -34,8 +35,8 @@ def text_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     (folder / "tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 12)
     words = ["train", "text", "--text", str(folder / "tale.txt"), "--context", "8", *SMALL]
-    words += ["--compare", "--optimiser", "soap", "--soap-lr", "0.002"]
-    assert main([*words, "--quiet", "--folder", str(folder / "run")]) == 0
+    words += ["--compare", "--optimizer", "soap", "--soap-lr", "0.002"]
+    assert main([*words, "--quiet", "--output", str(folder / "run")]) == 0
     return folder / "run"
 
 
@@ -119,7 +120,7 @@ def test_without_a_fixed_grid_nothing_is_kept_and_that_is_said(text_run, tmp_pat
 
 
 def test_the_likeliest_characters_need_no_seed(text_run, capsys):
-    for extra in (["--temperature", "0"], ["--top", "1"]):
+    for extra in (["--temperature", "0"], ["--top-k", "1"]):
         told = []
         for seed in ("1", "2"):
             assert main(["generate", str(text_run), "--prompt", "fox", "--length", "8", "--seed", seed, *extra]) == 0
@@ -136,7 +137,7 @@ def test_json_lines_and_the_next_free_folder(capsys):
 
 
 def test_the_plane_at_another_resolution(tmp_path):
-    words = ["train", "darcy", "--points", "8", *SMALL, "--steps", "1", "--depth", "0.5", "--quiet", "--folder", "run"]
+    words = ["train", "darcy", "--points", "8", *SMALL, "--steps", "1", "--depth", "0.5", "--quiet", "--output", "run"]
     assert main(words) == 0
     tests = next(iter(Run.open(tmp_path / "run").records("test")))["samplings"]
     assert set(tests) == {"as trained", "16 x 16 points"} and "relative L2 error" in tests["16 x 16 points"]
@@ -146,7 +147,7 @@ def test_series_of_ones_own(tmp_path):
     rows = [f"{i},{i % 7},{i % 5},{i % 3}" for i in range(120)]
     (tmp_path / "own.csv").write_text("\n".join(["hour,x,y,z", *rows]))
     words = ["train", "csv", "--series", "own.csv", "--context", "16", "--columns", "x,y", *SMALL, "--steps", "1"]
-    assert main([*words, "--depth", "0.5", "--quiet", "--folder", "run"]) == 0
+    assert main([*words, "--depth", "0.5", "--quiet", "--output", "run"]) == 0
     run = Run.open(tmp_path / "run")
     facts = run.manifest["facts"]["task"]
     assert facts["columns"] == ["x", "y"] and set(facts["scale"]) == {"x", "y"}
@@ -175,7 +176,7 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
 
 
 def test_an_interrupted_run_leaves_with_75_and_goes_on(tmp_path, capsys, monkeypatch):
-    words = ["train", "spirals", *SMALL, "--steps", "1", "--quiet", "--folder", "run"]
+    words = ["train", "spirals", *SMALL, "--steps", "1", "--quiet", "--output", "run"]
     done = stop_after(monkeypatch, 2, signal.SIGTERM)
     assert main(words) == 75
     assert "continua train --resume run" in capsys.readouterr().err
@@ -187,7 +188,7 @@ def test_an_interrupted_run_leaves_with_75_and_goes_on(tmp_path, capsys, monkeyp
 
 
 def test_a_config_file_and_words_that_come_before_it(tmp_path):
-    (tmp_path / "run.toml").write_text('task = "burgers"\npoints = 16\nupdates = 9\ndepth = 1\nfolder = "there"\n')
+    (tmp_path / "run.toml").write_text('task = "burgers"\npoints = 16\nupdates = 9\ndepth = 1\noutput = "there"\n')
     assert main(["train", "--config", "run.toml", *SMALL, "--steps", "1", "--quiet"]) == 0
     config = Run.open(tmp_path / "there").manifest["config"]
     assert config["task"] == "burgers" and config["updates"] == 3 and config["depth"] == 1.0
@@ -196,11 +197,13 @@ def test_a_config_file_and_words_that_come_before_it(tmp_path):
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("updtes = 3", "updtes = 3: there is no such key (run.toml). Did you mean 'updates'?"),
-        ('lr = "fast"', "lr = 'fast': this is text in quotes, and a number is needed (run.toml)"),
-        ("updates = 1.5", "updates = 1.5: this is a number, and a whole number is needed"),
-        ("lr = nan", "lr = nan: this is no finite number"),
-        ("compare = 1", "compare = 1: this is a whole number, and true or false is needed"),
+        ("updtes = 3", "run.toml: there is no option '--updtes' of `continua train`. Did you mean '--updates'?"),
+        ('lr = "fast"', "run.toml: --learning-rate = 'fast': this is no number. Pass one, such as 0.5."),
+        ("updates = 1.5", "run.toml: --updates = '1.5': this is no whole number. Pass one, such as 2."),
+        ("learning_rate = nan", "run.toml: --learning-rate = nan: this is no finite number"),
+        ("compare = 1", "run.toml: compare = 1: true or false is needed"),
+        ('task = "cats"', "run.toml: TASK = 'cats': there is no such task"),
+        ('config = "other.toml"', "run.toml: config = 'other.toml': a file of options names no other"),
         ("lr 3", "this is no TOML"),
     ],
 )
@@ -216,24 +219,24 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
     [
         (["train", "cats"], "TASK = 'cats'"),
         (["train", "--preset", "huge"], "--preset = 'huge'"),
-        (["train", "--lr", "nan"], "--lr = nan"),
-        (["train", "--lr", "-1"], "--lr = -1.0"),
+        (["train", "--lr", "nan"], "--learning-rate = nan"),
+        (["train", "--lr", "-1"], "--learning-rate = -1.0"),
         (["train", "--width", "10"], "--heads = 3: they do not share the width 10"),
-        (["train", "--optimiser", "sgd"], "--optimiser = 'sgd'"),
-        (["train", "--baseline-optimiser", "recipe"], "Pass --compare as well"),
-        (["train", "--soap-lr", "0"], "--soap-lr = 0.0"),
+        (["train", "--optimizer", "sgd"], "--optimizer = 'sgd'"),
+        (["train", "--baseline-optimizer", "recipe"], "Pass --compare as well"),
+        (["train", "--soap-lr", "0"], "--soap-learning-rate = 0.0"),
         (["train", "--floor", "2"], "--floor = 2.0"),
         (["train", "--warmup", "1"], "--warmup = 1.0"),
-        (["train", "--b2", "1"], "--b2 = 1.0"),
+        (["train", "--beta2", "1"], "--beta2 = 1.0"),
         (["train", "--stepping", "leap"], "--stepping = 'leap'"),
         (["train", "--dropped", "2"], "--dropped = 2.0"),
         (["train", "--energy", "-1"], "--energy = -1.0"),
         (["train", "digits", "--mode-ratio", "0"], "--mode-ratio = 0.0"),
         (["train", "digits", "--jitter", "2"], "--jitter = 2.0"),
         (["train", "--threads", "-1"], "--threads = -1"),
-        (["train", "--decay", "-1"], "--decay = -1.0"),
+        (["train", "--weight-decay", "-1"], "--weight-decay = -1.0"),
         (["train", "--seed", str(2**70)], "--seed = 1180591620717411303424"),
-        (["train", "spirals", "--batch", "5000"], "--batch = 5000: the training split has 1000 samples"),
+        (["train", "spirals", "--batch-size", "5000"], "--batch-size = 5000: the training split has 1000 samples"),
         (["train", "spirals", "--width", "0"], "--width = 0: a model needs at least one"),
         (["train", "--text", "a.txt"], "--text = 'a.txt'"),
         (["train", "text", "--text", "absent.txt"], "absent.txt"),
@@ -257,8 +260,8 @@ def test_a_mistake_is_one_line_and_code_2(words, told, capsys):
         (["--length", "0"], "--length = 0"),
         (["--stop", ""], "--stop = ''"),
         (["--temperature", "-1"], "temperature = -1.0"),
-        (["--temperature", "nan"], "temperature = nan"),
-        (["--top", "0"], "top = 0"),
+        (["--temperature", "nan"], "--temperature = nan"),
+        (["--top-k", "0"], "--top-k = 0"),
         (["--slide", "0"], "slide = 0"),
         (["--slide", "9"], "slide = 9: a full window moves on, and keeps its last token. Pass a number from 1 to 8"),
     ],

@@ -33,7 +33,7 @@ def row(loss: float) -> Row:
 def test_the_bar_tells_loss_speed_evaluations_and_time_of_the_first_learner():
     screen = io.StringIO()
     bar = Bar(Console(file=screen, force_terminal=True, width=120))
-    bar.begin(Plan(updates=10, batch=1), 0)
+    bar.begin(Plan(updates=10, batch_size=1), 0)
     bar.on_update(1, "continuous", row(2.0))
     bar.on_update(1, "standard", row(8.0))
     bar.progress.refresh()
@@ -46,7 +46,7 @@ def test_the_bar_tells_loss_speed_evaluations_and_time_of_the_first_learner():
 def test_json_lines_are_json_even_where_a_number_is_not():
     written = io.StringIO()
     lines = JsonLines(every=1, stream=written)
-    lines.begin(Plan(updates=1, batch=1), 0)
+    lines.begin(Plan(updates=1, batch_size=1), 0)
     lines.on_update(1, "continuous", row(float("nan")))
     lines.on_evaluation(1, "continuous", {"loss": float("inf")})
     lines.end()
@@ -58,7 +58,7 @@ def test_json_lines_are_json_even_where_a_number_is_not():
 
 
 def test_every_line_of_a_json_run_parses(capsys):
-    assert main(["train", "spirals", *STEP, "--compare", "--json", "--folder", "run"]) == 0
+    assert main(["train", "spirals", *STEP, "--compare", "--json", "--output", "run"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["kind"] for each in found] == ["begin", *["update"] * 2, *["evaluation"] * 2, "end", "test"]
     assert set(found[-1]["results"]) == {"continuous", "standard"}
@@ -67,7 +67,7 @@ def test_every_line_of_a_json_run_parses(capsys):
 def test_asked_times_have_costates_too(tmp_path):
     from continua.runs import Run
 
-    assert main(["train", "spirals", *STEP, "--stiff", "--quiet", "--folder", "run"]) == 0
+    assert main(["train", "spirals", *STEP, "--stiff", "--quiet", "--output", "run"]) == 0
     run = Run.open(tmp_path / "run")
     assert any("Optimal control" in section.heading for section in run.sections())
     assert all("at_random_depth" in each["running"] for each in run.records("update"))
@@ -78,7 +78,7 @@ def test_tensorboard_reads_what_was_written(tmp_path, capsys):
         "tensorboard.backend.event_processing.event_accumulator",
         reason="the package tensorboard is not installed: pip install 'continua[tensorboard]'",
     )
-    assert main(["train", "spirals", *STEP, "--quiet", "--tensorboard", "--folder", "run"]) == 0
+    assert main(["train", "spirals", *STEP, "--quiet", "--tensorboard", "--output", "run"]) == 0
     events = accumulators.EventAccumulator(str(tmp_path / "run" / "tensorboard" / "continuous"))
     events.Reload()
     rows = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
@@ -92,7 +92,7 @@ def test_tensorboard_that_is_missing_is_named(monkeypatch, capsys):
     import sys
 
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    assert main(["train", "spirals", *STEP, "--tensorboard", "--folder", "run"]) == 2
+    assert main(["train", "spirals", *STEP, "--tensorboard", "--output", "run"]) == 2
     printed = capsys.readouterr().err
     assert "tensorboard is not installed" in printed and "pip install 'continua[tensorboard]'" in printed
     assert not Path("run").exists()

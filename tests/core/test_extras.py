@@ -27,6 +27,6 @@ def test_a_library_that_lacks_something_itself_is_not_called_missing(tmp_path, m
 
 def test_on_the_command_line_it_is_one_line(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "torchdiffeq", None)
-    assert main(["bench", "speed", "--quick", "--folder", str(tmp_path)]) == 2
+    assert main(["bench", "speed", "--quick", "--output", str(tmp_path)]) == 2
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1 and "pip install 'continua[peers]'" in printed

@@ -165,7 +165,7 @@ def test_a_run_without_records_still_has_a_page(tmp_path):
 def test_the_command_prints_the_path_and_writes_where_it_is_told(run, tmp_path, capsys):
     assert main(["report", str(run.folder)]) == 0
     assert capsys.readouterr().out.strip() == str(run.folder / "report.html")
-    assert main(["report", str(run.folder), "--out", str(tmp_path / "new" / "page.html")]) == 0
+    assert main(["report", str(run.folder), "--output", str(tmp_path / "new" / "page.html")]) == 0
     assert (tmp_path / "new" / "page.html").read_bytes() == (run.folder / "report.html").read_bytes()
 
 
@@ -175,7 +175,7 @@ def test_mistakes_are_told_with_their_cure(run, tmp_path, capsys):
         return capsys.readouterr().err
 
     assert "no manifest.json" in told(str(tmp_path))
-    assert "this is a folder" in told(str(run.folder), "--out", str(tmp_path))
+    assert "this is a folder" in told(str(run.folder), "--output", str(tmp_path))
     with (run.folder / "records.jsonl").open("a") as file:
         file.write('{"kind": "update", "loss"\n{"kind": "update"}\n')
     lines = len((run.folder / "records.jsonl").read_text().splitlines())

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from continua.cli.tasks import OPTIMISERS
+from continua.cli.options import OPTIMISERS
 from continua.data import Spirals, Text
 from continua.fields import Constant, ContinuousHeads, Expansion
 from continua.model import BasisProfile, ContinuousTransformer, Flow, Part
@@ -92,7 +92,7 @@ def test_the_recipe_of_the_library_is_that_of_the_command_line():
     ours, theirs = Recipe().build(model), Recipe.with_lr(1e-3).build(model)
     assert ours.members.keys() == theirs.members.keys() and member_of(model, ours) == member_of(model, theirs)
     assert [g | {"params": 0} for g in ours.param_groups] == [g | {"params": 0} for g in theirs.param_groups]
-    preset = dataclasses.replace(SMALL, lr=2e-3, decay=0.2, b2=0.95)
+    preset = dataclasses.replace(SMALL, learning_rate=2e-3, weight_decay=0.2, beta2=0.95)
     built = {word: make(model, preset) for word, make in OPTIMISERS.items()}
     assert {type(built[word]) for word in ("recipe", "soap")} == {Composite}
     assert built["recipe"].members.keys() == ours.members.keys()
@@ -106,7 +106,7 @@ def test_a_learner_takes_a_schedule_in_any_unit():
     optimiser, batch = adamw(model, 1e-3, 0.1, BETAS), TASK.training_batch(4, 0, 0)
     schedule = Schedule(optimiser, CosineDecay(warmup=0, total=100, floor=0.0), Tokens())
     learner = Learner("continuous", model, objective_of(TASK.form, model), optimiser, schedule)
-    rows = [learner.update(batch, number, Plan(updates=2, batch=4)) for number in range(2)]
+    rows = [learner.update(batch, number, Plan(updates=2, batch_size=4)) for number in range(2)]
     assert rows[0].tokens == 56 and schedule.spent == 112  # 4 sequences of 8 tokens and 6 questions
     assert [row.lr for row in rows] == pytest.approx([1e-3, 1e-3 * schedule.curve.factor(56)])
     state = learner.state()
@@ -127,7 +127,7 @@ def training(folder, plan):
 
 def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path):
     """Beyond the update at which SOAP renews its eigenbases (10), and before it."""
-    plan = Plan(updates=14, batch=4, evaluations=1, checkpoints=2, jitter=1.0, seed=3)
+    plan = Plan(updates=14, batch_size=4, evaluations=1, checkpoints=2, jitter=1.0, seed=3)
     whole, halves = training(tmp_path / "whole", plan), training(tmp_path / "halves", plan)
     whole.go()
     for number in range(7):
@@ -143,7 +143,7 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path):
 
 
 def test_a_checkpoint_of_another_optimiser_is_refused(tmp_path):
-    plan = Plan(updates=1, batch=4)
+    plan = Plan(updates=1, batch_size=4)
     some = training(tmp_path / "run", plan)
     some.go()
     model = some.learners[0].model
@@ -153,18 +153,18 @@ def test_a_checkpoint_of_another_optimiser_is_refused(tmp_path):
 
 
 def test_the_rate_falls_to_its_floor():
-    plan = Plan(updates=100, batch=1, warmup=0.1, floor=0.1)
+    plan = Plan(updates=100, batch_size=1, warmup=0.1, floor=0.1)
     rates = [plan.curve.factor(update) for update in range(101)]
     assert max(rates) == rates[10] == 1.0 and rates[100] == pytest.approx(0.1) and min(rates[10:]) == rates[100]
     assert rates[55] == pytest.approx(0.55)  # half-way between 1 and the floor
     with pytest.raises(ValueError, match=r"floor = 1\.5"):
-        Plan(updates=1, batch=1, floor=1.5)
+        Plan(updates=1, batch_size=1, floor=1.5)
 
 
 def test_text_is_trained_as_nanogpt_trains_it(tmp_path):
     (tmp_path / "a.txt").write_text("to be or not to be " * 20)
     preset = presets_of(Text(tmp_path / "a.txt"))["demo"]
-    plan = Plan(preset.updates, preset.batch, warmup=preset.warmup, floor=preset.floor)
-    assert [round(preset.lr * plan.curve.factor(n), 12) for n in (100, 2000)] == [1e-3, 1e-4]
-    assert (preset.width, preset.heads, preset.batch, preset.updates) == (128, 4, 12, 2000)
-    assert (preset.decay, preset.b2) == (0.1, 0.99)
+    plan = Plan(preset.updates, preset.batch_size, warmup=preset.warmup, floor=preset.floor)
+    assert [round(preset.learning_rate * plan.curve.factor(n), 12) for n in (100, 2000)] == [1e-3, 1e-4]
+    assert (preset.width, preset.heads, preset.batch_size, preset.updates) == (128, 4, 12, 2000)
+    assert (preset.weight_decay, preset.beta2) == (0.1, 0.99)

@@ -41,7 +41,7 @@ from continua.train import (
     standard,
 )
 
-SMALL = Preset(8, 2, 16, modes=2, depth=1.0, steps=2, stem_radius=3.0, stem_modes=3, lr=1e-2)
+SMALL = Preset(8, 2, 16, modes=2, depth=1.0, steps=2, stem_radius=3.0, stem_modes=3, learning_rate=1e-2)
 TASK = Spirals(samples=40, tokens=8, queries=3)
 
 
@@ -52,7 +52,8 @@ def learners(task, names=("continuous",), preset=SMALL):
     if "standard" in names:
         models["standard"] = standard(task.form, preset, parameters_of(model))
     return [
-        Learner(n, m, objective_of(task.form, m), adamw(m, preset.lr, 0.01, (0.9, 0.98))) for n, m in models.items()
+        Learner(n, m, objective_of(task.form, m), adamw(m, preset.learning_rate, 0.01, (0.9, 0.98)))
+        for n, m in models.items()
     ]
 
 
@@ -84,7 +85,7 @@ class StopAfter(AbstractReporter):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path, number):
-    plan = Plan(updates=6, batch=4, evaluations=2, checkpoints=2, jitter=1.0, seed=3)
+    plan = Plan(updates=6, batch_size=4, evaluations=2, checkpoints=2, jitter=1.0, seed=3)
     whole = training(tmp_path / "whole", plan, ("continuous", "standard"))
     whole.go()
     stopped = training(tmp_path / "stopped", plan, ("continuous", "standard"), reporters=[StopAfter(4, number)])
@@ -104,7 +105,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path, number):
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
-    plan = Plan(updates=6, batch=5, evaluations=1, checkpoints=3)
+    plan = Plan(updates=6, batch_size=5, evaluations=1, checkpoints=3)
     whole = training(tmp_path / "whole", plan)
     whole.go()
     killed = training(tmp_path / "killed", plan)
@@ -120,7 +121,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
 
 
 def test_it_learns(tmp_path):
-    plan = Plan(updates=40, batch=20, evaluations=1)
+    plan = Plan(updates=40, batch_size=20, evaluations=1)
     some = training(tmp_path / "run", plan)
     before = evaluate(some.learners[0].model, TASK, Split.TEST)["mean squared error"]
     some.go()
@@ -129,7 +130,7 @@ def test_it_learns(tmp_path):
 
 
 def test_records_hold_what_a_report_needs(tmp_path):
-    some = training(tmp_path / "run", Plan(updates=4, batch=5, evaluations=1))
+    some = training(tmp_path / "run", Plan(updates=4, batch_size=5, evaluations=1))
     some.go()
     rows = list(some.run.records("update"))
     wanted = {"loss", "lr", "evaluations", "steps", "tokens", "tokens_per_second", "seconds", "grad_norm", "clock"}
@@ -140,7 +141,7 @@ def test_records_hold_what_a_report_needs(tmp_path):
 
 
 def test_the_baseline_has_as_many_parameters_and_sees_the_same_batches(tmp_path):
-    some = training(tmp_path / "run", Plan(updates=2, batch=5), ("continuous", "standard"))
+    some = training(tmp_path / "run", Plan(updates=2, batch_size=5), ("continuous", "standard"))
     sizes = [parameters_of(learner.model) for learner in some.learners]
     assert abs(sizes[1] / sizes[0] - 1) < 0.05
     seen = []
@@ -166,13 +167,13 @@ def test_a_loss_that_is_not_finite_stops_the_run():
     with torch.no_grad():
         next(learner.model.readout.parameters()).fill_(torch.inf)
     with pytest.raises(TrainingError, match="update 0"):
-        learner.update(batch, 0, Plan(updates=2, batch=4))
+        learner.update(batch, 0, Plan(updates=2, batch_size=4))
 
 
 def test_gradients_are_clipped():
     (learner,) = learners(TASK)
     batch = TASK.training_batch(4, 0, 0)
-    row = learner.update(batch, 0, Plan(updates=2, batch=4, clip=1e-3))
+    row = learner.update(batch, 0, Plan(updates=2, batch_size=4, clip=1e-3))
     norm = torch.linalg.vector_norm(
         torch.stack([p.grad.norm() for p in learner.model.parameters() if p.grad is not None])
     )
@@ -180,7 +181,7 @@ def test_gradients_are_clipped():
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    some = training(tmp_path / "run", Plan(updates=1, batch=5))
+    some = training(tmp_path / "run", Plan(updates=1, batch_size=5))
     some.go()
     other = dataclasses.replace(some, learners=learners(TASK, preset=dataclasses.replace(SMALL, width=16)))
     with pytest.raises(ValueError, match="another model"):
@@ -190,7 +191,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
 
 
 def test_the_rate_rises_and_falls():
-    plan = Plan(updates=100, batch=1, warmup=0.2)
+    plan = Plan(updates=100, batch_size=1, warmup=0.2)
     rates = [plan.curve.factor(update) for update in range(100)]
     assert max(rates) == rates[20] == 1.0 and rates[0] < 0.06 and rates[-1] < 0.01
     assert rates[:21] == sorted(rates[:21]) and rates[20:] == sorted(rates[20:], reverse=True)
@@ -198,17 +199,18 @@ def test_the_rate_rises_and_falls():
 
 @pytest.mark.parametrize(("updates", "times"), [(10, 5), (7, 3), (3, 5), (100, 1)])
 def test_moments_are_spread_evenly_and_the_end_is_one(updates, times):
-    plan = Plan(updates=updates, batch=1, evaluations=times)
+    plan = Plan(updates=updates, batch_size=1, evaluations=times)
     due = [update for update in range(1, updates + 1) if plan.evaluates(update)]
     assert due[-1] == updates and len(due) == min(times, updates)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"updates": 0}, {"batch": 0}, {"warmup": 1.0}, {"clip": float("nan")}, {"jitter": -1.0}, {"jitter": 1.5}]
+    "wrong",
+    [{"updates": 0}, {"batch_size": 0}, {"warmup": 1.0}, {"clip": float("nan")}, {"jitter": -1.0}, {"jitter": 1.5}],
 )
 def test_plans_are_checked(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        Plan(**{"updates": 1, "batch": 1, **wrong})
+        Plan(**{"updates": 1, "batch_size": 1, **wrong})
 
 
 def test_matrices_decay_and_vectors_do_not():
@@ -250,7 +252,7 @@ def test_asked_objective_agrees_with_ask():
 def test_reporters_tell(tmp_path):
     console, lines = Console(file=io.StringIO(), width=120), io.StringIO()
     reporters = [Bar(console), JsonLines(every=2, stream=lines)]
-    training(tmp_path / "run", Plan(updates=4, batch=5, evaluations=2), reporters=reporters).go()
+    training(tmp_path / "run", Plan(updates=4, batch_size=5, evaluations=2), reporters=reporters).go()
     told = [json.loads(line) for line in lines.getvalue().splitlines()]
     assert [row["kind"] for row in told] == ["begin", *["update"] * 2, "evaluation", "update", "evaluation", "end"]
     assert "squared error ahead" in console.file.getvalue()

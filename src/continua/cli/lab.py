@@ -13,11 +13,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from continua.cli.choices import choose, more
-from continua.cli.config import flag
-from continua.cli.lab_list import list_experiments
-from continua.cli.lab_overview import FOLDER, elsewhere, measuring, overview, run_command, unfinished
-from continua.cli.options import Count, Flag, Number
+from continua.cli.lab_overview import (
+    FOLDER,
+    elsewhere,
+    find_unfinished,
+    list_experiments,
+    note_measuring,
+    overview,
+    run_command,
+)
+from continua.cli.parsing import Count, Flag, Folder, Measure, choose, flag, more
 from continua.core.errors import reject
 from continua.lab import (
     AbstractEngine,
@@ -88,9 +93,9 @@ class Lab:
     """print one JSON object a line, and nothing else"""
     tokens: Count = None
     """clusters: ask for the overlap of so many tokens that start orthonormal (with --beta and --time)"""
-    beta: Number = None
+    beta: Measure = None
     """clusters: the inverse temperature of a single question"""
-    time: Number = None
+    time: Measure = None
     """clusters: the time of a single question"""
     circle: Flag = False
     """clusters: ask for the fastest mode of uniform tokens on the circle (with --beta)"""
@@ -98,10 +103,10 @@ class Lab:
     """where cells run: local (processes on this machine) or ray (a cluster; needs the extra `scale`)"""
     processes: Count = None
     """how many processes (default: one with --quick, else one a core)"""
-    folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = FOLDER
+    output: Folder = FOLDER
     """where results are kept"""
 
-    def run(self, console: Console) -> int:
+    def execute(self, console: Console) -> int:
         """Runs the command; 1 where a verdict is `fails`."""
         choose("ACTION", self.action, ("list", "run", "report"), "action", "lab")
         if self.action != "run" and self.name != "":
@@ -114,7 +119,7 @@ class Lab:
 
     def _check_read(self) -> None:
         """Refuses options that an action does not read: they would be passed over in silence."""
-        read = {"list": ("json",), "report": ("folder",)}.get(self.action)
+        read = {"list": ("json",), "report": ("output",)}.get(self.action)
         for field in dataclasses.fields(self) if read is not None else ():
             value = getattr(self, field.name)
             if value != field.default and field.name not in ("action", "name", *(read or ())):
@@ -123,11 +128,11 @@ class Lab:
                 reject(flag(field.name), shown, f"`lab {self.action}` does not read it", cure)
 
     def _measure(self, console: Console) -> int:
-        chosen, engine = self._chosen(), self._engine()
+        chosen, engine = self._choose(), self._engine()
         asked = self._asks()
-        run = None if asked else _opened(self.folder)
-        noted = nullcontext() if run is None else measuring(run, chosen, self.quick)
-        store = CellStore() if asked else CellStore(self.folder / "cells")
+        run = None if asked else _open_or_begin(self.output)
+        noted = nullcontext() if run is None else note_measuring(run, chosen, self.quick)
+        store = CellStore() if asked else CellStore(self.output / "cells")
         failed = False
         with noted, _bar(shown=not asked) as progress:
             for experiment in chosen:
@@ -135,7 +140,7 @@ class Lab:
                 record = result.record()
                 failed = failed or record["verdict"] == "fails"
                 if run is not None:
-                    command = run_command(experiment.name, self.quick, self.folder)
+                    command = run_command(experiment.name, self.quick, self.output)
                     run.record("experiment", quick=self.quick, **record)
                     run.keep_section(experiment.name, result.section(command))
                 if self.json:
@@ -143,15 +148,15 @@ class Lab:
                 else:
                     _show(console, record)
         if not self.json and run is not None:
-            report = f"continua lab report{elsewhere(self.folder)}"
-            _tell(console, f"kept in {self.folder}; `{report}` tells all of it")
+            report = f"continua lab report{elsewhere(self.output)}"
+            _tell(console, f"kept in {self.output}; `{report}` tells all of it")
         return 1 if failed else 0
 
     def _asks(self) -> bool:
         """Whether this is a single question about clusters."""
         return self.circle or any(value is not None for value in (self.tokens, self.beta, self.time))
 
-    def _chosen(self) -> list[AbstractExperiment]:
+    def _choose(self) -> list[AbstractExperiment]:
         if self._asks():
             return [self._question()]
         if self.name == "":
@@ -184,22 +189,22 @@ class Lab:
         return LocalProcesses(1 if self.processes is None and self.quick else self.processes)
 
     def _report(self, console: Console) -> int:
-        if not (self.folder / "manifest.json").is_file():
-            cure = f"Begin with `{run_command('clusters', True, self.folder)}`."
-            reject("--folder", str(self.folder), "nothing was measured there yet", cure)
-        run = Run.open(self.folder)
+        if not (self.output / "manifest.json").is_file():
+            cure = f"Begin with `{run_command('clusters', True, self.output)}`."
+            reject("--output", str(self.output), "nothing was measured there yet", cure)
+        run = Run.open(self.output)
         latest = {record["experiment"]: record for record in run.records("experiment")}
         for record in latest.values():
             _show(console, record)
-        left = unfinished(run, EXPERIMENTS)
+        left = find_unfinished(run, EXPERIMENTS)
         for one in left:
             console.print(f"[yellow]incomplete[/]: {escape(str(one))}", highlight=False, soft_wrap=True)
         run.keep_section("verdicts", overview(list(latest.values()), left))
-        _tell(console, f"report: {write_report([self.folder])}")
+        _tell(console, f"report: {write_report([self.output])}")
         return 0
 
 
-def _opened(folder: Path) -> Run:
+def _open_or_begin(folder: Path) -> Run:
     """The lab's run folder, begun if there is none."""
     if not (folder / "manifest.json").is_file():
         return Run.begin(folder, "lab", {"task": "the lab"})

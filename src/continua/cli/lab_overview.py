@@ -1,15 +1,22 @@
 """The lab at a glance: every verdict, and the experiments that were begun and have none yet."""
 
 import dataclasses
+import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, final
 
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
 from continua.lab import AbstractExperiment, CellStore
 from continua.runs import Run, Section, Table
 
+_LINE = 100
+"""Longer lines are hard to read, however wide the terminal is."""
 FOLDER = Path("runs/lab")
 """Where results are kept, unless told otherwise."""
 
@@ -41,11 +48,11 @@ def run_command(experiment: str, quick: bool, folder: Path) -> str:
 
 def elsewhere(folder: Path) -> str:
     """The option that names a folder, where it is not the usual one."""
-    return "" if folder == FOLDER else f" --folder {shlex.quote(str(folder))}"
+    return "" if folder == FOLDER else f" --output {shlex.quote(str(folder))}"
 
 
 @contextmanager
-def measuring(run: Run, chosen: Sequence[AbstractExperiment], quick: bool) -> Iterator[None]:
+def note_measuring(run: Run, chosen: Sequence[AbstractExperiment], quick: bool) -> Iterator[None]:
     """Notes what is about to be measured, and how that ended.
 
     What is killed before its verdict is then known to be missing, though the run says that it is running.
@@ -64,7 +71,7 @@ def measuring(run: Run, chosen: Sequence[AbstractExperiment], quick: bool) -> It
     run.end("finished")
 
 
-def unfinished(run: Run, experiments: Mapping[str, AbstractExperiment]) -> list[Unfinished]:
+def find_unfinished(run: Run, experiments: Mapping[str, AbstractExperiment]) -> list[Unfinished]:
     """What was begun after its last verdict, in the order of the experiments; cells of other code do not count.
 
     A verdict at full size says more than a quick one, and closes both.
@@ -115,3 +122,22 @@ def overview(records: Sequence[Mapping[str, Any]], left: Sequence[Unfinished]) -
 
 def _size(quick: bool) -> str:
     return "quick" if quick else "full"
+
+
+def list_experiments(console: Console, experiments: Mapping[str, AbstractExperiment], as_json: bool) -> None:
+    """Prints name, claim and source of each experiment.
+
+    On a terminal each is a paragraph that fits it. In a pipe each is one line of three cells parted by tabs, so that
+    `continua lab list | grep optimis` finds whole experiments; as JSON each is one object.
+    """
+    for name, experiment in experiments.items():
+        if as_json:
+            print(json.dumps({"experiment": name, "claim": experiment.claim, "source": experiment.source}))
+        elif not console.is_terminal:
+            print(name, experiment.claim, experiment.source, sep="\t")
+        else:
+            console.print(Text(name, "bold"))
+            for text in (Text(experiment.claim), Text(experiment.source, "dim")):
+                console.print(Padding(text, (0, 0, 0, 4)), width=min(console.width, _LINE))
+    if console.is_terminal and not as_json:
+        console.print(Text("\nMeasure one with `continua lab run NAME`; --quick takes seconds."))

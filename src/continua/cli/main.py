@@ -1,4 +1,4 @@
-"""The entry point: the first word chooses a command, whose options fill one flat frozen dataclass, which runs.
+"""The entry point: the first word chooses a command, whose options fill one frozen dataclass, which executes.
 
 Nothing heavy is imported until a command is known, so that help comes at once.
 """
@@ -26,9 +26,9 @@ class Command(NamedTuple):
 
 COMMANDS: Mapping[str, Command] = {
     "train": Command("train", "Train", "Train a continuous Transformer on a task, and leave a run folder."),
-    "eval": Command("evaluate", "Evaluate", "Measure the models of a run: test, other samplings, other depth steps."),
-    "generate": Command("generate", "Generate", "Let a model of a text run write on."),
-    "report": Command("report", "Report", "Write one self-contained HTML page about one run, or several side by side."),
+    "eval": Command("runs", "Evaluate", "Measure the models of a run: test, other samplings, other depth steps."),
+    "generate": Command("runs", "Generate", "Let a model of a text run write on."),
+    "report": Command("runs", "Report", "Write one self-contained HTML page about one run, or several side by side."),
     "lab": Command("lab", "Lab", "Measure what theory claims: list, run NAME, run all, report."),
     "solve": Command("solve", "Solve", "Solve a small causal Transformer on irregular samples, forward and back."),
     "bench": Command("bench", "Bench", "Measure what the library costs, as ratios to peers taken in one run."),
@@ -80,37 +80,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         words = [words[1], "--help"]
     if words[0] not in COMMANDS:
-        return _failed(_unknown(words[0]), 2)
+        return _fail(_unknown(words[0]), 2)
     try:
         return _run(words[0], words[1:], debug)
     except KeyboardInterrupt:
-        return _failed("stopped", _STOPPED)
+        return _fail("stopped", _STOPPED)
 
 
 def _run(name: str, words: list[str], debug: bool) -> int:
-    import tyro
     from rich.console import Console
 
-    from continua.cli.config import configured, told
-    from continua.cli.words import arranged, asks_for_help
+    from continua.cli.parsing import describe_error, read_command
     from continua.core.errors import SolveError
     from continua.core.extras import MissingExtraError
     from continua.train import Interrupted, TrainingError
 
     kind = COMMANDS[name].load()
-    if asks_for_help(words):
-        tyro.cli(kind, prog=f"continua {name}", args=["--help"])
     try:
-        default, rest = configured(kind, arranged(name, kind, words))
-    except (ValueError, OSError) as error:  # of the words, or of the file, whose keys are no options
-        if debug:
-            raise
-        return _failed(_unusable(error), 1) if isinstance(error, OSError) else _failed(str(error), 2)
-    command = tyro.cli(kind, prog=f"continua {name}", args=rest, default=default)
-    try:
-        return command.run(Console())
+        return read_command(kind, name, words).execute(Console())
     except Interrupted as stopped:
-        return _failed(str(stopped), INTERRUPTED)
+        return _fail(str(stopped), INTERRUPTED)
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -118,22 +107,22 @@ def _run(name: str, words: list[str], debug: bool) -> int:
         if debug:
             raise
         if isinstance(error, OSError):
-            return _failed(_unusable(error), 1)
-        return _failed(told(error, kind), 1 if isinstance(error, TrainingError) else 2)
+            return _fail(_unusable(error), 1)
+        return _fail(describe_error(error, kind), 1 if isinstance(error, TrainingError) else 2)
     except (MemoryError, RuntimeError) as error:
         if debug or not _is_too_large(error):
             raise
-        return _failed("there is not enough memory for these sizes. Take smaller ones.", 1)
+        return _fail("there is not enough memory for these sizes. Take smaller ones.", 1)
 
 
 def _complete(words: list[str]) -> int:
-    from continua.cli.completion import completion
+    from continua.cli.parsing import completion
 
     shell = words[0].partition("=")[2] or "".join(words[1:2])
     try:
         print(completion(shell, {name: command.load() for name, command in COMMANDS.items()}), end="")
     except ValueError as error:
-        return _failed(str(error), 2)
+        return _fail(str(error), 2)
     return 0
 
 
@@ -163,7 +152,7 @@ def _unknown(word: str) -> str:
     return f"there is no command {word!r}. {meant} `continua --help` tells more."
 
 
-def _failed(message: str, code: int) -> int:
+def _fail(message: str, code: int) -> int:
     print(f"continua: {message}", file=sys.stderr)
     return code
 

@@ -20,7 +20,7 @@ BEGUN = "measuring the test, in other samplings and with other depth steps (some
 """What is said before, since it takes time."""
 
 
-def measured(run: Run, task: AbstractTask, models: Mapping[str, ContinuousTransformer]) -> Results:
+def measure_models(run: Run, task: AbstractTask, models: Mapping[str, ContinuousTransformer]) -> Results:
     """The test, the test in other samplings, and the loss over depth steps, for every model; noted in the run."""
     results: Results = {}
     for name, model in models.items():
@@ -42,11 +42,11 @@ def _gap(model: ContinuousTransformer, task: AbstractTask) -> float | None:
         return None
 
 
-def portrayed(run: Run, task: AbstractTask, learners: Sequence[Learner], sequences: int = 32) -> None:
+def keep_portraits(run: Run, task: AbstractTask, learners: Sequence[Learner], sequences: int = 32) -> None:
     """What the models answer, what a reader wants to see of each on a few sequences of the test, and their papers."""
-    told = prediction_section(task, {learner.name: learner.model for learner in learners})
-    if told is not None:
-        run.keep_section("answers", told)
+    answers = prediction_section(task, {learner.name: learner.model for learner in learners})
+    if answers is not None:
+        run.keep_section("answers", answers)
     batch = task.batch(Split.TEST, torch.arange(min(sequences, task.count(Split.TEST))))
     for learner in learners:
         resolution = None

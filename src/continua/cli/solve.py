@@ -1,26 +1,118 @@
 """`continua solve`: one real forward and backward solve, its statistics and its figure."""
 
 import dataclasses
+import math
+import time
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
-import tyro
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from torch import nn
 
-from continua.cli.solve_case import Differentiated, Signals, differentiated, gap_to_torch, jumping_model, signals
-from continua.core.errors import reject
-from continua.model import ContinuousTransformer
+from continua.cli.parsing import Folder, Number, Whole
+from continua.core.errors import ReconstructionWarning, reject
+from continua.core.seeds import generator_of
+from continua.core.shapes import Float, Points, Positions, Tensor
+from continua.fields import Expansion, PiecewiseConstant
+from continua.model import (
+    ContinuousTransformer,
+    Flow,
+    Part,
+    SinusoidalPositions,
+    TokenReadout,
+    VectorEmbedding,
+    from_torch,
+)
+from continua.operators import Attention, FeedForward, LayerNorm, PreNorm
 from continua.report import Page, SolveRecord, save_figures, solve_figures
 from continua.runs import Section, check_writable, write_whole
-from continua.solve import Backsolve, Checkpointed, Direct
+from continua.solve import AbstractGradient, Backsolve, Checkpointed, Direct, Observer, Solution
+from continua.spaces import CausalTrapezoid, Cloud, Legendre
 
 _BATCH = 4
+_AHEAD = 0.05
+"""How far ahead the model is asked to look, in token time."""
 _FINEST = 4 * float(np.finfo(np.float64).eps)
 """The least tolerance that a solve in float64 takes."""
+
+
+class Signals(NamedTuple):
+    """Chirps at irregular times, and their values a moment later."""
+
+    times: Positions
+    values: Float[Tensor, "batch tokens 1"]
+    later: Float[Tensor, "batch tokens 1"]
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientRun:
+    """One forward solve and its gradient: what was found, how long it took, what was seen on the way back."""
+
+    gradient: AbstractGradient
+    solution: Solution
+    loss: float
+    slopes: Float[Tensor, " parameters"]
+    """The derivative of the loss with respect to all parameters of the flow, in one vector."""
+    costates: list[tuple[float, Points]]
+    seconds: float
+
+
+def _draw_signals(batch: int, tokens: int, seed: int) -> Signals:
+    """sin(2 pi (f t + g t^2)) at sorted random times of [0, 1]; frequencies differ from signal to signal."""
+    generator = generator_of(seed)
+    times = torch.rand(batch, tokens, generator=generator, dtype=torch.float64).sort(-1).values
+    f, g = 0.5 + torch.rand(2, batch, 1, generator=generator, dtype=torch.float64)
+
+    def chirp(t: Positions) -> Float[Tensor, "batch tokens 1"]:
+        return torch.sin(2 * math.pi * (f * t + g * t**2)).unsqueeze(-1)
+
+    return Signals(times, chirp(times), chirp(times + _AHEAD))
+
+
+def _jumping_model(width: int, depth: float, seed: int) -> ContinuousTransformer:
+    """Causal attention, smooth in depth, and a feed-forward that jumps half-way; masses of the causal trapezoid."""
+    torch.manual_seed(seed)
+    attention = PreNorm(LayerNorm(), Attention(4, max(1, width // 4), causal=True))
+    feedforward = PreNorm(LayerNorm(), FeedForward(4 * width))
+    smooth = Part(attention, Expansion(attention.spec(width), Legendre(4), depth))
+    jumps = Part(feedforward, PiecewiseConstant(feedforward.spec(width), (0.0, depth / 2, depth)))
+    code = SinusoidalPositions(width, fastest=16.0, slowest=0.5)
+    embedding = VectorEmbedding(1, width, code, CausalTrapezoid())
+    return ContinuousTransformer(embedding, Flow([smooth, jumps], depth), TokenReadout(width, 1)).double()
+
+
+def _differentiate(
+    model: ContinuousTransformer, cloud: Cloud, data: Signals, gradient: AbstractGradient, at: Sequence[float] = ()
+) -> GradientRun:
+    """A solve whose loss is the squared error of foretelling each signal, and its gradient; `at` asks for states."""
+    seen: list[tuple[float, Points]] = []
+    observer = Observer(costate=lambda z, _, a: seen.append((float(z), a)))
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReconstructionWarning)  # the statistics tell as much
+        found = model.at(gradient=gradient)(cloud, save_at=at, observers=[observer], full=True)
+        solution, loss = found.solution, (found.output - data.later).square().mean()
+        slopes = torch.autograd.grad(loss, list(model.flow.parameters()))
+    seconds = time.perf_counter() - start
+    return GradientRun(gradient, solution, loss.item(), torch.cat([g.flatten() for g in slopes]), seen, seconds)
+
+
+@torch.no_grad()
+def _gap_to_torch(width: int, layers: int, seed: int) -> float:
+    """The largest difference between torch's pre-norm causal encoder, which is that of GPT, and the same as a flow."""
+    torch.manual_seed(seed)
+    layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+    encoder = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False).double().eval()
+    x = torch.randn(2, 16, width, dtype=torch.float64)
+    mask = nn.Transformer.generate_square_subsequent_mask(16, dtype=torch.float64)
+    flow = from_torch(encoder, causal=True)
+    return float((flow(Cloud(x)) - encoder(x, mask=mask, is_causal=True)).abs().max())
 
 
 @final
@@ -33,45 +125,45 @@ class Solve:
     solve, compares three gradients, checks that GPT is a special case, and draws what happened.
     """
 
-    tokens: int = 48
+    tokens: Whole = 48
     """samples of each signal"""
-    width: int = 32
+    width: Whole = 32
     """size of a token's state, divisible by 4"""
-    depth: float = 2.0
+    depth: Number = 2.0
     """depth of the flow"""
-    rtol: float = 1e-6
+    rtol: Number = 1e-6
     """tolerance of the solver, relative and absolute"""
-    seed: int = 0
+    seed: Whole = 0
     """seed of weights, signals and times"""
-    folder: Annotated[Path, tyro.conf.arg(metavar="PATH")] = Path("runs/solve")
+    output: Folder = Path("runs/solve")
     """where the figure goes"""
 
-    def run(self, console: Console) -> int:
+    def execute(self, console: Console) -> int:
         """Runs the command."""
         self._check()
         torch.set_num_threads(1)  # tensors this small are slower on more
-        data, model = signals(_BATCH, self.tokens, self.seed), jumping_model(self.width, self.depth, self.seed)
+        data, model = _draw_signals(_BATCH, self.tokens, self.seed), _jumping_model(self.width, self.depth, self.seed)
         _introduce(console, model, self)
         with torch.no_grad():
             cloud = model.embedding(data.values, data.times)
         solved = model.at(rtol=self.rtol)
-        shown = differentiated(solved, cloud, data, Checkpointed(), [self.depth * i / 64 for i in range(65)])
-        runs = [differentiated(solved, cloud, data, gradient) for gradient in (Checkpointed(), Direct(), Backsolve())]
+        shown = _differentiate(solved, cloud, data, Checkpointed(), [self.depth * i / 64 for i in range(65)])
+        runs = [_differentiate(solved, cloud, data, gradient) for gradient in (Checkpointed(), Direct(), Backsolve())]
         console.print(_statistics(runs[0]), _comparison(runs), sep="\n")
-        gap = gap_to_torch(self.width, layers=3, seed=self.seed)
+        gap = _gap_to_torch(self.width, layers=3, seed=self.seed)
         console.print(
             f"GPT is the special case of weights constant on each layer and steps of length 1: "
             f"torch's own layers and this library differ by [bold]{gap:.0e}[/bold].\n"
         )
         figures = solve_figures(_record(shown, data, model))
-        drawn = save_figures(figures, self.folder / "solve.svg")
+        drawn = save_figures(figures, self.output / "solve.svg")
         page = Page("One solve", f"width {self.width}, seed {self.seed}", [Section("Along depth", figures=figures)])
         write_whole(drawn.with_suffix(".html"), page.html().encode())
         console.print(f"figure: [bold]{escape(str(drawn))}[/bold], to look into: [bold].html[/bold]", soft_wrap=True)
         return 0
 
     def _check(self) -> None:
-        check_writable("--folder", self.folder)
+        check_writable("--output", self.output)
         if self.tokens < 2:
             reject("--tokens", self.tokens, "a signal needs two samples", "Pass 2 or more, such as --tokens 48.")
         if self.width < 4 or self.width % 4:
@@ -94,7 +186,7 @@ def _introduce(console: Console, model: ContinuousTransformer, options: Solve) -
     )
 
 
-def _statistics(run: Differentiated) -> Table:
+def _statistics(run: GradientRun) -> Table:
     stats = run.solution.stats
     table = Table(title=f"the solve, by Dormand-Prince; loss {run.loss:.4f}", title_justify="left", show_header=False)
     lengths = np.diff(stats.grid)
@@ -105,7 +197,7 @@ def _statistics(run: Differentiated) -> Table:
     return table
 
 
-def _comparison(runs: list[Differentiated]) -> Table:
+def _comparison(runs: list[GradientRun]) -> Table:
     table = Table(title="its gradient, three ways", title_justify="left")
     table.add_column("gradient", no_wrap=True)
     for name in ("evaluations", "backwards", "gap to Direct", "start missed by", "seconds"):
@@ -121,7 +213,7 @@ def _comparison(runs: list[Differentiated]) -> Table:
     return table
 
 
-def _record(run: Differentiated, data: Signals, model: ContinuousTransformer) -> SolveRecord:
+def _record(run: GradientRun, data: Signals, model: ContinuousTransformer) -> SolveRecord:
     """The first signal of the batch, in plain numbers."""
     xs, stats = run.solution.xs, run.solution.stats
     assert xs is not None

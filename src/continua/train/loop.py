@@ -97,7 +97,7 @@ class Training:
                 reporter.end()
 
     def _update(self, number: int, began: float) -> None:
-        batch = self.task.training_batch(self.plan.batch, number, self.plan.seed)
+        batch = self.task.training_batch(self.plan.batch_size, number, self.plan.seed)
         for learner in self.learners:
             row = learner.update(batch, number, self.plan)
             facts: dict[str, Any] = row._asdict()

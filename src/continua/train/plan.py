@@ -10,7 +10,7 @@ from continua.optim import CosineDecay
 @final
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Updates of `batch` sequences; the rate rises linearly over the first `warmup` share and falls by a cosine.
+    """Updates of `batch_size` sequences; the rate rises linearly over the first `warmup` share and falls by a cosine.
 
     - `clip`: the largest norm of a gradient, longer ones are shortened to it;
     - `evaluations`: how often, evenly spread and at the end, the validation split is read;
@@ -21,7 +21,7 @@ class Plan:
     """
 
     updates: int
-    batch: int
+    batch_size: int
     seed: int = 0
     warmup: float = 0.1
     clip: float = 1.0
@@ -31,7 +31,13 @@ class Plan:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least(1, updates=self.updates, batch=self.batch, evaluations=self.evaluations, checkpoints=self.checkpoints)
+        at_least(
+            1,
+            updates=self.updates,
+            batch_size=self.batch_size,
+            evaluations=self.evaluations,
+            checkpoints=self.checkpoints,
+        )
         share(all=False, warmup=self.warmup)
         share(floor=self.floor, jitter=self.jitter)
         positive(clip=self.clip)

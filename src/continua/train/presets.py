@@ -24,8 +24,8 @@ class Preset:
     The width, the heads that share it, the hidden size of the feed-forward, the Legendre modes of the weights along a
     depth that is solved in `steps` equal steps; the radius of the continuous local stem in units of the spacing (0: no
     stem), its modes, and whether it hears how far away samples are; updates, sequences in a batch, the highest learning
-    rate of AdamW and that of SOAP, decay; the share of the updates in which the
-    rate rises, the share of the highest rate that it falls to, and `b2`, how much of its second moments AdamW keeps.
+    rate of AdamW and that of SOAP, weight decay; the share of the updates in which the
+    rate rises, the share of the highest rate that it falls to, and `beta2`, how much of its second moments AdamW keeps.
     With `jitter` every update solves on a grid of its own, the inner depths moved at random by up to this share of half
     a step: the weights then do not lean on one grid. Every further mode weighs `mode_ratio` times the one before
     (`DampedBasis`), and `energy` is the price of motion (`KineticEnergy`): both keep the flow so smooth that a few
@@ -46,28 +46,39 @@ class Preset:
     stem_modes: int = 7
     stem_gaps: bool = False
     updates: int = 1000
-    batch: int = 50
-    lr: float = 3e-3
-    soap_lr: float = 3e-3
-    decay: float = 0.05
+    batch_size: int = 50
+    learning_rate: float = 3e-3
+    soap_learning_rate: float = 3e-3
+    weight_decay: float = 0.05
     warmup: float = 0.1
     floor: float = 0.0
-    b2: float = 0.98
+    beta2: float = 0.98
 
 
 _DEMO = {
-    "mnist1d": Preset(48, 3, 96, energy=0.003, stem_radius=5.5, stem_modes=11, updates=2200, lr=5e-3),
+    "mnist1d": Preset(48, 3, 96, energy=0.003, stem_radius=5.5, stem_modes=11, updates=2200, learning_rate=5e-3),
     # the budget of nanoGPT's CPU recipe, width 128, 4 heads, 2,000 updates of 12 windows, about 0.8 M numbers, and its
     # AdamW: rate 1e-3 falling to 1e-4, a rise over the first twentieth, betas (0.9, 0.99), decay 0.1
     "text": Preset(
-        128, 4, 512, modes=4, depth=1.5, updates=2000, batch=12, lr=1e-3, decay=0.1, warmup=0.05, floor=0.1, b2=0.99
+        128,
+        4,
+        512,
+        modes=4,
+        depth=1.5,
+        updates=2000,
+        batch_size=12,
+        learning_rate=1e-3,
+        weight_decay=0.1,
+        warmup=0.05,
+        floor=0.1,
+        beta2=0.99,
     ),
-    "digits": Preset(32, 2, 64, steps=3, energy=0.002, updates=1000, lr=5e-3),
+    "digits": Preset(32, 2, 64, steps=3, energy=0.002, updates=1000, learning_rate=5e-3),
     "spirals": Preset(48, 4, 96, steps=3, stem_radius=6.0, stem_gaps=True, updates=1000),
-    "burgers": Preset(32, 2, 64, steps=3, stem_radius=3.0, stem_modes=5, updates=600, batch=16, decay=0.0),
-    "darcy": Preset(32, 4, 64, steps=3, updates=600, batch=8, decay=0.0),
-    "uea": Preset(48, 3, 96, energy=0.01, stem_radius=5.0, stem_modes=9, updates=500, batch=16),
-    "csv": Preset(48, 4, 96, steps=3, stem_radius=6.0, stem_gaps=True, updates=500, batch=32),
+    "burgers": Preset(32, 2, 64, steps=3, stem_radius=3.0, stem_modes=5, updates=600, batch_size=16, weight_decay=0.0),
+    "darcy": Preset(32, 4, 64, steps=3, updates=600, batch_size=8, weight_decay=0.0),
+    "uea": Preset(48, 3, 96, energy=0.01, stem_radius=5.0, stem_modes=9, updates=500, batch_size=16),
+    "csv": Preset(48, 4, 96, steps=3, stem_radius=6.0, stem_gaps=True, updates=500, batch_size=32),
 }
 _LONGER = {"mnist1d": 10_000, "text": 10_000, "digits": 4000, "spirals": 6000, "burgers": 6000, "darcy": 6000,
            "uea": 5000, "csv": 2000}  # fmt: skip
@@ -85,5 +96,5 @@ def presets_of(task: AbstractTask) -> Mapping[str, Preset]:
         return {name: dataclasses.replace(preset, stem_gaps=True) for name, preset in presets.items()}
     if isinstance(task, Csv):  # a file of the user's may have fewer windows than the batch has sequences
         windows = task.count(Split.TRAIN)
-        return {name: dataclasses.replace(p, batch=min(p.batch, windows)) for name, p in presets.items()}
+        return {name: dataclasses.replace(p, batch_size=min(p.batch_size, windows)) for name, p in presets.items()}
     return presets

@@ -1,0 +1,307 @@
+"""How a command is read: tyro parses the words, and whatever it refuses is told in one line.
+
+A command is one frozen dataclass; its fields are options, or groups of them (frozen dataclasses again) that `--help`
+shows under their names. Words on the command line, a TOML file and the options that a run has kept go the same way,
+through tyro, and so are refused by the same sentences.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import math
+import re
+import tomllib
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, NoReturn
+
+import tyro
+from tyro import _errors as tyro_errors
+from tyro.constructors import PrimitiveConstructorSpec
+
+from continua.core.errors import ArgumentError, reject
+
+SHELLS = ("bash", "zsh", "tcsh")
+_LARGEST = 2**63
+"""Whole numbers that torch can hold are smaller."""
+_LONG = "\u2010-\u2015\u2212"
+_LONG_DASH = re.compile(rf"[-{_LONG}]*[{_LONG}][-{_LONG}]*(?=[^\W\d])")
+_FLAT = (tyro.conf.OmitArgPrefixes,)
+_OTHERWISE = {"window": "context", "file": "series", "run": "resume", "folder": "output", "batch": "batch_size"}
+"""Arguments of the library that have other names as options."""
+
+
+class MisuseError(ValueError):
+    """Words that are no use of a command: what is wrong, and where to read on."""
+
+
+# Kinds of options. tyro's own readers take `inf`, numbers that torch cannot hold, and an empty path, which would be the
+# folder one is in; and they name Python's types where a person wants to know what to write.
+
+
+def _reader(read: Callable[[str], Any]) -> PrimitiveConstructorSpec[Any]:
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="VALUE",
+        instance_from_str=lambda words: read(words[0]),
+        is_instance=lambda _: True,
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _read_whole(word: str) -> int:
+    try:
+        value = int(word)
+    except ValueError:
+        raise ValueError(f"{word!r}: this is no whole number. Pass one, such as {_nearest_whole(word)}.") from None
+    if abs(value) >= _LARGEST:
+        raise ValueError(f"{value}: this number is too large. Pass a smaller one.")
+    return value
+
+
+def _nearest_whole(word: str) -> int:
+    """What was meant by `1e3` or `8.0`; any other where it was no number."""
+    try:
+        value = float(word)
+    except ValueError:
+        return 8
+    return round(value) if abs(value) < _LARGEST else 8
+
+
+def _read_number(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        raise ValueError(f"{word!r}: this is no number. Pass one, such as 0.5.") from None
+    if not math.isfinite(value):
+        raise ValueError(f"{value}: this is no finite number. Pass a finite number.")
+    return value
+
+
+def _read_path(word: str) -> Path:
+    if word == "":
+        raise ValueError("'': this is empty. Pass a path, or leave it out.")
+    return Path(word)
+
+
+def _read_switch(word: str) -> bool:
+    if word not in ("True", "False"):
+        raise ValueError(f"{word!r}: True or False is needed. {suggest(word.capitalize(), ('True', 'False'))}".strip())
+    return word == "True"
+
+
+_WHOLE, _NUMBER, _PATH = _reader(_read_whole), _reader(_read_number), _reader(_read_path)
+_NO_HINT = tyro.conf.arg(help_behavior_hint="")  # the text says what holds without it: "(default: None)" says nothing
+_PRESET = tyro.conf.arg(help_behavior_hint="(default: the preset's)")
+
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, _NO_HINT]
+Switch = Annotated[bool | None, _reader(_read_switch), tyro.conf.arg(metavar="True|False"), _PRESET]
+Whole = Annotated[int, _WHOLE, tyro.conf.arg(metavar="INT")]
+Count = Annotated[int | None, _WHOLE, tyro.conf.arg(metavar="INT"), _NO_HINT]
+Size = Annotated[int | None, _WHOLE, tyro.conf.arg(metavar="INT"), _PRESET]
+Number = Annotated[float, _NUMBER, tyro.conf.arg(metavar="FLOAT")]
+Measure = Annotated[float | None, _NUMBER, tyro.conf.arg(metavar="FLOAT"), _NO_HINT]
+Strength = Annotated[float | None, _NUMBER, tyro.conf.arg(metavar="FLOAT"), _PRESET]
+Word = Annotated[str | None, tyro.conf.arg(metavar="NAME"), _NO_HINT]
+Folder = Annotated[Path, _PATH, tyro.conf.arg(metavar="PATH")]
+SomeFolder = Annotated[Path | None, _PATH, tyro.conf.arg(metavar="PATH"), _NO_HINT]
+SomeFile = Annotated[Path | None, _PATH, tyro.conf.arg(metavar="FILE"), _NO_HINT]
+SomeFiles = Annotated[
+    tuple[Annotated[Path, _PATH], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FILE"), _NO_HINT
+]
+RunFolder = Annotated[Path, _PATH, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+RunFolders = Annotated[
+    tuple[Path, ...],
+    dataclasses.replace(
+        _PATH,
+        nargs="*",
+        instance_from_str=lambda words: tuple(_read_path(word) for word in words),
+        str_from_instance=list,
+    ),
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)"),
+]
+
+
+class _Option(NamedTuple):
+    """How an option is written, and what kind of field it fills."""
+
+    names: tuple[str, ...]
+    positional: bool
+    flag: bool
+
+
+def _options(kind: type[Any]) -> dict[str, _Option]:
+    """The options of a command by their fields, whatever group they are in."""
+    found = {}
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        if dataclasses.is_dataclass(hint):
+            found |= _options(typing.cast(type[Any], hint))
+            continue
+        extras = getattr(hint, "__metadata__", ())
+        metavars = [each.metavar for each in extras if getattr(each, "metavar", None)]
+        aliases = [alias for each in extras for alias in getattr(each, "aliases", None) or ()]
+        positional = tyro.conf.Positional in extras
+        names = (metavars[-1],) if positional else (flag(name), *aliases)
+        found[name] = _Option(names, positional, tyro.conf.FlagCreatePairsOff in extras)
+    return found
+
+
+def flag(name: str) -> str:
+    """The option that fills a field."""
+    return f"--{name.replace('_', '-')}"
+
+
+def values_of(options: Any) -> dict[str, Any]:
+    """All options by name, whatever group they are in."""
+    found = {}
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        found |= values_of(value) if dataclasses.is_dataclass(value) else {field.name: value}
+    return found
+
+
+def read_command(kind: type[Any], command: str, words: Sequence[str]) -> Any:
+    """The options that the words give, above those of the files that `--config` names; of these the last counts."""
+    options, default = _parse(kind, command, words), None
+    for file in values_of(options).get("config", ()):
+        default = read_values(kind, command, _load(file), str(file), default)
+    return options if default is None else _parse(kind, command, words, default)
+
+
+def read_values(kind: type[Any], command: str, values: Mapping[str, Any], source: str, default: Any = None) -> Any:
+    """The options that a table gives by name; `source` says where it comes from."""
+    try:
+        return _parse(kind, command, _as_words(kind, values), default)
+    except ValueError as error:
+        raise MisuseError(f"{source}: {error}") from None
+
+
+def _parse(kind: type[Any], command: str, words: Sequence[str], default: Any = None) -> Any:
+    def refuse(event: tyro_errors.ParseErrorEvent) -> NoReturn:
+        raise MisuseError(f"{_describe(event, kind, command)} {more(command)}")
+
+    above = {} if default is None else {"default": default}
+    with tyro_errors.on_parse_error(refuse):
+        return tyro.cli(kind, prog=f"continua {command}", args=words, config=_FLAT, **above)
+
+
+def _as_words(kind: type[Any], values: Mapping[str, Any]) -> list[str]:
+    options, given, placed = _options(kind), list[str](), list[str]()
+    for name, value in values.items():
+        known = options.get(name)
+        if isinstance(value, dict):
+            reject(name, value, "this is a table", f"Write its keys without the line [{name}].")
+        if name == "config":
+            reject(name, value, "a file of options names no other", "Pass both to --config.")
+        if known is not None and known.flag and not isinstance(value, bool):
+            reject(name, value, "true or false is needed", "Write it without quotes.")
+        if known is not None and known.positional:
+            placed.append(str(value))
+        elif known is None or not known.flag:
+            word = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            given.append(f"{flag(name)}={word}")
+        elif value:
+            given.append(flag(name))
+    return [*given, "--", *placed] if placed else given
+
+
+def _load(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        why = "this is a folder" if file.is_dir() else "there is no such file"
+        reject("--config", str(file), why, "Pass the path of a TOML file.")
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        reject("--config", str(file), f"this is no TOML ({error})", "Write lines such as learning_rate = 0.003.")
+
+
+def _describe(event: tyro_errors.ParseErrorEvent, kind: type[Any], command: str) -> str:
+    """What is wrong, in a sentence that names the option, its value and the cure."""
+    match event:
+        case tyro_errors.UnrecognizedArgs(tokens=[word, *_]):
+            return _describe_stranger(word, list(_options(kind).values()), command)
+        case tyro_errors.MissingArgs(missing_arguments=[first, *_]):
+            return describe_missing(command, str(first.arg.lowered.metavar))
+        case tyro_errors.BadValue(argument=argument):
+            return f"{_name(argument)} needs a value. Write it behind: {_name(argument)} {argument.lowered.metavar}."
+        case tyro_errors.InvalidChoice(argument=argument, value=value, choices=choices):
+            what = str(argument.get_output_key()).rpartition(".")[2].lower()
+            return str(_refuse(_name(argument), value, [c for c in choices if c != "None"], f"there is no such {what}"))
+        case tyro_errors.InstantiationFailure(message=message, argument=argument) if argument is not None:
+            return f"{_name(argument)} = {message}"
+    return f"these words cannot be read ({type(event).__name__})."
+
+
+def _describe_stranger(word: str, options: list[_Option], command: str) -> str:
+    if word.startswith("-") or _LONG_DASH.match(word):
+        given = word.partition("=")[0]
+        known = [name for option in options if not option.positional for name in option.names]
+        near = suggest(given.replace("_", "-"), known)
+        return f"there is no option {given!r} of `continua {command}`. {near}".strip()
+    places = " ".join(name for option in options if option.positional for name in option.names)
+    takes = f"{places} and options" if places else "options, which begin with --"
+    side = " Write the runs side by side." if "..." in places else ""
+    return f"{word!r} is one word too many: `continua {command}` takes {takes}.{side}"
+
+
+def describe_missing(command: str, metavar: str) -> str:
+    """What to write where a word is missing."""
+    return f"{metavar.split()[0]} is missing. Write `continua {command} {metavar}`."
+
+
+def describe_error(error: Exception, kind: type[Any]) -> str:
+    """The message of an error, where an argument that is an option of the command has the name that the user typed."""
+    if not isinstance(error, ArgumentError):
+        return str(error)
+    options = _options(kind)
+    for name in (error.argument, _OTHERWISE.get(error.argument, "")):
+        if name in options and not options[name].positional:
+            return error.told(flag(name))
+    return error.told("RUN") if error.argument == "run" else str(error)
+
+
+def _name(argument: Any) -> str:
+    if argument.is_positional():
+        return str(argument.lowered.metavar).split()[0]
+    return argument.lowered.name_or_flags[-1]  # aliases come first
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """The question whether the nearest of the known words is meant, or nothing where none is near."""
+    if dash := _LONG_DASH.match(word):  # as web pages print options
+        return f"It begins with a long dash, and options with two short ones: write --{word[dash.end() :]}. "
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"Did you mean {near[0]!r}? " if near else ""
+
+
+def more(command: str) -> str:
+    """Where to read on."""
+    return f"`continua {command} --help` tells more."
+
+
+def choose(argument: str, word: str, known: Iterable[str], what: str, command: str) -> str:
+    """The word, which is among the known ones; another one is refused with the nearest and with all of them."""
+    names = list(known)
+    if word not in names:
+        error = _refuse(argument, word, names, f"there is no such {what}")
+        raise ArgumentError(argument, word, error.why, f"{error.cure} {more(command)}")
+    return word
+
+
+def _refuse(argument: str, word: str, names: Sequence[str], why: str) -> ArgumentError:
+    return ArgumentError(argument, word, why, f"{suggest(word, names)}Choose from {', '.join(names)}.")
+
+
+def completion(shell: str, commands: Mapping[str, type[Any]]) -> str:
+    """The script that teaches a shell all commands with their options, as tyro writes it."""
+    if shell not in SHELLS:
+        cure = f"{suggest(shell, SHELLS)}Choose from {', '.join(SHELLS)}."
+        reject("--completion", shell, "there is no completion for this shell", cure)
+    written = io.StringIO()
+    with contextlib.redirect_stdout(written), contextlib.suppress(SystemExit):
+        words = ["--tyro-print-completion", shell]
+        tyro.extras.subcommand_cli_from_dict(dict(commands), prog="continua", args=words, config=_FLAT)
+    return written.getvalue()

@@ -1,0 +1,185 @@
+"""What is done with a run that is there: `continua eval`, `continua generate` and `continua report`."""
+
+import dataclasses
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, final
+
+import torch
+import tyro
+from rich.console import Console
+
+from continua.cli.measuring import BEGUN, measure_models, results_tables
+from continua.cli.options import task_of
+from continua.cli.parsing import (
+    Count,
+    Flag,
+    MisuseError,
+    Number,
+    RunFolder,
+    RunFolders,
+    SomeFolder,
+    Whole,
+    choose,
+    describe_missing,
+    more,
+)
+from continua.cli.train import options_of
+from continua.core.checks import at_least
+from continua.core.errors import reject
+from continua.core.seeds import generator_of
+from continua.data import AbstractTask, encode
+from continua.model import ContinuousTransformer, Sampling, Window, load, stream_tokens, why_not_cacheable
+from continua.report import write_report
+from continua.runs import Run, check_writable, finite
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+    """Measure the models of a run: test, other samplings, other depth steps.
+
+    Nothing is trained. The test split is read as it is and in the other samplings that the task knows (resolution), and
+    with 1 to 16 depth steps (anytime depth); the largest gap to a tight adaptive solve says how far the model leans on
+    its grid. The numbers are added to the run's records.
+    """
+
+    folder: RunFolder
+    """the folder of a run"""
+    threads: Whole = 0
+    """threads of torch, 0 for its own choice"""
+    json: Flag = False
+    """print one JSON object instead of tables"""
+
+    def execute(self, console: Console) -> int:
+        """Runs the command."""
+        at_least(0, threads=self.threads)
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        run, task = _open_run(self.folder)
+        if not self.json:
+            console.print(BEGUN, highlight=False, soft_wrap=True)
+        results = measure_models(run, task, _load_models(run))
+        if self.json:
+            print(json.dumps(finite({"run": str(self.folder), "results": results}), allow_nan=False))
+            return 0
+        console.print(*results_tables(results), sep="\n")
+        for name, found in results.items():
+            gap = found.get("gap to a tight solve")
+            if gap is not None:
+                console.print(f"{name}: largest gap to a tight adaptive solve {gap:.1%} of the largest output")
+        return 0
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Generate:
+    """Let a model of a text run write on.
+
+    Characters are drawn one after the other, each given all before it; the same seed writes the same text.
+    """
+
+    folder: RunFolder
+    """the folder of a run on text"""
+    prompt: str = "\n"
+    """how the text begins"""
+    length: Whole = 500
+    """characters to write"""
+    temperature: Number = 0.8
+    """0 takes the likeliest character, higher values dare more"""
+    top_k: Count = None
+    """draw among so many likeliest characters only (default: all)"""
+    stop: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
+    """end as soon as this was written (default: at --length)"""
+    seed: Whole = 0
+    """seed of the draws"""
+    slide: Whole = 1
+    """a full window moves on by so many characters at once: more is faster, but each is drawn from fewer before it"""
+    model: str = "continuous"
+    """which model of the run"""
+    uncached: Flag = False
+    """keep no keys and values, and solve the whole window for every character: the same text, slower"""
+
+    def execute(self, console: Console) -> int:
+        """Runs the command."""
+        run = Run.open(self.folder)
+        facts = run.manifest["facts"].get("task", {})
+        if "alphabet" not in facts:
+            reject("run", str(self.folder), "it has not learnt to write", "Pass a run of `continua train text`.")
+        models = _load_models(run)
+        choose("--model", self.model, models, "model in the run", "generate")
+        at_least(1, length=self.length)
+        if self.prompt == "":
+            reject("--prompt", self.prompt, "there is nothing to go on from", "Pass at least one character.")
+        if self.stop == "":
+            reject("--stop", self.stop, "nothing is written before it", "Pass some text, or leave it out.")
+        model, alphabet, written = models[self.model], facts["alphabet"], ""
+        sampling, window = Sampling(self.temperature, self.top_k), Window(facts["context"], self.slide)
+        prompt = encode(self.prompt, alphabet, "--prompt").unsqueeze(0)
+        tokens = stream_tokens(model, prompt, sampling, window, generator_of(self.seed), not self.uncached)
+        why = why_not_cacheable(model)
+        if why is not None and not self.uncached:
+            note = "no keys and values are kept, and every character costs a solve of the whole window"
+            sys.stderr.write(f"continua: {note}: {why}\n")
+        sys.stdout.write(self.prompt)
+        for token in (int(drawn) for drawn in tokens):
+            written += alphabet[token]
+            sys.stdout.write(alphabet[token])
+            sys.stdout.flush()
+            if len(written) >= self.length or (self.stop is not None and written.endswith(self.stop)):
+                break
+        sys.stdout.write("\n")
+        return 0
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Write one self-contained HTML page about one run, or several side by side.
+
+    Reads run folders only, never a model. The page needs no network: losses, cost, steps along depth, token
+    trajectories, attention kernels with a depth slider, heads, costates, resolutions and references, as far as the
+    runs have them. It goes into the first run, or to --output, and its path is printed.
+    """
+
+    folders: RunFolders
+    """folders of runs, as training leaves them"""
+    output: SomeFolder = None
+    """where the page goes (default: report.html in the first run)"""
+
+    def execute(self, console: Console) -> int:
+        """Runs the command."""
+        if not self.folders:  # tyro takes none for many
+            raise MisuseError(f"{describe_missing('report', 'RUN [RUN ...]')} {more('report')}")
+        if self.output is not None and self.output.is_dir():
+            named = shlex.quote(str(self.output / "report.html"))
+            reject("--output", str(self.output), "this is a folder", f"Name a file in it: --output {named}.")
+        if self.output is not None:
+            check_writable("--output", self.output.parent, self.output)
+        console.print(str(write_report(self.folders, self.output)), soft_wrap=True, highlight=False, markup=False)
+        return 0
+
+
+def _open_run(folder: Path) -> tuple[Run, AbstractTask]:
+    """A training run and its task."""
+    run = Run.open(folder)
+    if run.manifest["kind"] != "train":
+        why = f"this is a run of kind {run.manifest['kind']!r}"
+        reject("run", str(run.folder), why, "Pass one of `continua train`.")
+    trained = options_of(run)
+    return run, task_of(trained.task, trained.data)
+
+
+def _load_models(run: Run) -> dict[str, ContinuousTransformer]:
+    """The models of a run by name, as of its latest checkpoint; the continuous one first."""
+    folders = sorted((run.folder / "models").glob("*/model.json"))
+    if not folders:
+        reject("run", str(run.folder), "it has no model yet", "Let it reach its first checkpoint.")
+    models = {}
+    for path in folders:
+        model = load(path.parent)
+        assert isinstance(model, ContinuousTransformer)
+        models[path.parent.name] = model.eval()
+    return models
