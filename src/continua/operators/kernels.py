@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.operators.operator import AbstractLaw, Normal, Orthonormal, Role, Spec
-from continua.spaces import AbstractBasis, AbstractParameterSpace, Axis, FlatSpace, SpectralSpace, StiefelSpace, place
+from continua.spaces import AbstractBasis, AbstractParameterSpace, Axis, FlatSpace, SpectralSpace, StiefelSpace, Table
 
 
 def linear(
@@ -146,7 +146,7 @@ class Spectral(AbstractKernel):
         _ = self._tables  # refuses an axis that does not resolve the basis, and compiled code finds tensors
 
     @functools.cached_property
-    def _tables(self) -> tuple[Tensor, Tensor]:
+    def _tables(self) -> tuple[Table, Table]:
         return self.axis.tables(self.basis)
 
     @property
@@ -160,12 +160,13 @@ class Spectral(AbstractKernel):
         return self.basis.size * inputs
 
     def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
-        synthesis, analysis = (place(table, x) for table in self._tables)
-        functions = x.unflatten(-1, (self.nodes, -1))  # (batch tokens nodes inputs)
-        coefficients = torch.einsum("ja,btac->btjc", analysis, functions).flatten(2)
+        synthesis, analysis = self._tables
+        functions = x.unflatten(-1, (self.axis.nodes, -1))  # (batch tokens nodes inputs)
+        coefficients = torch.einsum("ja,btac->btjc", analysis.like(x), functions).flatten(2)
         matrix = w.transpose(-3, -2).flatten(-4, -3).flatten(-2)  # ((modes outputs), (modes inputs))
-        mixed = linear(coefficients, matrix).unflatten(-1, (self.basis.size, -1))
-        return _add_bias(torch.einsum("ai,btic->btac", synthesis, mixed), b)
+        mixed = F.linear(coefficients, matrix) if matrix.ndim == 2 else linear(coefficients, matrix)
+        mixed = mixed.unflatten(-1, (self.basis.size, -1))
+        return _add_bias(torch.einsum("ai,btic->btac", synthesis.like(x), mixed), b)
 
     def at(self, nodes: int) -> "Spectral":
         return Spectral(self.axis.at(nodes), self.basis)
@@ -241,6 +242,6 @@ class Convolution(AbstractKernel):
 
 
 def _add_bias(functions: Float[Tensor, "batch tokens nodes outputs"], b: Tensor | None) -> Outgoing:
-    if b is not None:
-        functions = functions + per_token(b).unsqueeze(-2)
+    if b is not None:  # (outputs), or one per sequence (batch outputs)
+        functions = functions + (b if b.ndim == 1 else b[:, None, None])
     return functions.flatten(2)

@@ -6,6 +6,7 @@ from typing import final
 
 import torch
 
+from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.spaces.bases import AbstractBasis
@@ -25,14 +26,12 @@ class Axis:
     rule: AbstractNodalRule = MidpointRule()
 
     def __post_init__(self) -> None:
-        for name, value in (("nodes", self.nodes), ("channels", self.channels)):
-            if value < 1:
-                reject(name, value, "a function needs at least one", f"Pass {name} >= 1.")
+        at_least(1, nodes=self.nodes, channels=self.channels)
         _ = self._weights  # made here, so that compiled code finds a tensor and no recipe for one
 
     @functools.cached_property
-    def _weights(self) -> Float[Tensor, " nodes"]:
-        return _rule(self.rule, self.nodes)[1]
+    def _weights(self) -> "Table":
+        return Table(_rule(self.rule, self.nodes)[1])
 
     @property
     def width(self) -> int:
@@ -49,7 +48,7 @@ class Axis:
 
     def weights(self, like: Tensor | None = None) -> Float[Tensor, " nodes"]:
         """The weights v_a, which sum to one."""
-        return self._weights if like is None else place(self._weights, like)
+        return self._weights.values if like is None else self._weights.like(like)
 
     def synthesis(self, basis: AbstractBasis) -> Float[Tensor, "nodes modes"]:
         """phi_i(d_a): from coefficients to the nodes."""
@@ -71,32 +70,30 @@ class Axis:
     ) -> tuple[Float[Tensor, "nodes modes"], Float[Tensor, "modes nodes"]]:
         """Synthesis and analysis in the dtype and on the device of `like`."""
         synthesis, analysis = self.tables(basis)
-        return place(synthesis, like), place(analysis, like)
+        return synthesis.like(like), analysis.like(like)
 
-    def tables(self, basis: AbstractBasis) -> tuple[Float[Tensor, "nodes modes"], Float[Tensor, "modes nodes"]]:
-        """Synthesis and analysis in float64, made once."""
+    def tables(self, basis: AbstractBasis) -> tuple["Table", "Table"]:
+        """Synthesis and analysis, made once."""
         return _tables(self, basis)
 
 
-def place(table: Tensor, like: Tensor) -> Tensor:
-    """A table in the dtype and on the device of `like`; copies are kept, but for compiled code, which makes its own."""
-    if torch.compiler.is_compiling():
-        return table.to(like.device, like.dtype)
-    return _place(_Same(table), like.dtype, like.device)
-
-
 @final
-class _Same:
-    """A tensor as a key: the same object, whatever its values."""
+class Table:
+    """Constant numbers in float64, with a copy for every dtype and device that asked."""
 
-    def __init__(self, table: Tensor) -> None:
-        self.table = table
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+        self._copies: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
-    def __hash__(self) -> int:
-        return id(self.table)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.table is other.table
+    def like(self, x: Tensor) -> Tensor:
+        """The table in the dtype and on the device of `x`."""
+        if torch.compiler.is_compiling():  # compiled code makes its own copy, and would compile anew for each of ours
+            return self.values.to(x.device, x.dtype)
+        found = self._copies.get((x.dtype, x.device))
+        if found is None:
+            with torch.inference_mode(False):  # what is kept must serve training too, whoever asked first
+                found = self._copies[x.dtype, x.device] = self.values.to(x.device, x.dtype)
+        return found
 
 
 # What is kept must serve training too, whoever asked first: hence no inference tensors.
@@ -108,11 +105,5 @@ def _rule(rule: AbstractNodalRule, nodes: int) -> tuple[Tensor, Tensor]:
 
 @functools.lru_cache(maxsize=256)
 @torch.inference_mode(False)
-def _tables(axis: Axis, basis: AbstractBasis) -> tuple[Tensor, Tensor]:
-    return axis.synthesis(basis), axis.analysis(basis)
-
-
-@functools.lru_cache(maxsize=1024)
-@torch.inference_mode(False)
-def _place(table: _Same, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return table.table.to(device, dtype)
+def _tables(axis: Axis, basis: AbstractBasis) -> tuple[Table, Table]:
+    return Table(axis.synthesis(basis)), Table(axis.analysis(basis))
