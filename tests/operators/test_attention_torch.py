@@ -111,10 +111,10 @@ def test_sizes_and_names_of_the_parameters():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"heads": 0, "key": 3}, r"heads = 0: .*at least one\. Pass heads >= 1"),
+        ({"heads": 0, "key": 3}, r"heads = 0: .*at least 1\. Pass heads >= 1"),
         ({"heads": 2, "key": -1}, r"key = -1: .*Pass key >= 1"),
         ({"heads": 2, "key": 3, "value": 0}, r"value = 0: .*Pass value >= 1"),
-        ({"heads": 2, "key": 3, "beta": float("inf")}, r"beta = inf: .*not finite\. Pass a number or None"),
+        ({"heads": 2, "key": 3, "beta": float("inf")}, r"beta = inf: .*must be finite\. Pass a finite beta"),
     ],
 )
 def test_bad_input_is_named(arguments, message):

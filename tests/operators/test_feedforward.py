@@ -64,5 +64,5 @@ def test_bad_damping_is_named(gamma):
 
 
 def test_bad_sizes_are_named():
-    with pytest.raises(ValueError, match=r"hidden = 0: .*at least one hidden unit\. Pass hidden >= 1"):
+    with pytest.raises(ValueError, match=r"hidden = 0: .*at least 1\. Pass hidden >= 1"):
         FeedForward(0)

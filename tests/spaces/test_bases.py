@@ -90,7 +90,7 @@ def test_orthonormal_on_the_unit_interval(basis):
 
 @pytest.mark.parametrize("kind", [Legendre, Chebyshev, Cosine, Fourier])
 def test_bad_input_is_named(kind):
-    with pytest.raises(ValueError, match=r"size = 0: .*at least one function\. Give size >= 1"):
+    with pytest.raises(ValueError, match=r"size = 0: .*at least 1\. Pass size >= 1"):
         kind(0)
     with pytest.raises(ValueError, match=r"z = 2\.0: .*outside \[0, 1\]\. Divide the depth by the total depth"):
         kind(3).evaluate(2.0)

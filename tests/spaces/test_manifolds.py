@@ -152,7 +152,7 @@ def test_contains_gives_its_reason():
 
 def test_bad_input_is_named():
     for manifold in (Sphere, CentredSphere):
-        with pytest.raises(ValueError, match=r"radius = -1\.0: .*positive, finite radius\. Give radius > 0"):
+        with pytest.raises(ValueError, match=r"radius = -1\.0: .*positive and finite\. Pass radius > 0"):
             manifold(radius=-1.0)
     with pytest.raises(ValueError, match=r"x\.shape = \(3, 1\): .*Use a width of at least 2, or Sphere\(\)"):
         CentredSphere().project(torch.ones(3, 1))

@@ -106,7 +106,7 @@ def test_midpoint_cells_are_equal():
 
 @each_rule
 def test_bad_input_is_named(rule):
-    with pytest.raises(ValueError, match=r"count = 0: .*at least one node.*Give count >= 1"):
+    with pytest.raises(ValueError, match=r"count = 0: .*at least 1.*Pass count >= 1"):
         rule.nodes(0)
     with pytest.raises(ValueError, match=r"span = \(1\.0, 1\.0\): .*Give span=\(a, b\) with finite a < b"):
         rule.nodes(3, span=(1.0, 1.0))

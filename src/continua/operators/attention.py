@@ -7,6 +7,7 @@ from typing import NamedTuple, final
 
 import torch
 
+from continua.core.checks import at_least, finite, positive
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory
@@ -122,13 +123,10 @@ class Attention(AbstractOperator):
     integral: AbstractTokenIntegral = Exact()
 
     def __post_init__(self) -> None:
-        for name, size in (("heads", self.heads), ("key", self.key), ("value", self._value)):
-            if size < 1:
-                reject(name, size, "attention needs at least one", f"Pass {name} >= 1.")
+        at_least(1, heads=self.heads, key=self.key, value=self.value)
+        finite(beta=self.beta)
         if self.rotary is not None and self.key % 2:
             reject("key", self.key, "rotary positions turn pairs of components", "Pass an even key.")
-        if self.beta is not None and not math.isfinite(self.beta):
-            reject("beta", self.beta, "the inverse temperature is not finite", "Pass a number or None.")
         if self.causal and not self.integral.serves_causal:
             cure = "Use Subset or Debiased, whose causal rows see earlier tokens only."
             reject("integral", self.integral, "its landmarks would carry later tokens into earlier rows", cure)
@@ -200,8 +198,7 @@ class Attention(AbstractOperator):
         if self.rotary is not None or self.kernel.nodes != 1 or self.causal:
             cure = "Ask plain attention: no rotary positions, Dense() kernels, not causal."
             reject("operator", self, "the bound is known for plain attention only", cure)
-        if not radius > 0:
-            reject("radius", radius, "tokens live in a ball", "Pass radius > 0.")
+        positive(radius=radius)
         beta = abs(self.inverse_temperature)
         turn = torch.linalg.matrix_norm(theta.k.mT @ theta.q, ord=2)
         query = turn * radius

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 
+from continua.core.checks import share
 from continua.core.errors import reject
 from continua.core.seeds import branched, generator_of
 from continua.core.shapes import Float, Points, Tensor
@@ -101,8 +102,7 @@ class Dropout(AbstractOperator):
     mask: Float[Tensor, "batch tokens width"] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.rate < 1.0:
-            reject("rate", self.rate, "a probability below 1 is needed", "Pass 0 <= rate < 1.")
+        share(all=False, rate=self.rate)
 
     def spec(self, width: int) -> Theta:
         return self.inner.spec(width)

@@ -9,6 +9,7 @@ from typing import NamedTuple, final
 import torch
 import torch.nn.functional as F
 
+from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.kernels import AbstractKernel, Dense
@@ -62,8 +63,7 @@ class FeedForward(AbstractPointwise):
     kernel: AbstractKernel = Dense()
 
     def __post_init__(self) -> None:
-        if self.hidden < 1:
-            reject("hidden", self.hidden, "the feed-forward needs at least one hidden unit", "Pass hidden >= 1.")
+        at_least(1, hidden=self.hidden)
 
     def spec(self, width: int) -> FeedForwardTheta:
         kernel, channels = self.kernel, self.kernel.channels(width)

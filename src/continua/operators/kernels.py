@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, final
 import torch
 import torch.nn.functional as F
 
+from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.operators.operator import AbstractLaw, Normal, Orthonormal, Role, Spec
@@ -188,7 +189,7 @@ class Convolution(AbstractKernel):
     """W(d, e) = kappa(d - e), periodic: multipliers R(om) for |om| <= modes, by FFT; weights (modes + 1, 2, out, in).
 
     The second axis holds real and imaginary part, R(-om) = conj R(om), and R(0) is real (its imaginary part is not
-    read). The axis is even (`Midpoint`) and has at least 2 modes + 1 nodes, so that no frequency meets its alias.
+    read). The axis is even (`MidpointRule`) and has at least 2 modes + 1 nodes, so that no frequency meets its alias.
     With `unitary` every R(om) is unitary (an isometry one way where it is not square) and remains so under
     `RiemannianAdam`: functions within the band limit keep their energy.
     """
@@ -198,14 +199,13 @@ class Convolution(AbstractKernel):
     unitary: bool = False
 
     def __post_init__(self) -> None:
-        if self.modes < 0:
-            reject("modes", self.modes, "frequencies count from 0", "Pass modes >= 0.")
+        at_least(0, modes=self.modes)
         if self.axis.nodes < 2 * self.modes + 1:
             cure = f"Use at least {2 * self.modes + 1} nodes."
             reject("nodes", self.axis.nodes, f"the axis is below the band limit of {self.modes} modes", cure)
         gaps = self.axis.points().diff() * self.axis.nodes
         if bool(((gaps - 1.0).abs() > 1e-9).any()):
-            reject("axis", self.axis, "the FFT needs even nodes", "Use Axis(nodes, channels, Midpoint()).")
+            reject("axis", self.axis, "the FFT needs even nodes", "Use Axis(nodes, channels, MidpointRule()).")
 
     @property
     def nodes(self) -> int:

@@ -5,7 +5,7 @@ from typing import ClassVar, final
 
 import torch
 
-from continua.core.errors import reject
+from continua.core.checks import share
 from continua.core.shapes import Float, Tensor
 from continua.operators.integral import AbstractTokenIntegral, Exact, Means, Memory, Queries
 from continua.operators.nodes import (
@@ -19,7 +19,7 @@ from continua.operators.nodes import (
     tokens_of,
 )
 from continua.operators.operator import Context
-from continua.operators.subset import Subset, bound_nodes, in_blocks, softmax_means, subset_means
+from continua.operators.subset import Subset, check_bound, in_blocks, softmax_means, subset_means
 from continua.spaces import Measure
 
 
@@ -44,8 +44,7 @@ class Nystrom(AbstractTokenIntegral):
 
     def __post_init__(self) -> None:
         check_count("m", self.m)
-        if not 0 < self.ridge < 1:
-            reject("ridge", self.ridge, "it damps singular values, of which the largest is 1", "Pass 0 < ridge < 1.")
+        share(none=False, all=False, ridge=self.ridge)
 
     def bind(self, context: Context) -> AbstractTokenIntegral:
         cloud = context.offering
@@ -63,7 +62,7 @@ class Nystrom(AbstractTokenIntegral):
 
     def landmarks(self, q: Queries, asked: Measure, memory: Memory) -> Float[Tensor, "batch heads landmarks key"]:
         """The landmark queries q~."""
-        chosen = bound_nodes(self.nodes).chosen
+        chosen = check_bound(self.nodes).chosen
         if asked is memory.measure:
             return q.take_along_dim(chosen[:, None, :, None], 2)
         return q[:, :, torch.linspace(0, q.shape[2] - 1, chosen.shape[1], device=q.device).round().long()]
@@ -81,7 +80,7 @@ class Nystrom(AbstractTokenIntegral):
         beta: float,
     ) -> Means:
         """F A^+ means: from the landmarks to all queries."""
-        keys, _ = bound_nodes(self.nodes).of(memory)
+        keys, _ = check_bound(self.nodes).of(memory)
         near = torch.softmax(beta * (self.landmarks(q, asked, memory) @ keys.transpose(-1, -2)), -1)
         values = _inverse(near, self.ridge) @ means
         return in_blocks(lambda rows: softmax_means(q[:, :, rows], keys, values, beta), q.shape[2])
@@ -114,7 +113,7 @@ class Controlled(AbstractTokenIntegral):
 
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
         assert not causal, "Attention refuses it"
-        nodes, low_rank = bound_nodes(self.nodes), self.baseline
+        nodes, low_rank = check_bound(self.nodes), self.baseline
         rows = low_rank.landmarks(q, asked, memory)
         missed = low_rank.exact(rows, memory, beta) - subset_means(rows, asked, memory, beta, False, nodes)
         explained = low_rank.spread(q, missed, asked, memory, beta)

@@ -7,6 +7,7 @@ from typing import NamedTuple, final
 
 import torch
 
+from continua.core.checks import positive
 from continua.core.errors import reject
 from continua.core.seeds import branched, generator_of
 from continua.core.shapes import Float, Int, Tensor
@@ -22,8 +23,7 @@ class LogTokens:
     c: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.c < math.inf:
-            reject("c", self.c, "a sequence needs nodes", "Pass a finite c > 0.")
+        positive(c=self.c)
 
 
 Count = int | LogTokens

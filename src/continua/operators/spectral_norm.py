@@ -1,12 +1,11 @@
 """Spectral normalisation: kernels whose operator norm does not exceed a limit, at every depth."""
 
 import dataclasses
-import math
 from typing import Any, final
 
 import torch
 
-from continua.core.errors import reject
+from continua.core.checks import positive
 from continua.core.shapes import Points, Tensor
 from continua.operators.operator import AbstractOperator, Context, Spec, Theta, leaves, rebuild
 from continua.spaces import AbstractParameterSpace, Cloud, FlatSpace, SpectralSpace
@@ -53,8 +52,7 @@ class SpectrallyNormed(AbstractOperator):
     limit: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.limit < math.inf:
-            reject("limit", self.limit, "a norm is bounded by a positive number", "Pass 0 < limit < infinity.")
+        positive(limit=self.limit)
 
     def spec(self, width: int) -> Theta:
         return self.inner.spec(width)

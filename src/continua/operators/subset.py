@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple, final
+from typing import NamedTuple, TypeVar, final
 
 import torch
 
@@ -63,14 +63,17 @@ class Subset(AbstractTokenIntegral):
         return dataclasses.replace(self, nodes=nodes.part(start, stop))
 
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
-        return subset_means(q, asked, memory, beta, causal, bound_nodes(self.nodes))
+        return subset_means(q, asked, memory, beta, causal, check_bound(self.nodes))
 
 
-def bound_nodes(nodes: Nodes | None) -> Nodes:
-    """The nodes of an estimate, if it has been bound."""
-    if nodes is None:
+Drawn = TypeVar("Drawn")
+
+
+def check_bound(drawn: Drawn | None) -> Drawn:
+    """What an estimate has drawn, if it has been bound."""
+    if drawn is None:
         reject("nodes", None, "the estimate was not bound", "Bind the operator: operator.bind(Context(cloud)).")
-    return nodes
+    return drawn
 
 
 def subset_means(q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool, nodes: Nodes) -> Means:
@@ -182,9 +185,7 @@ class Debiased(AbstractTokenIntegral):
         return dataclasses.replace(self, level=level, materialised=context.second_order)
 
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
-        if self.level is None:
-            reject("level", None, "the estimate was not bound", "Bind the operator: operator.bind(Context(cloud)).")
-        nodes, m, probability, exact = self.level
+        nodes, m, probability, exact = check_bound(self.level)
         size = nodes.chosen.shape[1]
 
         def over(start: int, stop: int) -> Means:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, final
 
 import torch
 
+from continua.core.checks import at_least, share
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 
@@ -26,8 +27,7 @@ class AbstractBasis(abc.ABC):
     size: int
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            reject("size", self.size, "a basis needs at least one function", "Give size >= 1.")
+        at_least(1, size=self.size)
 
     @property
     @abc.abstractmethod
@@ -163,8 +163,7 @@ class DampedBasis(AbstractSmoothBasis):
         if not isinstance(self.inner, AbstractSmoothBasis):
             cure = "Pass Legendre(size), Chebyshev(size), Cosine(size) or Fourier(size)."
             reject("inner", self.inner, "its functions are not ordered from smooth to rough", cure)
-        if not 0.0 < self.ratio <= 1.0:
-            reject("ratio", self.ratio, "rough functions weigh less, not nothing", "Pass 0 < ratio <= 1.")
+        share(none=False, ratio=self.ratio)
         object.__setattr__(self, "size", self.inner.size)
 
     def _terms(self, z: Number) -> list[Number]:
@@ -189,8 +188,7 @@ class BSpline(AbstractBasis):
     degree: int = 3
 
     def __post_init__(self) -> None:
-        if self.degree < 0:
-            reject("degree", self.degree, "a polynomial has a degree of 0 or more", "Pass degree >= 0.")
+        at_least(0, degree=self.degree)
         if self.size < self.degree + 1:
             cure = f"Pass size >= {self.degree + 1}, or a lower degree."
             reject("size", self.size, f"splines of degree {self.degree} need {self.degree + 1} functions", cure)

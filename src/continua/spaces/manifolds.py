@@ -12,6 +12,7 @@ from typing import final
 
 import torch
 
+from continua.core.checks import positive
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 
@@ -92,7 +93,7 @@ class Sphere(AbstractManifold):
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_radius(self.radius)
+        positive(radius=self.radius)
 
     @property
     def law(self) -> str:
@@ -123,7 +124,7 @@ class CentredSphere(AbstractManifold):
     radius: float | None = None
 
     def __post_init__(self) -> None:
-        _check_radius(self.radius)
+        positive(radius=self.radius)
 
     @property
     def law(self) -> str:
@@ -165,8 +166,3 @@ def _centre(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
 
 def _orthogonal(u: Float[Tensor, "*batch width"], v: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
     return v - u * (u * v).sum(dim=-1, keepdim=True)
-
-
-def _check_radius(radius: float | None) -> None:
-    if radius is not None and not (radius > 0 and math.isfinite(radius)):
-        reject("radius", radius, "a sphere needs a positive, finite radius", "Give radius > 0.")

@@ -84,14 +84,17 @@ class Measure:
     """Tokens with mass; `None` when all have."""
     log_mass: Mass | None
     log_own: Mass | None
+    # Which of torch's kernels may serve is decided by the flags below. They are Python's, found once here: to look at
+    # masses and times at every stage would wait for the device each time.
     even: bool
-    """All present tokens of a sequence have the same mass."""
+    """All present tokens of a sequence have the same mass: it cancels in the softmax and need not be told."""
     tied: bool
-    """Some token with mass has the time of a present one before it: the two see each other."""
+    """Some token with mass has the time of a present one before it: the two see each other, which a mask by index,
+    the only causal one that torch fuses, does not know."""
     suffix: bool
-    """Tokens without mass, if any, come after all others, and none of them is a query."""
+    """Tokens without mass, if any, come after all others, and none of them is a query: causality alone hides them."""
     early: bool
-    """Some query stands before every token with mass: its causal row is empty."""
+    """Some query stands before every token with mass: its causal row is empty, and its softmax would be 0/0."""
 
     @classmethod
     def of(
@@ -216,7 +219,7 @@ def _checked_present(present: Tensor, heavy: Tensor | None, size: tuple[int, int
 
 
 def _even(mass: Tensor, heavy: Tensor | None) -> bool:
-    if mass.requires_grad:
+    if mass.requires_grad:  # equal by chance: the gradient must pass all the same
         return False
     largest = mass.max(-1, keepdim=True).values
     same = mass == largest

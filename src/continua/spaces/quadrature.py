@@ -11,6 +11,7 @@ from typing import final
 
 import torch
 
+from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 
@@ -37,7 +38,7 @@ class AbstractNodalRule(AbstractRule):
 
         from the nodes `x_i` and weights `u_i` on [-1, 1]. Computed in float64, cast to `dtype` last.
         """
-        _check_count(count)
+        at_least(1, count=count)
         low, high = span
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             reject("span", span, "it is not a bounded interval", "Give span=(a, b) with finite a < b.")
@@ -146,8 +147,3 @@ def _legendre(x: Float[Tensor, " points"], n: int) -> tuple[Float[Tensor, " poin
     for k in range(1, n):
         previous, current = current, ((2 * k + 1) * x * current - k * previous) / (k + 1)
     return current, n * (previous - x * current) / (1.0 - x * x)
-
-
-def _check_count(count: int) -> None:
-    if count < 1:
-        reject("count", count, "a rule needs at least one node", "Give count >= 1.")
