@@ -89,14 +89,13 @@ def parts_sharded(
     batch: torch.Tensor,
     share: torch.Tensor,
     steps: int | None = None,
-    whole: bool = True,
+    fields: bool = False,
 ) -> dict:
-    """Every part of the flow sharded on its own, and with `whole` what is left of the model as well."""
+    """Every part of the flow, or its field alone, sharded on its own, then what is left of the model."""
     model = made(gradient, steps)
     for part in model.flow.parts:
-        fully_shard(part.field, mesh=mesh)
-    if whole:
-        fully_shard(model, mesh=mesh)
+        fully_shard(part.field if fields else part, mesh=mesh)
+    fully_shard(model, mesh=mesh)
     try:
         trained(model, share)
     except ValueError as refusal:
@@ -126,8 +125,9 @@ def main(rank: int, world: int, meeting: str) -> None:
         "Backsolve": case(Backsolve(trust=1.0), mesh, batch, share),
         "parts, Direct": parts_sharded(Direct(), mesh, batch, share),
         "parts, Checkpointed": parts_sharded(Checkpointed(), mesh, batch, share),
-        "parts, Checkpointed, wide windows": parts_sharded(Checkpointed(1.0, 3), mesh, batch, share),
-        "parts, Checkpointed, fixed steps": parts_sharded(Checkpointed(), mesh, batch, share, steps=4),
+        "parts, Checkpointed, fixed steps": parts_sharded(Checkpointed(1.0, 3), mesh, batch, share, steps=4),
+        "fields, Direct": parts_sharded(Direct(), mesh, batch, share, fields=True),
+        "fields, Checkpointed": parts_sharded(Checkpointed(), mesh, batch, share, fields=True),
         "parts, Backsolve": parts_sharded(Backsolve(), mesh, batch, share),
     }
     print(json.dumps(found))

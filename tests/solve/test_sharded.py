@@ -48,15 +48,16 @@ def test_the_backward_solve_takes_the_same_steps_on_every_rank(ranks):
         assert found["Backsolve"]["grids"] < 1e-5
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "parts, Direct",
-        "parts, Checkpointed",
-        "parts, Checkpointed, wide windows",
-        "parts, Checkpointed, fixed steps",
-    ],
-)
+PARTS = [
+    "parts, Direct",
+    "parts, Checkpointed",
+    "parts, Checkpointed, fixed steps",
+    "fields, Direct",
+    "fields, Checkpointed",
+]
+
+
+@pytest.mark.parametrize("name", PARTS)
 def test_parts_sharded_on_their_own_train_as_one_process_does(ranks, name):
     for found in ranks:
         assert found[name]["gap"] < 1e-9

@@ -2,6 +2,7 @@
 
 import bisect
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol, final, runtime_checkable
 
@@ -11,7 +12,7 @@ from torch import nn
 from continua.core.checks import is_a, positive
 from continua.core.errors import reject
 from continua.core.seeds import branched, fresh_seed, generator_of
-from continua.core.shapes import Depth, Float, Points, Tensor
+from continua.core.shapes import Bool, Depth, Float, Points, Tensor
 from continua.fields import AbstractField
 from continua.model.profile import AbstractProfile
 from continua.operators import AbstractOperator, Context, Theta, leaves
@@ -39,21 +40,28 @@ class Part(nn.Module):
         is_a(AbstractField, "Pass a field built from operator.spec(width), such as Constant(spec).", field=field)
         self.operator = operator
         self.field = field
-        self._act = _act
+        self._compiled: Callable[..., Points] | None = None
 
-    def forward(
-        self, z: Depth, inside: Depth | None, operator: AbstractOperator, cloud: Cloud, eager: bool = False
-    ) -> Points:
-        """f(theta(z), cloud), by `operator`: this part's own, bound for a solve."""
-        act = _act if eager else self._act
-        return act(operator, self.field(z, inside), cloud)
+    def forward(self, z: Depth, inside: Depth | None, act: Callable[[Theta], Points]) -> Points:
+        """act(theta(z)), where `act` comes from `acting_on`."""
+        return act(self.field(z, inside))
+
+    def acting_on(self, cloud: Cloud, operator: AbstractOperator, eager: bool = False) -> Callable[[Theta], Points]:
+        """theta -> f(theta, cloud), by `operator`: this part's own, bound for a solve.
+
+        A closure, because FSDP2 takes the arguments of a sharded module apart to find tensors, and can put neither
+        clouds nor operators together again.
+        """
+        if eager or self._compiled is None:
+            return functools.partial(operator.velocity, cloud=cloud)
+        return functools.partial(self._compiled, operator, cloud)
 
     def compile_velocity(self, **options: Any) -> None:
         """Compiles the operator for given parameters: depth stays outside, or every new depth would compile anew."""
-        self._act = torch.compile(_act, **options)
+        self._compiled = torch.compile(_act, **options)
 
 
-def _act(operator: AbstractOperator, theta: Theta, cloud: Cloud) -> Points:
+def _act(operator: AbstractOperator, cloud: Cloud, theta: Theta) -> Points:
     return operator.velocity(theta, cloud)
 
 
@@ -78,19 +86,17 @@ class Flow(nn.Module):
         self,
         z: Depth,
         inside: Depth | None,
-        terms: Sequence[tuple[Part, AbstractOperator]],
-        cloud: Cloud,
-        eager: bool = False,
+        terms: Sequence[tuple[Part, Callable[[Theta], Points]]],
+        present: Bool[Tensor, "batch tokens"] | None,
     ) -> Points:
-        """zeta(z) sum_p f_p(theta_p(z), cloud) over some parts, each with its operator bound for a solve."""
-        part, operator = terms[0]
-        velocity = part(z, inside, operator, cloud, eager)
-        for part, operator in terms[1:]:
-            velocity = velocity + part(z, inside, operator, cloud, eager)
+        """zeta(z) sum_p f_p(theta_p(z), cloud) over some parts, each with what `Part.acting_on` gave for the cloud."""
+        part, act = terms[0]
+        velocity = part(z, inside, act)
+        for part, act in terms[1:]:
+            velocity = velocity + part(z, inside, act)
         if self.profile is not None:
             zeta = self.profile(z, inside)
             velocity = velocity * (zeta.view(-1, 1, 1) if isinstance(zeta, Tensor) else zeta)
-        present = cloud.measure.present
         if present is not None:  # absent tokens stay where they are
             velocity = velocity.masked_fill(~present.unsqueeze(-1), 0.0)
         return velocity
@@ -226,8 +232,9 @@ class FlowVectorField(AbstractVectorField):
         if self._piece is None or self._piece != ():  # () means: one binding serves all depths
             self._bind(z if inside is None else inside)
         cloud = Cloud.on(state.x, self.context.cloud.measure)
-        # compiled code has no second derivatives
-        velocity = self.flow(z, inside, self._terms, cloud, self.context.second_order)
+        eager = self.context.second_order  # compiled code has no second derivatives
+        terms = [(part, part.acting_on(cloud, operator, eager)) for part, operator in self._terms]
+        velocity = self.flow(z, inside, terms, cloud.measure.present)
         if not self._rates:
             return State(velocity)
         return State(velocity, self.rates(within(z, inside), state.x, velocity))

@@ -13,6 +13,7 @@ from continua.solve.adaptive import Adaptive, PerSequence
 from continua.solve.functions import FunctionField, hidden_leaves, refuse_hidden
 from continua.solve.gradients import (
     AbstractGradient,
+    Parameters,
     node_outputs,
     precision_of,
     pull_back,
@@ -97,6 +98,7 @@ class Adjoint(AbstractVectorField):
         self.flow = flow
         self.shape = shape
         self.inputs = tuple(inputs)
+        self.parameters = Parameters(self.inputs)
         self.costs = tuple(costs)
         self.clip = clip
 
@@ -132,7 +134,7 @@ class Adjoint(AbstractVectorField):
         outputs = (slope.x, *slope.costs)
         doubtful = isinstance(self.flow, FunctionField) or bool(self.costs)
         suspects = hidden_leaves(outputs, [x, *self.inputs]) if doubtful else []
-        found = pull_back(outputs, cotangents, (x,), self.inputs)
+        found = pull_back(outputs, cotangents, (x,), self.parameters)
         da, *dg = (torch.zeros_like(x) if g is None else g for x, g in zip((x, *self.inputs), found, strict=True))
         slope = State(self.join(slope.x.detach(), da), tuple(dg))
         del outputs  # the graph goes, and with it the leaves that the function made itself

@@ -12,8 +12,7 @@ from continua.core.shapes import Depth, Tensor
 from continua.solve.functions import FunctionField, hidden_leaves, refuse_hidden
 from continua.solve.gradients import (
     AbstractGradient,
-    accumulate,
-    is_sharded,
+    Parameters,
     node_outputs,
     precision_of,
     pull_back,
@@ -136,18 +135,18 @@ class _Replay(torch.autograd.Function):
         needed = [t for t, asked in zip(saved[len(windows) :], asks, strict=True) if asked]
         cotangent = Endpoint(State(grads[0], grads[1:ends]), grads[ends:])
         with ctx.precision():
-            a, sums = _back(ctx.rule, integration, windows, cotangent, needed)
+            a, sums = _back(ctx.rule, integration, windows, cotangent, Parameters(needed))
         integration.stats.backward_evaluations += integration.field.evaluations - counted
         found = iter(sums)
         return (None, None, None, a, *grads[1:ends], *(next(found) if asked else None for asked in asks))
 
 
 def _back(
-    rule: Checkpointed, integration: Integration, windows: list[Window], cotangent: Endpoint, needed: list[Tensor]
+    rule: Checkpointed, integration: Integration, windows: list[Window], cotangent: Endpoint, needed: Parameters
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The cotangent at the start of the solve and the gradient of every needed tensor, from the last window on."""
     (a, costs), saved = cotangent.state, list(cotangent.saved)
-    sums: list[Tensor | None] = [None for _ in needed]
+    sums: list[Tensor | None] = [None for _ in needed.tensors]
     z: Depth = integration.span[1]
     for window in reversed(windows):
         count = sum(len(integration.saved_within(step)) for step in window.steps)
@@ -163,7 +162,7 @@ def _back(
 
 
 def _through(
-    rule: Checkpointed, integration: Integration, window: Window, z: Depth, cotangent: Endpoint, needed: list[Tensor]
+    rule: Checkpointed, integration: Integration, window: Window, z: Depth, cotangent: Endpoint, needed: Parameters
 ) -> tuple[Tensor, tuple[Tensor | None, ...], list[weakref.ref[Tensor]]]:
     """The cotangent at the start of a window that ends at z, what the window gives to every needed tensor, and leaves
     of its graph that are none of them."""
@@ -178,10 +177,9 @@ def _through(
     visited.append((z, end.state.x))
     inputs = [x for _, x in visited] if integration.observes_costate else [start]
     # a function may read another parameter at another depth; a flow knows its own, but not what a running cost reads
-    sharded = any(map(is_sharded, needed))
-    doubtful = not sharded and (isinstance(integration.field, FunctionField) or bool(zeros))
-    suspects = hidden_leaves(_flat(end), [start, *needed]) if doubtful else []
-    found = (accumulate if sharded else pull_back)(_flat(end), _flat(cotangent), inputs, needed)
+    doubtful = not needed.sharded and (isinstance(integration.field, FunctionField) or bool(zeros))
+    suspects = hidden_leaves(_flat(end), [start, *needed.tensors]) if doubtful else []
+    found = pull_back(_flat(end), _flat(cotangent), inputs, needed)
     costates = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=False)]
     for (depth, x), a in reversed(list(zip(visited[1:], costates[1:], strict=False))):
         integration.notify(depth, x, a)

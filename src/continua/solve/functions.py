@@ -152,6 +152,23 @@ def reached_leaves(outputs: Sequence[Tensor], known: Sequence[Tensor]) -> list[T
     return _edges_of(outputs, known, None)[0]
 
 
+def reach_each_other(tensors: Sequence[Tensor]) -> bool:
+    """Whether one of the tensors is computed from another."""
+    leaves = {id(t) for t in tensors if t.is_leaf}
+    nodes = {t.grad_fn for t in tensors if t.grad_fn is not None}
+    todo: list[Any] = [edge for node in nodes for edge in node.next_functions]
+    seen = set()
+    while todo:
+        node, _ = todo.pop()
+        if node is None or node in seen:
+            continue
+        if node in nodes or id(getattr(node, "variable", None)) in leaves:
+            return True
+        seen.add(node)
+        todo += node.next_functions
+    return False
+
+
 def hidden_leaves(outputs: Sequence[Tensor], known: Sequence[Tensor]) -> "list[weakref.ref[Tensor]]":
     """Leaves that a graph leads to and that are not known, for `refuse_hidden` once the graph is gone."""
     return [weakref.ref(leaf) for leaf in reached_leaves(outputs, known)]

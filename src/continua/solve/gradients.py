@@ -11,7 +11,7 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Tensor
-from continua.solve.functions import reached_leaves
+from continua.solve.functions import reach_each_other, reached_leaves
 from continua.solve.integration import AbstractController, Endpoint, Integration, Step
 from continua.solve.runge_kutta import AbstractStepper, StepResult
 from continua.solve.vector_field import State
@@ -112,49 +112,59 @@ def node_outputs(endpoint: Endpoint, start: State) -> tuple[Tensor, ...]:
 
 
 def pull_back(
-    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor], tensors: Sequence[Tensor] = ()
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor], parameters: "Parameters"
 ) -> tuple[Tensor | None, ...]:
-    """sum_k (d output_k / d input)^T cotangent_k for every input and tensor; `None` where nothing depends on it.
-
-    Derivatives by the `tensors` are partial, each of the others held: where one is computed from another (masses from
-    times, w = 2 a beside a), autograd goes on from it itself, once, and counting that way here would count it twice.
-    """
+    """sum_k (d output_k / d input)^T cotangent_k for every input and parameter; `None` where nothing depends on it."""
     live = [(x, g) for x, g in zip(outputs, cotangents, strict=True) if x.requires_grad]
+    wanted = (*inputs, *parameters.tensors)
     if not live:
-        return tuple(None for _ in (*inputs, *tensors))
-    # where none is computed from another, autograd ends there by itself; compiled code allows no retained graph
-    computed = [t for t in tensors if not t.is_leaf] if is_chained(tensors) else []
-    with _stopping_at(computed) as stopped:
-        found = torch.autograd.grad(
-            [x for x, _ in live],
-            [*inputs, *tensors],
-            [g for _, g in live],
-            retain_graph=bool(computed),  # the graph outside is still to be differentiated there
-            allow_unused=True,
-        )
-    return tuple(stopped.get(id(x), g) for x, g in zip((*inputs, *tensors), found, strict=True))
+        return tuple(None for _ in wanted)
+    ends, grads = [x for x, _ in live], [g for _, g in live]
+    if parameters.sharded:
+        return _accumulate(ends, grads, inputs, parameters)
+    if not parameters.entangled:
+        return torch.autograd.grad(ends, wanted, grads, allow_unused=True)
+    with _stopping_at(parameters.computed) as stopped:
+        # the graph outside, which autograd still has to pass, is not let go
+        found = torch.autograd.grad(ends, wanted, grads, retain_graph=True, allow_unused=True)
+    return tuple(stopped.get(id(x), g) for x, g in zip(wanted, found, strict=True))
 
 
-def accumulate(
-    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor], tensors: Sequence[Tensor]
+class Parameters:
+    """The tensors that a replay is differentiated by.
+
+    Their derivatives are partial, each of the others held. Where one is computed from another (`entangled`: masses from
+    times, w = 2 a beside a), autograd goes on from it itself, once; counting that way here would count it twice.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = tensors
+        self.computed = [t for t in tensors if not t.is_leaf]
+        self.sharded = any(map(is_sharded, tensors))
+        self.entangled = bool(self.computed) and reach_each_other(tensors)
+
+
+def _accumulate(
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor], parameters: Parameters
 ) -> tuple[Tensor | None, ...]:
-    """As `pull_back`, but leaves among the tensors get their gradients added to `.grad`, by their own hooks: `None`.
+    """Leaves among the parameters get their gradients added to `.grad`, by their own hooks, and `None` is returned.
 
     FSDP2 gathers a sharded parameter whenever its module is called, and the copies that a replay reads are not those of
     the forward pass: only the hooks that it puts on them know how to reduce and scatter their gradients. They run in a
     backward pass inside the backward pass, as those of a reentrant `torch.utils.checkpoint` do.
     """
-    live = [(x, g) for x, g in zip(outputs, cotangents, strict=True) if x.requires_grad]
-    computed = [t for t in tensors if not t.is_leaf]
-    leaves = reached_leaves(outputs, [*inputs, *computed])
-    heard: dict[int, Tensor] = {}
-    handles = [x.register_hook(lambda g, key=id(x): heard.__setitem__(key, g)) for x in inputs]
+    computed, found = parameters.computed, {}
+    gathered = reached_leaves(outputs, [*inputs, *computed])
+    handles = [x.register_hook(lambda g, key=id(x): found.__setitem__(key, g)) for x in inputs]
     with _stopping_at(computed) as stopped:
-        ends = [*(x for x in inputs if x.is_leaf), *leaves, *computed]
-        torch.autograd.backward([x for x, _ in live], [g for _, g in live], retain_graph=bool(computed), inputs=ends)
+        ends = [*(x for x in inputs if x.is_leaf), *gathered, *computed]
+        # unlike `grad`, `backward` passes one node beyond an end that is no leaf
+        torch.autograd.backward(outputs, cotangents, retain_graph=bool(computed), inputs=ends)
     for handle in handles:
         handle.remove()
-    return tuple({**heard, **stopped}.get(id(x)) for x in (*inputs, *tensors))
+    for tensor in computed:
+        tensor.grad = None  # it was an end of this pass, and is none of autograd's own
+    return tuple({**found, **stopped}.get(id(x)) for x in (*inputs, *parameters.tensors))
 
 
 @contextlib.contextmanager
@@ -177,21 +187,6 @@ def _stopping_at(tensors: Sequence[Tensor]) -> Iterator[dict[int, Tensor]]:
 def is_sharded(tensor: Tensor) -> bool:
     """Whether FSDP2 shards this parameter: a DTensor; importing its module to ask would cost half a second."""
     return hasattr(tensor, "device_mesh")
-
-
-def is_chained(tensors: Sequence[Tensor]) -> bool:
-    """Whether one of the tensors is computed from another one."""
-    ends = {id(t) for t in tensors if t.is_leaf}
-    ways = {t.grad_fn for t in tensors if t.grad_fn is not None}
-    todo = [(node, True) for node in ways]
-    seen = set[Any]()
-    while todo:
-        node, own = todo.pop()
-        if not own and (node in ways or id(getattr(node, "variable", None)) in ends):
-            return True
-        todo += [(n, False) for n, _ in node.next_functions if n is not None and n not in seen]
-        seen.update(n for n, _ in node.next_functions if n is not None)
-    return False
 
 
 def refuse_shards(tensors: Iterable[Tensor], rule: AbstractGradient) -> None:
