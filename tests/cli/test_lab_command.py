@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from continua.cli.lab import EXPERIMENTS
-from continua.cli.lab_overview import Unfinished, find_unfinished, list_experiments, note_measuring
+from continua.cli.lab import EXPERIMENTS, Unfinished, find_unfinished, list_experiments, note_measuring
 from continua.cli.main import main
 from continua.core.errors import SolveError
 from continua.lab import CellStore, ExperimentResult

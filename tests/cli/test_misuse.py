@@ -114,6 +114,9 @@ def test_files_of_options_and_none_behind_dashes(capsys):
     found = values_of(read_command(COMMANDS["train"].load(), "train", words))
     assert (found["task"], found["updates"], found["seed"], found["columns"]) == ("digits", 4, 2, "x,y")
     assert found["compare"] is True and found["stem_gaps"] is False
+    again = values_of(read_command(COMMANDS["train"].load(), "train", ["--config", "b.toml", "--compare"]))
+    never = values_of(read_command(COMMANDS["train"].load(), "train", ["--config", "b.toml", "--no-compare"]))
+    assert again["compare"] is True and never["compare"] is False and never["task"] == "text"
     assert main(["train", "--config", "c.toml"]) == 2
     assert "c.toml: --output = '': this is empty. Pass a path" in capsys.readouterr().err
     for word in ("--config=a.toml", "--config"):

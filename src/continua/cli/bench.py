@@ -10,21 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from continua.bench import (
-    AbstractBenchmark,
-    AttentionCost,
-    BenchResult,
-    DecodingCost,
-    EstimatorCost,
-    FieldCostRatio,
-    MemoryCost,
-    Overhead,
-    Ratio,
-    RecipeCost,
-    SpectralGain,
-    Speed,
-    write_result,
-)
+from continua import bench
 from continua.cli.parsing import Flag, Folder, choose
 from continua.core.errors import reject
 from continua.lab import AgainstLimit, LocalProcesses, Problem, UpdateRule
@@ -33,7 +19,7 @@ from continua.runs import check_writable
 
 @final
 @dataclasses.dataclass(frozen=True)
-class LabCost(AbstractBenchmark):
+class LabCost(bench.AbstractBenchmark):
     """Networks of `adamw-limit` from many seeds, trained together, and compared with their limit before and after.
 
     The seeds are shared out evenly among as many processes as threads are allowed, one thread each; within a process
@@ -59,7 +45,7 @@ class LabCost(AbstractBenchmark):
     def quick(self) -> "LabCost":
         return LabCost(seeds=2, layers=4, heads=2, tokens=3, width=4, updates=2, threads=1)
 
-    def measure(self) -> BenchResult:
+    def measure(self) -> bench.BenchResult:
         problem = Problem(tokens=self.tokens, width=self.width, key=self.width, sequences=1, trained=1)
         if self.seeds % self.threads:
             cure = f"Pass a multiple of {self.threads}."
@@ -78,11 +64,11 @@ class LabCost(AbstractBenchmark):
         }
         loss = sum(sum(row["losses"][-1]) for row in rows) / (share * len(rows))
         measured = {"seeds": share * len(rows), "seconds": clock, "processor seconds": spent, "loss": loss, **errors}
-        judged = Ratio(f"seconds / {self.seconds:g}", clock / self.seconds, 1.0)
-        beside = Ratio(
+        judged = bench.Ratio(f"seconds / {self.seconds:g}", clock / self.seconds, 1.0)
+        beside = bench.Ratio(
             f"processor seconds / {self.threads} cores / {self.seconds:g}", spent / self.threads / self.seconds
         )
-        return BenchResult((measured,), (judged, beside))
+        return bench.BenchResult((measured,), (judged, beside))
 
 
 def _processor_seconds() -> float:
@@ -91,17 +77,17 @@ def _processor_seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-BENCHMARKS: dict[str, AbstractBenchmark] = {
-    "speed": Speed(),
-    "overhead": Overhead(),
-    "memory": MemoryCost(),
-    "attention": AttentionCost(),
-    "estimators": EstimatorCost(),
-    "fields": FieldCostRatio(),
-    "recipe": RecipeCost(),
-    "spectral": SpectralGain(),
+BENCHMARKS: dict[str, bench.AbstractBenchmark] = {
+    "speed": bench.Speed(),
+    "overhead": bench.Overhead(),
+    "memory": bench.MemoryCost(),
+    "attention": bench.AttentionCost(),
+    "estimators": bench.EstimatorCost(),
+    "fields": bench.FieldCostRatio(),
+    "recipe": bench.RecipeCost(),
+    "spectral": bench.SpectralGain(),
     "lab": LabCost(),
-    "decoding": DecodingCost(),
+    "decoding": bench.DecodingCost(),
 }
 """The one table from words to benchmarks."""
 
@@ -138,7 +124,7 @@ class Bench:
                 result = benchmark.run()
             console.print(_rows(result), _ratios(result, judged=not self.quick))
             words = ["continua", "bench", name, *(["--quick"] if self.quick else [])]
-            path = write_result(self.output, name, words, benchmark, result)
+            path = bench.write_result(self.output, name, words, benchmark, result)
             console.print(f"written: {path}\n", markup=False, highlight=False, soft_wrap=True)
             missed += (
                 [] if self.quick else [f"{name}: {r.name} = {_format(r.value)}" for r in result.ratios if not r.holds]
@@ -148,7 +134,7 @@ class Bench:
         return 1 if missed else 0
 
 
-def _rows(result: BenchResult) -> Table:
+def _rows(result: bench.BenchResult) -> Table:
     table = Table()
     names = list(dict.fromkeys(key for row in result.rows for key in row))
     for name in names:
@@ -158,7 +144,7 @@ def _rows(result: BenchResult) -> Table:
     return table
 
 
-def _ratios(result: BenchResult, judged: bool) -> Table:
+def _ratios(result: bench.BenchResult, judged: bool) -> Table:
     table = Table()
     table.add_column("ratio")
     for name in ("measured", "at most", "verdict"):

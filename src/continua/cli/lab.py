@@ -2,75 +2,57 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, final
+from typing import Annotated, Any, Literal, final
 
 import tyro
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.text import Text
 
-from continua.cli.lab_overview import (
-    FOLDER,
-    elsewhere,
-    find_unfinished,
-    list_experiments,
-    note_measuring,
-    overview,
-    run_command,
-)
+from continua import lab
 from continua.cli.parsing import Count, Flag, Folder, Measure, choose, flag, more
 from continua.core.errors import reject
-from continua.lab import (
-    AbstractEngine,
-    AbstractExperiment,
-    AdamWCompactness,
-    AdamWLimit,
-    AttentionLipschitz,
-    CellStore,
-    Clusters,
-    DepthLimit,
-    DimensionFree,
-    ExperimentResult,
-    FastestMode,
-    LionsDerivative,
-    LocalProcesses,
-    MeanField,
-    Mnist1dCeiling,
-    Overlap,
-    PostNormLimit,
-    Progress,
-    Ray,
-    RMSScaling,
-    SDEScaling,
-    check_question,
-)
 from continua.report import write_report
-from continua.runs import Run
+from continua.runs import Run, Section, Table
 
-EXPERIMENTS: dict[str, AbstractExperiment] = {
-    experiment.name: experiment
-    for experiment in (
-        DepthLimit(),
-        AdamWLimit(),
-        AdamWCompactness(),
-        DimensionFree(),
-        LionsDerivative(),
-        AttentionLipschitz(),
-        MeanField(),
-        Clusters(),
-        RMSScaling(),
-        PostNormLimit(),
-        SDEScaling(),
-        Mnist1dCeiling(),
-    )
-}
+_KINDS = (lab.DepthLimit, lab.AdamWLimit, lab.AdamWCompactness, lab.DimensionFree, lab.LionsDerivative,
+          lab.AttentionLipschitz, lab.MeanField, lab.Clusters, lab.RMSScaling, lab.PostNormLimit, lab.SDEScaling,
+          lab.Mnist1dCeiling)  # fmt: skip
+EXPERIMENTS: dict[str, lab.AbstractExperiment] = {each.name: each for each in (kind() for kind in _KINDS)}
 """The one table from words to experiments."""
 
+_LINE = 100
+"""Longer lines are hard to read, however wide the terminal is."""
+FOLDER = Path("runs/lab")
+"""Where results are kept, unless told otherwise."""
 _COLOURS = {"holds": "green", "fails": "bold red", "inconclusive": "yellow"}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Unfinished:
+    """An experiment that was begun at some size and has no verdict since."""
+
+    experiment: str
+    quick: bool
+    done: int
+    cells: int
+    folder: Path
+
+    @property
+    def command(self) -> str:
+        """What to type to go on."""
+        return run_command(self.experiment, self.quick, self.folder)
+
+    def __str__(self) -> str:
+        return f"{self.experiment}, {self.done} of {self.cells} cells are done; go on with `{self.command}`"
 
 
 @final
@@ -83,14 +65,14 @@ class Lab:
     code 1: a verdict is `fails`.
     """
 
-    action: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="list|run|report")] = "list"
-    """what to do"""
+    action: Annotated[Literal["list", "run", "report"], tyro.conf.Positional, tyro.conf.arg(metavar="ACTION")] = "list"
+    """list, run or report"""
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = ""
     """which experiment, or all"""
     quick: Flag = False
     """sizes of seconds"""
     json: Flag = False
-    """print one JSON object a line, and nothing else"""
+    """print one JSON object per line, and nothing else"""
     tokens: Count = None
     """clusters: ask for the overlap of so many tokens that start orthonormal (with --beta and --time)"""
     beta: Measure = None
@@ -99,16 +81,15 @@ class Lab:
     """clusters: the time of a single question"""
     circle: Flag = False
     """clusters: ask for the fastest mode of uniform tokens on the circle (with --beta)"""
-    engine: str = "local"
+    engine: Annotated[Literal["local", "ray"], tyro.conf.arg(metavar="local|ray")] = "local"
     """where cells run: local (processes on this machine) or ray (a cluster; needs the extra `scale`)"""
     processes: Count = None
-    """how many processes (default: one with --quick, else one a core)"""
+    """how many processes (default: one with --quick, else one per core)"""
     output: Folder = FOLDER
     """where results are kept"""
 
     def execute(self, console: Console) -> int:
         """Runs the command; 1 where a verdict is `fails`."""
-        choose("ACTION", self.action, ("list", "run", "report"), "action", "lab")
         if self.action != "run" and self.name != "":
             reject("NAME", self.name, f"`lab {self.action}` tells of all experiments", "Leave the name out.")
         self._check_read()
@@ -132,11 +113,11 @@ class Lab:
         asked = self._asks()
         run = None if asked else _open_or_begin(self.output)
         noted = nullcontext() if run is None else note_measuring(run, chosen, self.quick)
-        store = CellStore() if asked else CellStore(self.output / "cells")
+        store = lab.CellStore() if asked else lab.CellStore(self.output / "cells")
         failed = False
         with noted, _bar(shown=not asked) as progress:
             for experiment in chosen:
-                result = ExperimentResult.measure(experiment, progress, engine, store)
+                result = lab.ExperimentResult.measure(experiment, progress, engine, store)
                 record = result.record()
                 failed = failed or record["verdict"] == "fails"
                 if run is not None:
@@ -156,7 +137,7 @@ class Lab:
         """Whether this is a single question about clusters."""
         return self.circle or any(value is not None for value in (self.tokens, self.beta, self.time))
 
-    def _choose(self) -> list[AbstractExperiment]:
+    def _choose(self) -> list[lab.AbstractExperiment]:
         if self._asks():
             return [self._question()]
         if self.name == "":
@@ -166,27 +147,27 @@ class Lab:
         chosen = list(EXPERIMENTS.values()) if self.name == "all" else [EXPERIMENTS[self.name]]
         return [experiment.quick() if self.quick else experiment for experiment in chosen]
 
-    def _question(self) -> AbstractExperiment:
+    def _question(self) -> lab.AbstractExperiment:
         example = "Try `continua lab run clusters --tokens 8 --beta 4 --time 2` or `... --circle --beta 9`."
         if self.name != "clusters":
             reject("NAME", self.name, "only clusters answers single questions", example)
         if self.circle and (self.tokens is not None or self.time is not None):
             reject("circle", True, "the ring is a continuum without time", "Leave out --tokens and --time.")
-        check_question(self.tokens, self.beta, self.time)
+        lab.check_question(self.tokens, self.beta, self.time)
         asked = {"beta": self.beta} if self.circle else {"tokens": self.tokens, "beta": self.beta, "time": self.time}
         for name, value in asked.items():
             if value is None:
                 reject(name, value, f"the question needs --{', --'.join(asked)}", example)
         assert self.beta is not None
         if self.circle:
-            return FastestMode(self.beta)
+            return lab.FastestMode(self.beta)
         assert self.tokens is not None and self.time is not None
-        return Overlap(self.tokens, self.beta, self.time)
+        return lab.Overlap(self.tokens, self.beta, self.time)
 
-    def _engine(self) -> AbstractEngine:
-        if choose("--engine", self.engine, ("local", "ray"), "engine", "lab") == "ray":
-            return Ray()
-        return LocalProcesses(1 if self.processes is None and self.quick else self.processes)
+    def _engine(self) -> lab.AbstractEngine:
+        if self.engine == "ray":
+            return lab.Ray()
+        return lab.LocalProcesses(1 if self.processes is None and self.quick else self.processes)
 
     def _report(self, console: Console) -> int:
         if not (self.output / "manifest.json").is_file():
@@ -214,7 +195,7 @@ def _open_or_begin(folder: Path) -> Run:
 
 
 @contextmanager
-def _bar(shown: bool) -> Iterator[Progress]:
+def _bar(shown: bool) -> Iterator[lab.Progress]:
     """A progress bar on standard error; results go to standard output."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), disable=not shown, transient=True) as bar:
@@ -254,3 +235,105 @@ def _number(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(_number(v) for v in value)
     return f"{value:.8g}" if isinstance(value, float) else str(value)
+
+
+def run_command(experiment: str, quick: bool, folder: Path) -> str:
+    """What to type to measure an experiment."""
+    return f"continua lab run {experiment}{' --quick' if quick else ''}{elsewhere(folder)}"
+
+
+def elsewhere(folder: Path) -> str:
+    """The option that names a folder, where it is not the usual one."""
+    return "" if folder == FOLDER else f" --output {shlex.quote(str(folder))}"
+
+
+@contextmanager
+def note_measuring(run: Run, chosen: Sequence[lab.AbstractExperiment], quick: bool) -> Iterator[None]:
+    """Notes what is about to be measured, and how that ended.
+
+    What is killed before its verdict is then known to be missing, though the run says that it is running.
+    """
+    for experiment in chosen:
+        run.record("begun", experiment=experiment.name, quick=quick)
+    try:
+        yield
+    except KeyboardInterrupt:
+        run.end("interrupted")
+        raise
+    except Exception:
+        with suppress(OSError):
+            run.end("failed")
+        raise
+    run.end("finished")
+
+
+def find_unfinished(run: Run, experiments: Mapping[str, lab.AbstractExperiment]) -> list[Unfinished]:
+    """What was begun after its last verdict, in the order of the experiments; cells of other code do not count.
+
+    A verdict at full size says more than a quick one, and closes both.
+    """
+    open_ones: set[tuple[str, bool]] = set()
+    for row in run.records():
+        if row["kind"] == "begun":
+            open_ones.add((row["experiment"], row["quick"]))
+        elif row["kind"] == "experiment":
+            open_ones -= {(row["experiment"], row["quick"]), (row["experiment"], True)}
+    store = lab.CellStore(run.folder / "cells")
+    found = []
+    for name, experiment in experiments.items():
+        for quick in (True, False):
+            if (name, quick) in open_ones:
+                cells = (experiment.quick() if quick else experiment).cells()
+                found.append(Unfinished(name, quick, store.count(cells), len(cells), run.folder))
+    return found
+
+
+def overview(records: Sequence[Mapping[str, Any]], left: Sequence[Unfinished]) -> Section:
+    """The first part of the page: every verdict, and what has none."""
+    held = sum(record["verdict"] == "holds" for record in records)
+    verdicts = Table(
+        title="verdicts",
+        columns=("experiment", "verdict", "size", "seconds"),
+        rows=tuple((r["experiment"], r["verdict"], _size(r["quick"]), f"{r['seconds']:.1f}") for r in records),
+    )
+    prose = (
+        f"{len(records)} claims about the continuous Transformer, measured; {held} of them hold at these sizes. Every "
+        "part below states a claim and its source, shows what was measured against what bounds it, and says how to "
+        "measure it again.",
+    )
+    if not left:
+        return Section("Results", prose, figures=(verdicts,))
+    warning = (
+        f"Incomplete: {', '.join(one.experiment for one in left)}. Begun and stopped, or still running: verdicts are "
+        "missing or older. Cells that are done are kept, and the commands below go on from them."
+    )
+    missing = Table(
+        title="incomplete",
+        caption="Cells count if they were measured by the code that is installed now.",
+        columns=("experiment", "size", "cells done", "of", "go on with"),
+        rows=tuple((one.experiment, _size(one.quick), one.done, one.cells, one.command) for one in left),
+    )
+    return Section("Results", (warning, *prose), figures=(missing, verdicts))
+
+
+def _size(quick: bool) -> str:
+    return "quick" if quick else "full"
+
+
+def list_experiments(console: Console, experiments: Mapping[str, lab.AbstractExperiment], as_json: bool) -> None:
+    """Prints name, claim and source of each experiment.
+
+    On a terminal each is a paragraph that fits it. In a pipe each is one line of three cells parted by tabs, so that
+    `continua lab list | grep optimis` finds whole experiments; as JSON each is one object.
+    """
+    for name, experiment in experiments.items():
+        if as_json:
+            print(json.dumps({"experiment": name, "claim": experiment.claim, "source": experiment.source}))
+        elif not console.is_terminal:
+            print(name, experiment.claim, experiment.source, sep="\t")
+        else:
+            console.print(Text(name, "bold"))
+            for text in (Text(experiment.claim), Text(experiment.source, "dim")):
+                console.print(Padding(text, (0, 0, 0, 4)), width=min(console.width, _LINE))
+    if console.is_terminal and not as_json:
+        console.print(Text("\nMeasure one with `continua lab run NAME`; --quick takes seconds."))

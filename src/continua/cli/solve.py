@@ -16,6 +16,7 @@ from rich.table import Table
 from torch import nn
 
 from continua.cli.parsing import Folder, Number, Whole
+from continua.core.checks import at_least, positive
 from continua.core.errors import ReconstructionWarning, reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Points, Positions, Tensor
@@ -164,12 +165,10 @@ class Solve:
 
     def _check(self) -> None:
         check_writable("--output", self.output)
-        if self.tokens < 2:
-            reject("--tokens", self.tokens, "a signal needs two samples", "Pass 2 or more, such as --tokens 48.")
+        at_least(2, tokens=self.tokens)
+        positive(depth=self.depth)
         if self.width < 4 or self.width % 4:
             reject("--width", self.width, "four heads share the width", "Pass a multiple of 4, such as --width 32.")
-        if not self.depth > 0:
-            reject("--depth", self.depth, "depth runs forward from 0", "Pass --depth > 0, such as --depth 2.")
         if not self.rtol >= _FINEST:
             why = f"a tolerance is positive, and float64 resolves no less than {_FINEST:.0e}"
             reject("--rtol", self.rtol, why, "Pass more, such as --rtol 1e-6.")
