@@ -51,7 +51,6 @@ def quiet_environment(monkeypatch, tmp_path):
         ("eval a b", "'b' is one word too many: `continua eval` takes RUN and options."),
         ("solve here", "'here' is one word too many: `continua solve` takes options, which begin with --."),
         ("report", "RUN is missing. Write `continua report RUN [RUN ...]`."),
-        ("report a --output p.html b", "'b' is one word too many: `continua report` takes RUN [RUN ...] and options."),
         ("lab lst", "ACTION = 'lst': there is no such action. Did you mean 'list'?"),
         ("lab run cluster", "NAME = 'cluster': there is no such experiment. Did you mean 'clusters'?"),
         ("lab list x --json=3", "'3' is one word too many"),
@@ -101,9 +100,21 @@ def test_words_are_read(words, read):
     assert {key: found[key] for key in read} == read
 
 
+def test_words_stand_where_they_like(capsys):
+    kind = COMMANDS["report"].load()
+    assert read_command(kind, "report", ["a", "--output", "p.html", "b"]) == kind(
+        (Path("a"),), (Path("b"),), Path("p.html")
+    )
+    words = ["a", "--output", "p.html", "--", "b", "--c"]
+    assert read_command(kind, "report", words).others == (Path("b"), Path("--c"))
+    assert main(["report", "a", "--output", "p.html", "b"]) == 2
+    assert capsys.readouterr().err.startswith("continua: RUN = 'a': there is no such folder")
+
+
 def test_an_empty_path_is_refused_among_others(capsys):
-    assert main(["report", "a", ""]) == 2
-    assert capsys.readouterr().err.startswith("continua: RUN = '': this is empty. Pass a path")
+    for words in (["a", ""], ["a", "--output", "p.html", ""]):
+        assert main(["report", *words]) == 2
+        assert capsys.readouterr().err.startswith("continua: RUN = '': this is empty. Pass a path")
 
 
 def test_files_of_options_and_none_behind_dashes(capsys):

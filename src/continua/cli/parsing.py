@@ -245,8 +245,7 @@ def _describe_stranger(word: str, options: list[_Option], command: str) -> str:
         return f"there is no option {given!r} of `continua {command}`. {near}".strip()
     places = " ".join(name for option in options if option.positional for name in option.names)
     takes = f"{places} and options" if places else "options, which begin with --"
-    side = " Write the runs side by side." if "..." in places else ""
-    return f"{word!r} is one word too many: `continua {command}` takes {takes}.{side}"
+    return f"{word!r} is one word too many: `continua {command}` takes {takes}."
 
 
 def describe_missing(command: str, metavar: str) -> str:
@@ -267,7 +266,7 @@ def describe_error(error: Exception, kind: type[Any]) -> str:
 
 def _name(argument: Any) -> str:
     if argument.is_positional():
-        return str(argument.lowered.metavar).split()[0]
+        return str(argument.lowered.metavar).split()[0].strip("[]")
     return argument.lowered.name_or_flags[-1]  # aliases come first
 
 

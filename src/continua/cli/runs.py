@@ -146,6 +146,8 @@ class Report:
 
     folders: RunFolders
     """folders of runs, as training leaves them"""
+    others: Annotated[RunFolders, tyro.conf.arg(metavar="[RUN ...]", help_behavior_hint="")] = ()
+    """more of them, behind an option"""  # tyro takes the words of one place only side by side
     output: SomeFolder = None
     """where the page goes (default: report.html in the first run)"""
 
@@ -158,7 +160,9 @@ class Report:
             reject("--output", str(self.output), "this is a folder", f"Name a file in it: --output {named}.")
         if self.output is not None:
             check_writable("--output", self.output.parent, self.output)
-        console.print(str(write_report(self.folders, self.output)), soft_wrap=True, highlight=False, markup=False)
+        console.print(
+            str(write_report((*self.folders, *self.others), self.output)), soft_wrap=True, highlight=False, markup=False
+        )
         return 0
 
 
