@@ -55,6 +55,8 @@ def flow_of(dropout: float = 0.0) -> Flow:
     attention = PreNorm(LayerNorm(), Attention(4, 2, measured=True))
     feedforward = PreNorm(RMSNorm(), FeedForward(6))
     heads = ContinuousHeads(attention.spec(WIDTH), over_z=BSpline(3, 2), generator=generator)
+    logits = heads.coefficients["inner_p"].data  # an even density is where its negentropy has no slope
+    logits.copy_(torch.cos(torch.arange(float(logits.numel()))).view_as(logits))
     smooth = Expansion(feedforward.spec(WIDTH), Chebyshev(3), generator=generator)
     return Flow([Part(Dropout(attention, dropout) if dropout else attention, heads), Part(feedforward, smooth)])
 

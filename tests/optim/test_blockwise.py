@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from continua.optim import BlockwiseAdamW, Entrywise, Frobenius, RiemannianAdam
-from continua.spaces import FlatSpace
+from continua.spaces import FlatSpace, StiefelSpace
 
 SHAPES = [(3, 4), (5,), (), (2, 3, 4)]
 
