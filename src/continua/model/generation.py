@@ -18,6 +18,7 @@ from continua.model.embedding import (
     TokenEmbedding,
 )
 from continua.model.flow import Part
+from continua.model.readout import SynthesisEmbedding
 from continua.model.transformer import ContinuousTransformer
 from continua.operators import CachedIntegral, KVCache, with_integral
 from continua.operators import why_not_cacheable as why_not_operator
@@ -98,7 +99,8 @@ def why_not_cacheable(model: ContinuousTransformer) -> str | None:
 
 def _is_token_by_token(embedding: AbstractEmbedding) -> bool:
     if isinstance(embedding, AbstractEmbeddingWrapper):
-        return isinstance(embedding, NormedEmbedding | ProjectedEmbedding) and _is_token_by_token(embedding.inner)
+        alone = isinstance(embedding, NormedEmbedding | ProjectedEmbedding | SynthesisEmbedding)
+        return alone and _is_token_by_token(embedding.inner)
     return isinstance(embedding, TokenEmbedding) and isinstance(embedding.rule, Counting)
 
 
