@@ -280,7 +280,7 @@ def _readout(layers: Layers) -> TokenReadout:
 
 def _gpt_tied(layers: Layers) -> ContinuousTransformer:
     embedding = _embedding(layers)
-    return gpt(layers, embedding, TokenReadout.tied(embedding))
+    return gpt(layers, embedding, TokenReadout.from_embedding(embedding))
 
 
 def _both(layers: Layers, norm_first: bool) -> EncoderDecoder:

@@ -1,5 +1,7 @@
 """The rules of the house: abstract or final, small files, clean text, a README that runs."""
 
+import ast
+import collections
 import enum
 import importlib
 import inspect
@@ -171,6 +173,50 @@ def test_no_file_is_too_long():
 def test_no_module_is_a_room_for_leftovers():
     refused = {"utils", "util", "misc", "common", "helpers"}
     assert [path for path in PACKAGE.rglob("*") if path.stem.strip("_") in refused] == []
+
+
+# Verbs for what acts, nouns for what is: a function called `told` says neither what it does nor to whom.
+IRREGULAR = re.compile(
+    "told|kept|held|built|drawn|met|seen|heard|made|found|given|taken|chosen|written|known|shown|bound|said|sent|lost|"
+    "left|grown|thrown|begun|done|gone|sought|taught|brought|caught|dealt|spent|hidden|forgotten|broken|frozen|torn|"
+    "driven|sunk|swept|stood|led|fed|hung|struck|spun"
+)
+ENDS_LIKE_ONE = {"seed", "need", "feed", "speed", "embed", "exceed", "proceed", "succeed"}
+
+
+def is_participle(name: str) -> bool:
+    word = name.strip("_")
+    regular = re.fullmatch(r"[a-z]{2,}ed", word) is not None
+    return word not in ENDS_LIKE_ONE and (regular or IRREGULAR.fullmatch(word) is not None)
+
+
+def definitions(kind: type | tuple[type, ...]) -> Iterator[tuple[str, str]]:
+    """(place, name) of every function or class of the package."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, kind):
+                yield f"{path.relative_to(PACKAGE)}:{node.lineno}", node.name
+
+
+def test_no_function_is_a_bare_participle():
+    assert [where for where, name in definitions((ast.FunctionDef, ast.AsyncFunctionDef)) if is_participle(name)] == []
+
+
+@pytest.mark.parametrize("name", ["told", "_kept", "asked", "evaluated"])
+def test_participles_are_seen(name):
+    assert is_participle(name)
+
+
+@pytest.mark.parametrize("name", ["seed", "fresh_seed", "held_out_rows", "build", "masses", "read"])
+def test_other_names_are_let_through(name):
+    assert not is_participle(name)
+
+
+def test_no_class_name_is_defined_twice():
+    places = collections.defaultdict(list)
+    for where, name in definitions(ast.ClassDef):
+        places[name].append(where)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
 # --- clean text

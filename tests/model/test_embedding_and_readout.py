@@ -113,7 +113,7 @@ def test_token_readout_is_norm_then_linear():
 
 def test_tied_readout_has_no_parameters_of_its_own_but_the_norm():
     embedding = TokenEmbedding(5, 6)
-    readout = TokenReadout.tied(embedding)
+    readout = TokenReadout.from_embedding(embedding)
     points = torch.randn(2, 4, 6)
     expected = nn.functional.layer_norm(points, (6,)) @ embedding.table.T
     assert torch.allclose(readout(Cloud(points)), expected, atol=1e-6)

@@ -134,7 +134,7 @@ def as_gpt2(network):
     width, heads, layers = network.wte.shape[1], network.heads, len(network.h)
     make = Layers(layers, width, heads, activation=Activation.GELU_TANH)
     embedding = TokenEmbedding(VOCABULARY, width, LearnedPositions(LENGTH, width))
-    model = gpt(make, embedding, TokenReadout.tied(embedding)).to(network.wte.dtype)
+    model = gpt(make, embedding, TokenReadout.from_embedding(embedding)).to(network.wte.dtype)
     attentions, feedforwards = [], []
     for block in network.h:
         q, k, v = (w.T.unflatten(0, (heads, -1)) for w in block["attn_c_attn_w"].chunk(3, -1))

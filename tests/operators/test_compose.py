@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from continua.core.seeds import branched
+from continua.core.seeds import branch_seed
 from continua.operators import (
     AbstractOperator,
     Attention,
@@ -150,6 +150,6 @@ def test_bad_rates_are_named(rate):
 
 
 def test_branched_seeds_differ_and_fit_a_generator():
-    seeds = {branched(seed, place) for seed in range(40) for place in range(40)}
+    seeds = {branch_seed(seed, place) for seed in range(40) for place in range(40)}
     assert len(seeds) == 1600 and all(0 <= seed < 2**62 for seed in seeds)
-    assert branched(1, 2) == branched(1, 2)
+    assert branch_seed(1, 2) == branch_seed(1, 2)

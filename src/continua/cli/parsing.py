@@ -260,8 +260,8 @@ def describe_error(error: Exception, kind: type[Any]) -> str:
     options = _options(kind)
     for name in (error.argument, _OTHERWISE.get(error.argument, "")):
         if name in options and not options[name].positional:
-            return error.told(flag(name))
-    return error.told("RUN") if error.argument == "run" else str(error)
+            return error.message_for(flag(name))
+    return error.message_for("RUN") if error.argument == "run" else str(error)
 
 
 def _name(argument: Any) -> str:

@@ -11,7 +11,7 @@ import torch
 from continua.control.norms import L2, AbstractStateNorm, safe_sqrt
 from continua.core.checks import is_a, share
 from continua.core.errors import reject
-from continua.core.seeds import branched, generator_of
+from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import Depth, Float, Points, Tensor
 from continua.fields import AbstractField, AbstractHeadField
 from continua.model import Flow, Part, Rate, Setting
@@ -189,7 +189,7 @@ class AtRandomDepth(AbstractRunningCost):
     def bind(self, setting: Setting, place: int) -> Rate:
         inner, depth = self.cost.bind(setting, place), setting.flow.depth
         # A branch below the place: the inner cost draws its own signs from the place itself.
-        generator = generator_of(branched(branched(setting.seed, 1 + place), 0))
+        generator = generator_of(branch_seed(branch_seed(setting.seed, 1 + place), 0))
         u = depth * float(torch.rand((), generator=generator, dtype=torch.float64))
 
         def rate(z: Depth, points: Points, velocity: Points) -> Float[Tensor, " batch"]:

@@ -11,7 +11,7 @@ from torch import nn
 from continua.control.objective import Terms
 from continua.core.checks import at_least
 from continua.core.errors import reject
-from continua.core.seeds import branched, fresh_seed, generator_of
+from continua.core.seeds import branch_seed, fresh_seed, generator_of
 from continua.core.shapes import Float, Tensor
 from continua.model import Part
 from continua.operators import AbstractTokenIntegral, Exact, Subset, draw_level, with_integral
@@ -55,13 +55,13 @@ class DebiasedObjective:
             cure = "Call model.train(); to evaluate, call the objective itself with an exact token integral."
             reject("model", "in evaluation mode", "nothing is drawn at random there, so no mean is unbiased", cure)
         seed = fresh_seed(generator)
-        level, probability = draw_level(self.levels, branched(seed, 0))
+        level, probability = draw_level(self.levels, branch_seed(seed, 0))
         size = self.m * 2**level
 
         def value(integral: AbstractTokenIntegral) -> Tensor:
             # The same generator for all: nodes and dropout masks agree, else the difference would have the variance of
             # J itself, divided by a small probability.
-            J = self.objective(with_token_integral(model, integral), batch, generator_of(branched(seed, 1)))
+            J = self.objective(with_token_integral(model, integral), batch, generator_of(branch_seed(seed, 1)))
             return J.total if isinstance(J, Terms) else J
 
         # The last level ends the telescope: with the exact integral on its finer side nothing is left to add.

@@ -11,9 +11,9 @@ class ArgumentError(ValueError):
 
     def __init__(self, argument: str, value: object, why: str, cure: str) -> None:
         self.argument, self.value, self.why, self.cure = argument, value, why, cure
-        super().__init__(self.told(argument))
+        super().__init__(self.message_for(argument))
 
-    def told(self, name: str) -> str:
+    def message_for(self, name: str) -> str:
         """The message for somebody who knows the argument by another name, such as that of an option.
 
         The cure then compares that name: `Pass updates >= 1` becomes `Pass --updates >= 1`.
@@ -21,7 +21,7 @@ class ArgumentError(ValueError):
         compared = rf"(?<![\w.(\[-]){re.escape(self.argument)}(?= ?[<>=])"
         cure = re.sub(compared, lambda _: name, self.cure)
         missing = self.value is None and name.startswith("--")
-        return f"{name}{' is not given' if missing else f' = {_shown(self.value)}'}: {self.why}. {cure}"
+        return f"{name}{' is not given' if missing else f' = {_format_value(self.value)}'}: {self.why}. {cure}"
 
 
 def reject(argument: str, value: object, why: str, cure: str) -> NoReturn:
@@ -43,7 +43,7 @@ def check_size(name: str, size: int, owner: str) -> None:
         reject(name, size, f"{owner} needs at least one", f"Pass {name} >= 1.")
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, torch.Tensor) and value.numel() > 8:
         return f"<tensor of shape {tuple(value.shape)}, {value.dtype}>"
     if isinstance(value, torch.Tensor):

@@ -16,7 +16,7 @@ def generator_of(seed: int, device: torch.device | str = "cpu") -> torch.Generat
     return torch.Generator(device=device).manual_seed(seed)
 
 
-def branched(seed: int, place: int) -> int:
+def branch_seed(seed: int, place: int) -> int:
     """The seed of one of several places below `seed`.
 
     A hash, since sums collide: below `seed + 1`, place 0 would be place 1 below `seed`.

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from continua.core.batch import Batch
 from continua.core.checks import at_least, share
-from continua.core.seeds import branched, generator_of
+from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.csv_file import read_csv
 from continua.data.csv_windows import Windows, build_windows, fitting_window, query_rows, visible_rows
@@ -106,7 +106,7 @@ class Csv(AbstractTask):
         """Values and times of the rows that are seen of a window, query times, and the values there."""
         times, values = self._windows.window(split, number)
         # a window has one generator, whatever batch it stands in, and draws its queries first: all variants share them
-        generator = generator_of(branched(list(Split).index(split), number))
+        generator = generator_of(branch_seed(list(Split).index(split), number))
         there = ~values.isnan()
         size = len(times)
         queries = torch.cat([_choose(rows, size // 8, generator) for rows in query_rows(there.all(1))])

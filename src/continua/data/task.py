@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from continua.core.batch import Batch
 from continua.core.errors import reject
-from continua.core.seeds import branched, generator_of
+from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import Float, Int, Tensor
 
 
@@ -143,9 +143,9 @@ class AbstractTask(abc.ABC):
         if not 1 <= size <= count:
             reject("batch", size, f"the training split has {count} samples", f"Pass a size from 1 to {count}.")
         passes, place = divmod(update, count // size)
-        index = _permutation(count, branched(seed, passes))[place * size : (place + 1) * size]
+        index = _permutation(count, branch_seed(seed, passes))[place * size : (place + 1) * size]
         # place -1 is no pass: the seeds of augmentation never meet those of the permutations
-        generator = generator_of(branched(branched(seed, -1), update))
+        generator = generator_of(branch_seed(branch_seed(seed, -1), update))
         return self.augment(self.batch(Split.TRAIN, index), generator)
 
     @final

@@ -11,7 +11,7 @@ from torch import nn
 
 from continua.core.checks import is_a, positive
 from continua.core.errors import reject
-from continua.core.seeds import branched, fresh_seed, generator_of
+from continua.core.seeds import branch_seed, fresh_seed, generator_of
 from continua.core.shapes import Bool, Depth, Float, Points, Tensor
 from continua.fields import AbstractField
 from continua.model.profile import AbstractProfile
@@ -286,13 +286,13 @@ class Setting:
     def bind(self, costs: Sequence["Cost"] = (), second_order: bool = False) -> FlowVectorField:
         """The vector field with running costs beside the tokens, always with the same randomness."""
         rates = [cost.bind(self, place) for place, cost in enumerate(costs)]
-        generator = generator_of(branched(self.seed, 0))
+        generator = generator_of(branch_seed(self.seed, 0))
         return self.flow.bind(self.cloud, generator, self.memory, rates, second_order, self.random)
 
     def signs(self, place: int) -> Points:
         """Independent signs, one for each number of the state: the same at every call for one place."""
         x = self.cloud.points
-        generator = generator_of(branched(self.seed, 1 + place), x.device)
+        generator = generator_of(branch_seed(self.seed, 1 + place), x.device)
         return torch.randint(0, 2, x.shape, generator=generator, device=x.device).to(x.dtype) * 2.0 - 1.0
 
 

@@ -133,7 +133,7 @@ def gpt(
 
         layers = Layers(12, width=768, heads=12, activation=Activation.GELU_TANH, dropout=0.1)
         embedding = TokenEmbedding(50257, 768, LearnedPositions(1024, 768))
-        model = gpt(layers, embedding, TokenReadout.tied(embedding))
+        model = gpt(layers, embedding, TokenReadout.from_embedding(embedding))
     """
     return encoder(layers, embedding, readout, norm, norm_first=True, causal=True)
 

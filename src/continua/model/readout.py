@@ -91,21 +91,21 @@ class AbstractLinearReadout(AbstractReadout):
 class TokenReadout(AbstractLinearReadout):
     """One output per token: logits W norm(x_i) + b."""
 
-    def __init__(self, width: int, outputs: int, norm: AbstractNorm = LayerNorm(), biased: bool = True) -> None:
+    def __init__(self, width: int, outputs: int, norm: AbstractNorm = LayerNorm(), bias: bool = True) -> None:
         super().__init__()
         at_least(1, outputs=outputs)
         self.normalised = NormReadout(width, norm)
-        self.linear = nn.Linear(width, outputs, bias=biased)
+        self.linear = nn.Linear(width, outputs, bias=bias)
 
     @classmethod
-    def tied(cls, embedding: TokenEmbedding, norm: AbstractNorm = LayerNorm()) -> "TokenReadout":
+    def from_embedding(cls, embedding: TokenEmbedding, norm: AbstractNorm = LayerNorm()) -> "TokenReadout":
         """Logits <E_n, norm(x_i)> with the vectors E of the embedding itself, one parameter for both, as in GPT-2."""
-        readout = cls(embedding.width, embedding.vocabulary, norm, biased=False)
+        readout = cls(embedding.width, embedding.vocabulary, norm, bias=False)
         readout.linear.weight = embedding.table
         return readout
 
     @property
-    def biased(self) -> bool:
+    def bias(self) -> bool:
         """Whether there is a bias b."""
         return self.linear.bias is not None
 

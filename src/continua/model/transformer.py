@@ -9,7 +9,7 @@ from torch import nn
 
 from continua.core.checks import is_a
 from continua.core.errors import reject
-from continua.core.seeds import branched, fresh_seed, generator_of
+from continua.core.seeds import branch_seed, fresh_seed, generator_of
 from continua.core.shapes import Float, Tensor
 from continua.fields import AbstractHeadField, parameter_spaces, refine
 from continua.model.embedding import AbstractEmbedding, check_cloud
@@ -297,8 +297,8 @@ class EncoderDecoder(nn.Module):
         source, target = source_and_target(inputs)
         noisy = self.training or any(cost.random for cost in costs)
         seed = fresh_seed(generator) if noisy else 0
-        first = self.encoder(*source, costs=costs, generator=generator_of(branched(seed, 0)), full=True)
-        memory, second = first.cloud.at(first.output), generator_of(branched(seed, 1))
+        first = self.encoder(*source, costs=costs, generator=generator_of(branch_seed(seed, 0)), full=True)
+        memory, second = first.cloud.at(first.output), generator_of(branch_seed(seed, 1))
         found = self.decoder(*target, memory=memory, costs=costs, generator=second, full=True, **named)
         return found._replace(encoder=first) if full or costs or named.get("save_at") else found.output
 

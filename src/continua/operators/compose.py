@@ -8,7 +8,7 @@ import torch
 
 from continua.core.checks import share
 from continua.core.errors import reject
-from continua.core.seeds import branched, generator_of
+from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.attention import Attention
 from continua.operators.integral import AbstractTokenIntegral, Means, Memory, Queries, attention_matrix, check_own
@@ -112,7 +112,7 @@ class Dropout(AbstractOperator):
         if context.seed is None or self.rate == 0.0:
             return Dropout(inner, self.rate)
         x = context.cloud.points
-        generator = generator_of(branched(context.seed, 0), x.device)
+        generator = generator_of(branch_seed(context.seed, 0), x.device)
         kept = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) >= self.rate
         return Dropout(inner, self.rate, kept.to(x.dtype) / (1.0 - self.rate))
 

@@ -18,7 +18,15 @@ from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.operators.operator import AbstractLaw, Normal, Orthonormal, Role, Spec
-from continua.spaces import AbstractBasis, AbstractParameterSpace, Axis, FlatSpace, SpectralSpace, StiefelSpace, Table
+from continua.spaces import (
+    AbstractBasis,
+    AbstractParameterSpace,
+    Axis,
+    FlatSpace,
+    SpectralSpace,
+    StiefelSpace,
+    TensorTable,
+)
 
 
 def linear(
@@ -147,7 +155,7 @@ class Spectral(AbstractKernel):
         _ = self._tables  # refuses an axis that does not resolve the basis, and compiled code finds tensors
 
     @functools.cached_property
-    def _tables(self) -> tuple[Table, Table]:
+    def _tables(self) -> tuple[TensorTable, TensorTable]:
         return self.axis.tables(self.basis)
 
     @property

@@ -9,7 +9,7 @@ import torch
 
 from continua.core.checks import positive
 from continua.core.errors import reject
-from continua.core.seeds import branched, generator_of
+from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.operators.integral import Memory
 from continua.spaces import Measure
@@ -141,9 +141,9 @@ class Sobol(AbstractDraw):
     """
 
     def _levels(self, rows: int, count: int, seed: int) -> Float[Tensor, "rows nodes"]:
-        engine = torch.quasirandom.SobolEngine(1, scramble=True, seed=branched(seed, 0) % 2**31)
+        engine = torch.quasirandom.SobolEngine(1, scramble=True, seed=branch_seed(seed, 0) % 2**31)
         digits = (engine.draw(count, dtype=torch.float64)[:, 0] * 2**_BITS).long().clamp_max(2**_BITS - 1)
-        shift = torch.randint(2**_BITS, (rows, 1), generator=generator_of(branched(seed, 1)))
+        shift = torch.randint(2**_BITS, (rows, 1), generator=generator_of(branch_seed(seed, 1)))
         return ((digits ^ shift).double() + 0.5) / 2**_BITS
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import nn
 
-from continua.core.seeds import branched
+from continua.core.seeds import branch_seed
 from continua.core.shapes import Points, Tensor
 from continua.spaces import AbstractParameterSpace, Cloud, FlatSpace, SimplexSpace, StiefelSpace
 
@@ -229,7 +229,7 @@ class Context:
 
     def branch(self, place: int) -> "Context":
         """The context of one of several inner operators: the same, with randomness of its own."""
-        return self if self.seed is None else dataclasses.replace(self, seed=branched(self.seed, place))
+        return self if self.seed is None else dataclasses.replace(self, seed=branch_seed(self.seed, place))
 
 
 class NoTheta(NamedTuple):

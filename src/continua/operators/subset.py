@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar, final
 import torch
 
 from continua.core.errors import reject
-from continua.core.seeds import branched
+from continua.core.seeds import branch_seed
 from continua.core.shapes import Bool, Float, Tensor
 from continua.operators.integral import AbstractTokenIntegral, Exact, Means, Memory, Queries, check_own, visible
 from continua.operators.nodes import (
@@ -178,8 +178,8 @@ class Debiased(AbstractTokenIntegral):
         if m >= tokens:
             return Exact().bind(context)
         last = last_level(m, tokens)
-        drawn, probability = draw_level(last, branched(context.seed or 0, 0))
-        seed = None if context.seed is None else branched(context.seed, 1)
+        drawn, probability = draw_level(last, branch_seed(context.seed or 0, 0))
+        seed = None if context.seed is None else branch_seed(context.seed, 1)
         nodes = Independent().nodes(cloud.measure, cloud.points, m * 2**drawn, seed)
         level = Level(nodes, m, probability, drawn == last)
         return dataclasses.replace(self, level=level, materialised=context.second_order)

@@ -48,7 +48,7 @@ class StateBuffer:
         return self._piece[self._filled - 1].copy_(x)
 
 
-class Window(NamedTuple):
+class StepWindow(NamedTuple):
     """Consecutive accepted steps and the state where the first one starts."""
 
     x: Tensor
@@ -90,7 +90,7 @@ class Checkpointed(AbstractGradient):
     def solve(self, integration: Integration, state: State) -> Endpoint:
         return solve_as_node(_Replay, self, integration, state)
 
-    def collect(self, integration: Integration, windows: list[Window]) -> OnStep:
+    def collect(self, integration: Integration, windows: list[StepWindow]) -> OnStep:
         """Files accepted steps into windows."""
         limit = self.steps or max(1, round(6 / integration.stepper.stages))
         length = self.window * abs(integration.span[1] - integration.span[0])
@@ -99,7 +99,7 @@ class Checkpointed(AbstractGradient):
         def on_step(step: Step, before: State, result: StepResult) -> None:
             full = not windows or len(windows[-1].steps) >= limit
             if full or _length([*windows[-1].steps, step]) > length * (1.0 + 1e-9):
-                windows.append(Window(buffer.put(before.x), []))
+                windows.append(StepWindow(buffer.put(before.x), []))
             windows[-1].steps.append(step)
 
         return on_step
@@ -112,7 +112,7 @@ class _Replay(torch.autograd.Function):
     def forward(
         ctx: Any, rule: Checkpointed, integration: Integration, costs: int, *inputs: Tensor
     ) -> tuple[Tensor, ...]:
-        windows: list[Window] = []
+        windows: list[StepWindow] = []
         start = State(inputs[0].detach(), tuple(c.detach() for c in inputs[1 : 1 + costs]))
         saved, on_step = integration.record(start, rule.collect(integration, windows))
         end = integration.controller.run(integration, start, on_step)
@@ -130,7 +130,7 @@ class _Replay(torch.autograd.Function):
         refuse_exchanged(ctx.tensors, ctx.integration, ctx.rule)
         integration: Integration = ctx.integration
         counted, saved, ends = integration.field.evaluations, ctx.saved_tensors, 1 + ctx.costs
-        windows = [Window(*window) for window in zip(saved, ctx.steps, strict=False)]
+        windows = [StepWindow(*window) for window in zip(saved, ctx.steps, strict=False)]
         asks = ctx.needs_input_grad[3 + ends :]
         needed = [t for t, asked in zip(saved[len(windows) :], asks, strict=True) if asked]
         cotangent = Endpoint(State(grads[0], grads[1:ends]), grads[ends:])
@@ -142,7 +142,7 @@ class _Replay(torch.autograd.Function):
 
 
 def _back(
-    rule: Checkpointed, integration: Integration, windows: list[Window], cotangent: Endpoint, needed: Parameters
+    rule: Checkpointed, integration: Integration, windows: list[StepWindow], cotangent: Endpoint, needed: Parameters
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The cotangent at the start of the solve and the gradient of every needed tensor, from the last window on."""
     (a, costs), saved = cotangent.state, list(cotangent.saved)
@@ -162,7 +162,7 @@ def _back(
 
 
 def _through(
-    rule: Checkpointed, integration: Integration, window: Window, z: Depth, cotangent: Endpoint, needed: Parameters
+    rule: Checkpointed, integration: Integration, window: StepWindow, z: Depth, cotangent: Endpoint, needed: Parameters
 ) -> tuple[Tensor, tuple[Tensor | None, ...], list[weakref.ref[Tensor]]]:
     """The cotangent at the start of a window that ends at z, what the window gives to every needed tensor, and leaves
     of its graph that are none of them."""

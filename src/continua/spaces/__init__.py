@@ -1,6 +1,6 @@
 """Floor 0: quadrature rules, clouds of tokens, bases and manifolds - the spaces everything else is a function on."""
 
-from continua.spaces.axis import Axis, Table
+from continua.spaces.axis import Axis, TensorTable
 from continua.spaces.bases import (
     AbstractBasis,
     AbstractSmoothBasis,
@@ -45,6 +45,6 @@ __all__ = [
     "AbstractParameterSpace", "AbstractRule", "AbstractSampleRule", "AbstractSmoothBasis", "Axis", "BSpline",
     "BackwardRectangle", "CausalTrapezoid", "CentredSphere", "Chebyshev", "ClenshawCurtis", "Cloud", "Cosine",
     "Counting", "DampedBasis", "Euclidean", "FlatSpace", "Fourier", "GaussLegendre", "GeneratedSpace", "Legendre",
-    "Measure", "MidpointRule", "SimplexSpace", "SpectralSpace", "Sphere", "StiefelSpace", "Table", "Trapezoid",
+    "Measure", "MidpointRule", "SimplexSpace", "SpectralSpace", "Sphere", "StiefelSpace", "TensorTable", "Trapezoid",
     "Uniform", "checked_samples",
 ]  # fmt: skip

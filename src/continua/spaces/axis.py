@@ -30,8 +30,8 @@ class Axis:
         _ = self._weights  # made here, so that compiled code finds a tensor and no recipe for one
 
     @functools.cached_property
-    def _weights(self) -> "Table":
-        return Table(_rule(self.rule, self.nodes)[1])
+    def _weights(self) -> "TensorTable":
+        return TensorTable(_rule(self.rule, self.nodes)[1])
 
     @property
     def width(self) -> int:
@@ -72,13 +72,13 @@ class Axis:
         synthesis, analysis = self.tables(basis)
         return synthesis.like(like), analysis.like(like)
 
-    def tables(self, basis: AbstractBasis) -> tuple["Table", "Table"]:
+    def tables(self, basis: AbstractBasis) -> tuple["TensorTable", "TensorTable"]:
         """Synthesis and analysis, made once."""
         return _tables(self, basis)
 
 
 @final
-class Table:
+class TensorTable:
     """Constant numbers in float64, with a copy for every dtype and device that asked."""
 
     def __init__(self, values: Tensor) -> None:
@@ -105,5 +105,5 @@ def _rule(rule: AbstractNodalRule, nodes: int) -> tuple[Tensor, Tensor]:
 
 @functools.lru_cache(maxsize=256)
 @torch.inference_mode(False)
-def _tables(axis: Axis, basis: AbstractBasis) -> tuple[Table, Table]:
-    return Table(axis.synthesis(basis)), Table(axis.analysis(basis))
+def _tables(axis: Axis, basis: AbstractBasis) -> tuple[TensorTable, TensorTable]:
+    return TensorTable(axis.synthesis(basis)), TensorTable(axis.analysis(basis))

@@ -9,7 +9,7 @@ import torch
 from continua.control import Objective, Terms
 from continua.core.batch import Batch
 from continua.core.errors import ArgumentError, reject
-from continua.core.seeds import branched, generator_of
+from continua.core.seeds import branch_seed, generator_of
 from continua.model import ContinuousTransformer
 from continua.optim import Schedule, clip_gradients
 from continua.solve import Fixed, Solver
@@ -55,7 +55,7 @@ class Learner:
 
     def update(self, batch: Batch, number: int, plan: Plan) -> Row:
         """One step of the optimiser on a batch. All randomness comes from the seed and the number of the update."""
-        start, seed = time.perf_counter(), branched(branched(plan.seed, -2), number)
+        start, seed = time.perf_counter(), branch_seed(branch_seed(plan.seed, -2), number)
         if self.schedule is None:  # the optimiser keeps its highest rates: a resumed run needs its number alone
             self.schedule = Schedule(self.optimiser, plan.curve, spent=number)
         lr, tokens = self.schedule.get_last_lr()[0], _tokens(batch)
@@ -112,7 +112,7 @@ class Learner:
         if not isinstance(solver.controller, Fixed):
             return None
         steps, depth = solver.controller.steps, self.model.flow.depth
-        moves = plan.jitter * (torch.rand(steps - 1, generator=generator_of(branched(seed, 1))) - 0.5)
+        moves = plan.jitter * (torch.rand(steps - 1, generator=generator_of(branch_seed(seed, 1))) - 0.5)
         inner = (torch.arange(1, steps) + moves) * (depth / steps)
         return [0.0, *inner.tolist(), depth]
 

@@ -1,0 +1,66 @@
+"""Few frames between a call and torch's attention, few Python calls in an update, one call of the model per update."""
+
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from continua.data import Mnist1d
+from continua.optim import adamw
+from continua.train import Learner, Plan, continuous, objective_of, presets_of
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+@pytest.fixture
+def learner():
+    """What `make demo` trains."""
+    torch.manual_seed(0)
+    task = Mnist1d()
+    preset = presets_of(task)["demo"]
+    model = continuous(task.form, preset)
+    optimiser = adamw(model, 1e-3, 0.05, (0.9, 0.98))
+    return task, Learner("demo", model, objective_of(task.form, model, energy=preset.energy), optimiser)
+
+
+def is_own(frame) -> bool:
+    return "/continua/" in frame.f_code.co_filename
+
+
+def test_few_frames_lie_between_the_model_and_the_attention_of_torch(learner, monkeypatch):
+    task, trained = learner
+    attention, depths = F.scaled_dot_product_attention, []
+
+    def counted(*args, **named):
+        frame, own = sys._getframe(1), 0
+        while frame is not None:
+            own, frame = own + is_own(frame), frame.f_back
+        depths.append(own)
+        return attention(*args, **named)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", counted)
+    trained.model(*task.training_batch(4, 0, 0).inputs)
+    assert depths and max(depths) <= 12
+
+
+def test_an_update_of_four_evaluations_takes_few_calls(learner):
+    task, trained = learner
+    plan, calls = Plan(10, 8, jitter=1.0), []
+    batch = task.training_batch(8, 0, 0)
+    trained.update(batch, 0, plan)  # what is made once is made here
+    sys.setprofile(lambda frame, event, _: calls.append(1) if event == "call" and is_own(frame) else None)
+    try:
+        row = trained.update(batch, 1, plan)
+    finally:
+        sys.setprofile(None)
+    assert row.evaluations == 4 and 100 < len(calls) <= 800
+
+
+def test_a_forward_hook_fires_once_per_update(learner):
+    task, trained = learner
+    seen = []
+    trained.model.register_forward_hook(lambda *_: seen.append(1))
+    for update in range(3):
+        trained.update(task.training_batch(4, update, 0), update, Plan(10, 4, jitter=1.0))
+    assert len(seen) == 3
