@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from continua.core.intervals import Interval
+from continua.lab.intervals import Interval
 from continua.lab.verdicts import Word, all_of, at_least, at_most, equals, once_converged, stays_below
 
 

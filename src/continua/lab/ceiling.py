@@ -10,11 +10,11 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.extras import extra
-from continua.core.intervals import Interval
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data import raw_mnist1d
 from continua.lab.experiment import AbstractExperiment, Findings
+from continua.lab.intervals import Interval
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, equals, stays_below
 from continua.runs import Lines, Scale, Series

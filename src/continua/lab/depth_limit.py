@@ -6,11 +6,11 @@ from typing import ClassVar, final
 
 import torch
 
-from continua.core.intervals import slope_interval
 from continua.core.shapes import Float, Points, Tensor
 from continua.fields import Expansion
 from continua.lab.experiment import AbstractExperiment, Findings
 from continua.lab.flows import attention_flow, in_ball, random_theta, solve_flow
+from continua.lab.intervals import slope_interval
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most, equals
 from continua.model import Flow, Part

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 
-from continua.core.intervals import Interval
+from continua.lab.intervals import Interval
 from continua.lab.sweep import AbstractCell, AbstractEngine, CellStore, LocalProcesses, Progress, Row, silent, sweep
 from continua.lab.verdicts import Judgement, Word
 from continua.runs import AbstractFigure, Section, Series, Table, Verdict

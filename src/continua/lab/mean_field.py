@@ -9,11 +9,11 @@ from typing import ClassVar, final
 import numpy as np
 import torch
 
-from continua.core.intervals import Interval, bootstrap_slopes
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Points, Tensor
 from continua.lab.experiment import AbstractExperiment, Findings, rms_series
 from continua.lab.flows import attention_flow, random_theta, solve_flow
+from continua.lab.intervals import Interval, bootstrap_slopes
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, equals
 from continua.model import Flow

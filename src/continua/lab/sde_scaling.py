@@ -8,11 +8,11 @@ from typing import ClassVar, final
 import numpy as np
 import torch
 
-from continua.core.intervals import Interval, bootstrap_slopes
 from continua.core.seeds import generator_of
 from continua.core.shapes import Points, Tensor
 from continua.lab.experiment import AbstractExperiment, Findings
 from continua.lab.flows import in_ball, random_theta
+from continua.lab.intervals import Interval, bootstrap_slopes
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, equals
 from continua.operators import Attention, AttentionTheta

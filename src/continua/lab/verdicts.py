@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from typing import final
 
-from continua.core.intervals import Interval
+from continua.lab.intervals import Interval
 
 
 class Word(enum.Enum):

@@ -7,8 +7,8 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from continua.core.intervals import Interval, bootstrap_slopes, slope_interval
 from continua.lab.experiment import AbstractExperiment, Findings, rms_series
+from continua.lab.intervals import Interval, bootstrap_slopes, slope_interval
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.training.cells import Adversarial, AgainstLimit, ClosedForm
 from continua.lab.training.problem import Problem, UpdateRule

@@ -7,9 +7,9 @@ from typing import ClassVar, final
 import numpy as np
 import torch
 
-from continua.core.intervals import bootstrap_slopes
 from continua.core.shapes import Points, Tensor
 from continua.lab.experiment import AbstractExperiment, Findings, rms_series
+from continua.lab.intervals import bootstrap_slopes
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.training.cells import AgainstLimit
 from continua.lab.training.problem import Problem, UpdateRule

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from continua.core.intervals import bootstrap_slopes, slope_interval, student_quantile
+from continua.lab.intervals import bootstrap_slopes, slope_interval, student_quantile
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 30])
