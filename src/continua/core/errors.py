@@ -29,20 +29,6 @@ def reject(argument: str, value: object, why: str, cure: str) -> NoReturn:
     raise ArgumentError(argument, value, why, cure)
 
 
-def expect(argument: str, value: object, kind: type | tuple[type, ...], cure: str) -> None:
-    """Rejects a value of the wrong kind, a class in place of an object included, before it fails deep inside."""
-    if not isinstance(value, kind):
-        shown = value if isinstance(value, type | str) else type(value).__name__
-        wanted = kind if isinstance(kind, type) else kind[0]
-        reject(argument, shown, f"this is no {wanted.__name__.removeprefix('Abstract')}", cure)
-
-
-def check_size(name: str, size: int, owner: str) -> None:
-    """Rejects a size below one."""
-    if size < 1:
-        reject(name, size, f"{owner} needs at least one", f"Pass {name} >= 1.")
-
-
 def _format_value(value: object) -> str:
     if isinstance(value, torch.Tensor) and value.numel() > 8:
         return f"<tensor of shape {tuple(value.shape)}, {value.dtype}>"

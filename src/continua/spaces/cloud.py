@@ -7,7 +7,8 @@ from typing import final
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from continua.core.errors import check_size, reject
+from continua.core.checks import at_least
+from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Int, Mass, Points, Positions, Tensor
 from continua.spaces.measure import Measure
 
@@ -100,7 +101,7 @@ class Cloud:
 
     def first(self, count: int) -> "Cloud":
         """The first sequences of the batch, on a measure of their own."""
-        check_size("count", count, "a cloud")
+        at_least(1, count=count)
         measure = self.measure
         own = None if measure.log_own is None else measure.log_own[:count].exp()
         mass, positions, present = (

@@ -10,7 +10,8 @@ import torch
 
 from continua.control import Objective
 from continua.core.batch import Batch
-from continua.core.errors import SolveError, expect
+from continua.core.checks import is_a
+from continua.core.errors import SolveError
 from continua.fields import AbstractHeadField
 from continua.model import ContinuousTransformer, EncoderDecoder, Part, source_and_target
 from continua.runs import Heat, Lines, Note, Run, Scale, Section, Series, Stairs, Steps, Table, Verdict
@@ -34,7 +35,7 @@ def diagnose(
     loss reads; the encoder is reached by the loss through every depth of the decoder, and has none here.
     """
     cure = "Pass a ContinuousTransformer or an EncoderDecoder."
-    expect("model", model, (ContinuousTransformer, EncoderDecoder), cure)
+    is_a((ContinuousTransformer, EncoderDecoder), cure, model=model)
     if isinstance(model, EncoderDecoder):
         inputs, outputs = (tuple(given) for given in source_and_target(batch.inputs))
         reader = Subject.of(model.encoder, inputs)
