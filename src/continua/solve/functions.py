@@ -35,20 +35,8 @@ class FunctionField(AbstractVectorField):
         self.parameters: tuple[Tensor, ...] = ()
 
     @property
-    def breaks(self) -> tuple[float, ...]:
-        return ()
-
-    @property
-    def parts(self) -> Sequence[AbstractVectorField]:
-        return [self]
-
-    @property
     def tensors(self) -> tuple[Tensor, ...]:
         return self.parameters
-
-    @property
-    def weights(self) -> None:
-        return None
 
     @property
     def evaluations(self) -> int:
@@ -84,7 +72,7 @@ class FunctionField(AbstractVectorField):
             reject("f", self.f, why, "Draw them before (dropout: f.eval()), or use gradient=Direct().")
         leaves, outside = _edges_of([velocity], [x, *found], start)
         for result in outside:
-            raise _hidden(result)
+            raise _hidden_error(result)
         if named is None:
             found.add(leaves)
         else:
@@ -181,7 +169,7 @@ def refuse_hidden(leaves: "Iterable[weakref.ref[Tensor]]") -> None:
         gc.collect()  # it may be part of a cycle that nobody holds
         for leaf in suspects:
             if (parameter := leaf()) is not None:
-                raise _hidden(parameter)
+                raise _hidden_error(parameter)
 
 
 class _Tensors:
@@ -255,7 +243,7 @@ def _sequence_number() -> int:
     return node._sequence_nr() + 1
 
 
-def _hidden(what: object) -> ValueError:
+def _hidden_error(what: object) -> ValueError:
     shown = f"shape {tuple(what.shape)}" if isinstance(what, Tensor) else f"the result of a {type(what).__name__}"
     why = "f depends on a tensor that was not found, and its gradient would be lost"
     return ValueError(f"f: {why} ({shown}). Name what f depends on: parameters=[...], or use gradient=Direct().")
