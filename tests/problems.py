@@ -29,18 +29,15 @@ class Written(AbstractVectorField):
         rates: Sequence[Callable[..., Tensor]] = (),
     ) -> None:
         self.velocities = velocities
-        self._breaks, self._tensors, self._weights, self._rates = tuple(breaks), tuple(tensors), weights, tuple(rates)
-        self._parts = [Written(f, breaks=breaks) for f in velocities] if len(velocities) > 1 else []
+        self.breaks, self.weights, self._tensors, self._rates = tuple(breaks), weights, tuple(tensors), tuple(rates)
+        self.parts = [Written(f, breaks=breaks) for f in velocities] if len(velocities) > 1 else []
         self.calls = 0
 
-    breaks = property(lambda self: self._breaks)
     tensors = property(lambda self: self._tensors)
-    weights = property(lambda self: self._weights)
-    parts = property(lambda self: self._parts or [self])
 
     @property
     def evaluations(self) -> int:
-        return self.calls + sum(part.calls for part in self._parts) // (len(self._parts) or 1)
+        return self.calls + sum(part.calls for part in self.parts) // (len(self.parts) or 1)
 
     def __call__(self, z, state: State, inside=None) -> State:
         self.calls += 1

@@ -62,7 +62,10 @@ def bound_nodes(flow: Flow, training: bool = True) -> list[torch.Tensor]:
     """The nodes of every attention of every piece."""
     points, mass, _ = inputs()
     bound = flow.bind(Cloud(points, mass), torch.Generator().manual_seed(3), random=training)
-    first = [bound._operator(i, inside) for inside in (0.1, 0.7) for i in (0, 1)]
+    first = []
+    for inside in (0.1, 0.7):
+        bound._bind(inside)
+        first += [operator for _, operator in bound._terms]
     attentions = [first[0], *first[1].terms, first[2], *first[3].terms]
     return [attention.integral.nodes.chosen for attention in attentions]
 

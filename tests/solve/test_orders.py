@@ -82,7 +82,7 @@ def halved(*jumps: float) -> Written:
     """Two parts whose slopes tell where they were read: the first jumps, and takes half-steps."""
     drive = Drive(tuple(float(i + 1) for i in range(len(jumps) + 1)), jumps)
     bound = Written(lambda z, x, inside: drive(z, inside) * x, lambda z, x, inside: -0.1 * x)
-    bound.parts[0]._breaks = bound._breaks = jumps
+    bound.parts[0].breaks = bound.breaks = jumps
     return bound
 
 

@@ -187,22 +187,15 @@ class FlowVectorField(AbstractVectorField):
         self.context = context
         self._rates = rates
         self._chosen = list(range(len(flow.parts))) if only is None else [only]
-        self._weights = context.cloud.measure.weights()
+        self.weights = context.cloud.measure.weights()
         self._calls = 0
         self._piece: tuple[int, ...] | None = None
         self._terms: list[tuple[Part, AbstractOperator]] = []
         self._breaks = [self._part(i).field.breaks for i in self._chosen]
-        self._parts = [] if only is not None else [FlowVectorField(flow, context, (), i) for i in self._chosen]
-
-    @property
-    def breaks(self) -> tuple[float, ...]:
-        profile = self.flow.profile
-        jumps = {b for breaks in self._breaks for b in breaks}.union(() if profile is None else profile.breaks)
-        return tuple(sorted(jumps))
-
-    @property
-    def parts(self) -> Sequence["FlowVectorField"]:
-        return self._parts or [self]
+        jumps = () if flow.profile is None else flow.profile.breaks
+        self.breaks = tuple(sorted({b for breaks in (*self._breaks, jumps) for b in breaks}))
+        self._alone = [] if only is not None else [FlowVectorField(flow, context, (), i) for i in self._chosen]
+        self.parts = self._alone
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -214,12 +207,8 @@ class FlowVectorField(AbstractVectorField):
         return tuple(seen.values())
 
     @property
-    def weights(self) -> Float[Tensor, "batch tokens"] | None:
-        return self._weights
-
-    @property
     def evaluations(self) -> int:
-        alone = sum(part._calls for part in self._parts)
+        alone = sum(part._calls for part in self._alone)
         return self._calls + -(-alone // len(self._chosen))
 
     def initial(self) -> State:

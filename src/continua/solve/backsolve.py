@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from continua.core.errors import ReconstructionWarning, reject
-from continua.core.shapes import Depth, Float, Tensor
+from continua.core.shapes import Depth, Tensor
 from continua.solve.adaptive import Adaptive, PerSequence
 from continua.solve.functions import FunctionField, hidden_leaves, refuse_hidden
 from continua.solve.gradients import (
@@ -95,28 +95,16 @@ class Adjoint(AbstractVectorField):
         costs: Sequence[Tensor],
         clip: float | None,
     ) -> None:
-        self.flow = flow
-        self.shape = shape
+        self.flow, self.shape = flow, shape
+        self.breaks, self.weights = flow.breaks, flow.weights
         self.inputs = tuple(inputs)
         self.parameters = Parameters(self.inputs)
         self.costs = tuple(costs)
         self.clip = clip
 
     @property
-    def breaks(self) -> tuple[float, ...]:
-        return self.flow.breaks
-
-    @property
-    def parts(self) -> Sequence[AbstractVectorField]:
-        return [self]
-
-    @property
     def tensors(self) -> tuple[Tensor, ...]:
         return ()
-
-    @property
-    def weights(self) -> Float[Tensor, "batch tokens"] | None:
-        return self.flow.weights
 
     @property
     def evaluations(self) -> int:
@@ -166,7 +154,7 @@ class _Retrace(torch.autograd.Function):
         start = State(inputs[0].detach(), tuple(c.detach() for c in inputs[1 : 1 + costs]))
         saved, on_step = integration.record(start)
         end = integration.controller.run(integration, start, on_step)
-        ctx.tensors = integration.field.tensors
+        ctx.tensors = inputs[1 + costs :]
         ctx.rule, ctx.integration, ctx.costs, ctx.precision = rule, integration, costs, precision_of(start.x)
         ctx.save_for_backward(start.x, end.x, *inputs[1 + costs :])
         return node_outputs(Endpoint(end, tuple(saved)), start)

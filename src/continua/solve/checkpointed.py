@@ -117,7 +117,7 @@ class _Replay(torch.autograd.Function):
         saved, on_step = integration.record(start, rule.collect(integration, windows))
         end = integration.controller.run(integration, start, on_step)
         integration.stats.windows = len(windows)
-        ctx.tensors = integration.field.tensors
+        ctx.tensors = inputs[1 + costs :]
         ctx.rule, ctx.integration, ctx.costs = rule, integration, costs
         ctx.steps, ctx.precision = [window.steps for window in windows], precision_of(start.x)
         # saved by autograd: it notices what is changed in place, and lets go of it after the backward pass

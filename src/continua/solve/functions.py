@@ -35,20 +35,8 @@ class FunctionField(AbstractVectorField):
         self.parameters: tuple[Tensor, ...] = ()
 
     @property
-    def breaks(self) -> tuple[float, ...]:
-        return ()
-
-    @property
-    def parts(self) -> Sequence[AbstractVectorField]:
-        return [self]
-
-    @property
     def tensors(self) -> tuple[Tensor, ...]:
         return self.parameters
-
-    @property
-    def weights(self) -> None:
-        return None
 
     @property
     def evaluations(self) -> int:

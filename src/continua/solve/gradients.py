@@ -52,7 +52,7 @@ class Direct(AbstractGradient):
         """Everything that runs can be differentiated directly."""
 
     def solve(self, integration: Integration, state: State) -> Endpoint:
-        if integration.observes_costate and needs_gradient(integration, state):
+        if integration.observes_costate and needs_gradient(state, integration.field.tensors):
             return self._solve_observed(integration, state)
         saved, on_step = integration.record(state)
         return Endpoint(integration.controller.run(integration, state, on_step), tuple(saved))
@@ -80,22 +80,20 @@ def _hook(integration: Integration, z: Depth, x: Tensor) -> None:
     x.register_hook(lambda a: integration.notify(z, value, a))
 
 
-def needs_gradient(integration: Integration, state: State) -> bool:
+def needs_gradient(state: State, tensors: Sequence[Tensor]) -> bool:
     """Whether anything that the solve starts from or depends on asks for a gradient."""
-    if not torch.is_grad_enabled():
-        return False
-    return any(x.requires_grad for x in (state.x, *state.costs, *integration.field.tensors))
+    return torch.is_grad_enabled() and any(x.requires_grad for x in (state.x, *state.costs, *tensors))
 
 
 def solve_as_node(
     function: type[torch.autograd.Function], rule: AbstractGradient, integration: Integration, state: State
 ) -> Endpoint:
     """The solve as one node of the autograd graph: (x, costs, tensors) -> (x, costs, x at `save_at`)."""
-    if not needs_gradient(integration, state):
+    tensors = integration.field.tensors  # a walk over all modules of the flow: once per solve
+    if not needs_gradient(state, tensors):
         saved, on_step = integration.record(state)
         with torch.no_grad():
             return Endpoint(integration.controller.run(integration, state, on_step), tuple(saved))
-    tensors = integration.field.tensors
     outputs = function.apply(rule, integration, len(state.costs), state.x, *state.costs, *tensors)
     ends = 1 + len(state.costs)
     return Endpoint(State(outputs[0], tuple(outputs[1:ends])), tuple(outputs[ends:]))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from continua.core.errors import reject
-from continua.core.shapes import Depth, Float, Tensor
+from continua.core.shapes import Depth, Tensor
 from continua.solve.runge_kutta import AbstractStepper, Euler, Midpoint, StepResult, hermite
 from continua.solve.vector_field import AbstractVectorField, State, displace, within
 from continua.spaces import AbstractManifold
@@ -89,7 +89,7 @@ class LieTrotter(AbstractSplitting):
         return field.breaks
 
     def schedule(self, field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
-        return [(part, 0.0, 1.0) for part in field.parts]
+        return [(part, 0.0, 1.0) for part in _parts_of(field)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,8 +112,9 @@ class Strang(AbstractSplitting):
 
     def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
         """Every jump of the last part, and those of half-step parts that are not in the middle of a step."""
-        kept = set(field.parts[-1].breaks)
-        halves = {b for part in field.parts[:-1] for b in part.breaks}
+        *outer, middle = _parts_of(field)
+        kept = set(middle.breaks)
+        halves = {b for part in outer for b in part.breaks}
         straddled = halves
         while straddled:  # a break more moves the middles of its neighbours
             grid = sorted({*marks, *kept})
@@ -123,7 +124,7 @@ class Strang(AbstractSplitting):
         return tuple(sorted(kept))
 
     def schedule(self, field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
-        *outer, middle = field.parts
+        *outer, middle = _parts_of(field)
         return [
             *((part, 0.0, 0.5) for part in outer),
             (middle, 0.0, 1.0),
@@ -207,28 +208,17 @@ def manifold_of(stepper: AbstractStepper) -> AbstractManifold | None:
     return manifold_of(stepper.inner) if isinstance(stepper, AbstractSplitting) else None
 
 
-@dataclasses.dataclass(frozen=True)
 class _Tangential(AbstractVectorField):
     """The flow with the normal part of its velocity taken away."""
 
-    whole: AbstractVectorField
-    manifold: AbstractManifold
-
-    @property
-    def breaks(self) -> tuple[float, ...]:
-        return self.whole.breaks
-
-    @property
-    def parts(self) -> Sequence[AbstractVectorField]:
-        return [_Tangential(part, self.manifold) for part in self.whole.parts]
+    def __init__(self, whole: AbstractVectorField, manifold: AbstractManifold) -> None:
+        self.whole, self.manifold = whole, manifold
+        self.breaks, self.weights = whole.breaks, whole.weights
+        self.parts = [_Tangential(part, manifold) for part in whole.parts]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return self.whole.tensors
-
-    @property
-    def weights(self) -> Float[Tensor, "batch tokens"] | None:
-        return self.whole.weights
 
     @property
     def evaluations(self) -> int:
@@ -241,3 +231,7 @@ class _Tangential(AbstractVectorField):
 
     def rates(self, z: Depth, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         return self.whole.rates(z, x, velocity)
+
+
+def _parts_of(field: AbstractVectorField) -> Sequence[AbstractVectorField]:
+    return field.parts or (field,)

@@ -24,25 +24,17 @@ class State(NamedTuple):
 class AbstractVectorField(abc.ABC):
     """The right-hand side of dx/dz = f(z, x): a flow bound to a cloud, or any function (`integrate` wraps it)."""
 
-    @property
-    @abc.abstractmethod
-    def breaks(self) -> tuple[float, ...]:
-        """Depths that no step may straddle."""
-
-    @property
-    @abc.abstractmethod
-    def parts(self) -> Sequence["AbstractVectorField"]:
-        """The terms of the velocity, for splitting."""
+    breaks: tuple[float, ...] = ()
+    """Depths that no step may straddle."""
+    parts: Sequence["AbstractVectorField"] = ()
+    """The terms of the velocity, for splitting; none where it is one."""
+    weights: Float[Tensor, "batch tokens"] | None = None
+    """Masses for norms, summing to one in each sequence; `None` where all entries count alike."""
 
     @property
     @abc.abstractmethod
     def tensors(self) -> tuple[Tensor, ...]:
         """Every tensor that asks for a gradient and that velocity or rates depend on, the state apart."""
-
-    @property
-    @abc.abstractmethod
-    def weights(self) -> Float[Tensor, "batch tokens"] | None:
-        """Masses for norms, summing to one in each sequence; `None` where all entries count alike."""
 
     @property
     @abc.abstractmethod
