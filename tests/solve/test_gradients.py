@@ -255,7 +255,7 @@ def test_the_replay_runs_under_the_autocast_of_the_solve():
 
 def test_a_refused_step_that_overflowed_leaves_no_trace(monkeypatch):
     """0 * inf = nan: what a refused try computed may not stay in the graph."""
-    monkeypatch.setattr("continua.solve.adaptive.first_lengths", lambda *_: ([1.0, 0.02], None))
+    monkeypatch.setattr("continua.solve.controllers.first_lengths", lambda *_: ([1.0, 0.02], None))
     rate = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
     found = []
     for gradient in (Direct(), Checkpointed()):
@@ -271,7 +271,7 @@ def test_a_refused_step_that_overflowed_leaves_no_trace(monkeypatch):
 @pytest.mark.parametrize("sub", [DormandPrince(), Tsitouras()], ids=repr)
 def test_standing_still_is_not_projected(sub, monkeypatch):
     """A token that starts off the manifold and waits for its first good step is replayed where it was."""
-    monkeypatch.setattr("continua.solve.adaptive.first_lengths", lambda *_: ([1.0, 0.02], None))
+    monkeypatch.setattr("continua.solve.controllers.first_lengths", lambda *_: ([1.0, 0.02], None))
     problem = spinning(speed=8.0)
     found = []
     for gradient in (Direct(), Checkpointed()):

@@ -136,7 +136,7 @@ def test_sequences_with_steps_of_their_own_are_counted_together():
 
 
 def test_a_round_in_which_nobody_moves_is_no_step(monkeypatch):
-    monkeypatch.setattr("continua.solve.adaptive.first_lengths", lambda *_: ([1.0, 1.0], None))
+    monkeypatch.setattr("continua.solve.controllers.first_lengths", lambda *_: ([1.0, 1.0], None))
     problem, moves = twisting(speed=4.0), []
     start = problem.start.clone().requires_grad_(True)
     observer = Observer(step=lambda z, dz, state: moves.append(dz))

@@ -1,9 +1,8 @@
 """Floor 2: the depth solver - steppers, controllers, three gradients, statistics."""
 
-from continua.solve.adaptive import Adaptive, PerSequence
 from continua.solve.backsolve import Backsolve
 from continua.solve.checkpointed import Checkpointed, StateBuffer
-from continua.solve.controllers import AbstractGridController, Fixed, Given
+from continua.solve.controllers import AbstractGridController, Adaptive, Fixed, Given, PerSequence
 from continua.solve.gradients import AbstractGradient, Direct
 from continua.solve.integrate import AbstractSolver, Solver, integrate
 from continua.solve.integration import AbstractController, Observer, Solution, Stats

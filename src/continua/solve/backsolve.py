@@ -9,7 +9,7 @@ import torch
 
 from continua.core.errors import ReconstructionWarning, reject
 from continua.core.shapes import Depth, Tensor
-from continua.solve.adaptive import Adaptive, PerSequence
+from continua.solve.controllers import Adaptive, PerSequence
 from continua.solve.functions import FunctionField, hidden_leaves, refuse_hidden
 from continua.solve.gradients import (
     AbstractGradient,
@@ -164,6 +164,7 @@ class _Retrace(torch.autograd.Function):
         refuse_second_derivatives(ctx.rule)
         refuse_exchanged(ctx.tensors, ctx.integration, ctx.rule)
         integration: Integration = ctx.integration
+        # the state at the start is kept for nothing but the judgement of the way back
         (start, end, *tensors), counted, ends = ctx.saved_tensors, integration.field.evaluations, 1 + ctx.costs
         # the adjoint is linear in a: scaled to unit size, so that atol means the same for it as for x
         unit = max(float(g.abs().max()) for g in grads) or 1.0

@@ -92,12 +92,14 @@ class Checkpointed(AbstractGradient):
 
     def collect(self, integration: Integration, windows: list[StepWindow]) -> OnStep:
         """Files accepted steps into windows."""
+        # as many evaluations per replay whatever the stepper: memory of the backward pass goes with evaluations
         limit = self.steps or max(1, round(6 / integration.stepper.stages))
         length = self.window * abs(integration.span[1] - integration.span[0])
         buffer = StateBuffer()
 
         def on_step(step: Step, before: State, result: StepResult) -> None:
             full = not windows or len(windows[-1].steps) >= limit
+            # without the slack ten even steps of a tenth would not fill ten windows, but eleven
             if full or _length([*windows[-1].steps, step]) > length * (1.0 + 1e-9):
                 windows.append(StepWindow(buffer.put(before.x), []))
             windows[-1].steps.append(step)
@@ -175,6 +177,7 @@ def _through(
         steps = _refine(rule, window.steps)
         end = integration.replay(State(start, zeros), steps, lambda step, state: visited.append((step.z, state.x)))
     visited.append((z, end.state.x))
+    # a costate is the cotangent of an inner state: asked for only where somebody watches, since it keeps buffers alive
     inputs = [x for _, x in visited] if integration.observes_costate else [start]
     # a function may read another parameter at another depth; a flow knows its own, but not what a running cost reads
     doubtful = not needed.sharded and (isinstance(integration.field, FunctionField) or bool(zeros))

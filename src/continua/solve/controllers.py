@@ -1,4 +1,4 @@
-"""Controllers whose grid is known before the solve; the adaptive ones are in `adaptive`."""
+"""Step-size controllers: grids known before the solve (`Fixed`, `Given`), and steps that adapt to a tolerance."""
 
 import abc
 import dataclasses
@@ -10,9 +10,19 @@ import torch
 
 from continua.core.checks import at_least
 from continua.core.errors import SolveError, reject
-from continua.solve.integration import AbstractController, Integration, OnStep, Step
-from continua.solve.runge_kutta import AbstractStepper
-from continua.solve.vector_field import AbstractVectorField, State
+from continua.core.shapes import Tensor
+from continua.solve.integration import AbstractController, Integration, OnStep, Stats, Step
+from continua.solve.runge_kutta import AbstractRungeKutta, AbstractStepper, StepResult
+from continua.solve.step_size import (
+    STEEPER,
+    StepSizeState,
+    Tolerance,
+    first_lengths,
+    joint_norm,
+    squared_errors,
+    squared_size,
+)
+from continua.solve.vector_field import AbstractVectorField, State, select
 
 
 class AbstractGridController(AbstractController):
@@ -91,6 +101,156 @@ class Given(AbstractGridController):
         return sorted([*depths, *missing], reverse=span[1] < span[0])
 
 
+@dataclasses.dataclass(frozen=True)
+class Adaptive(AbstractController):
+    """Steps as long as the tolerance permits, the same for all sequences of the batch: the default.
+
+    A step is accepted when the root mean square over the batch of the mass-weighted errors is at most 1, in units of
+    atol + rtol |x|. `all_ranks` reduces it over the default process group, so that every rank takes the same steps
+    (needed under FSDP). `first` is the first step tried (found from two evaluations otherwise). `costs` puts running
+    costs into the norm. Reference implementation: `scipy.integrate.solve_ivp`, with a PI controller in place of its
+    proportional one.
+    """
+
+    rtol: float = 1e-4
+    atol: float = 1e-4
+    max_steps: int = 10_000
+    first: float | None = None
+    all_ranks: bool = False
+    costs: bool = False
+
+    def __post_init__(self) -> None:
+        Tolerance(self.rtol, self.atol)
+        at_least(1, max_steps=self.max_steps)
+        if self.first is not None and not self.first > 0:
+            reject("first", self.first, "the first step is positive", "Pass first > 0, or None to have it found.")
+
+    def check(self, stepper: AbstractStepper) -> None:
+        _check_error_estimate(stepper, "Adaptive")
+
+    def marks(self, span: tuple[float, float]) -> tuple[float, ...]:
+        return span
+
+    def reverse(self, grid: Sequence[float]) -> "Adaptive":
+        """Parameter gradients, the costs of a backward solve, are quadratures that never feed back: outside the norm.
+
+        P. Kidger, R. T. Q. Chen, T. Lyons, "Hey, that's not an ODE": faster ODE adjoints via seminorms, ICML 2021.
+        """
+        return dataclasses.replace(self, first=None, costs=False)
+
+    def run(self, integration: Integration, state: State, on_step: OnStep | None = None) -> State:
+        field, stepper, stats = integration.field, integration.stepper, integration.stats
+        tolerance = Tolerance(self.rtol, self.atol)
+        tolerance.check(state.x)
+        size, slope = self._start(integration, state, tolerance)
+        stats.grid = [size.z]
+        while not size.at_end:
+            if stats.accepted + stats.rejected >= self.max_steps:
+                raise SolveError(f"max_steps = {self.max_steps} steps were tried", size.z, f"Increase it. {STEEPER}")
+            z, dz = size.z, size.aim()
+            result = stepper.step(field, z, dz, state, slope, with_error=True)
+            error = joint_norm(squared_errors(field, state, result, tolerance, self.costs), self.all_ranks)
+            if not error <= 1.0:  # nan is refused as well
+                size.refuse(dz, error)
+                # the shorter step starts at the same point: its first slope is known
+                slope, stats.rejected = result.first, stats.rejected + 1
+                continue
+            if on_step is not None:
+                on_step(Step(z, dz), state, result)
+            landed = size.accept(dz, error)
+            # first same as last, but not across a stop: beyond a jump the slope is another one
+            state, slope = result.state, None if landed else result.last
+            stats.accept(size.z, error)
+        return state
+
+    def _start(
+        self, integration: Integration, state: State, tolerance: Tolerance
+    ) -> tuple[StepSizeState, State | None]:
+        order, stops = integration.stepper.error_order or 0, integration.stops()
+        if self.first is not None:
+            return StepSizeState(integration.span[0], self.first, stops, order), None
+
+        def norms(x: Tensor) -> list[float]:
+            return [joint_norm(squared_size(integration.field, x, state.x, tolerance), self.all_ranks)]
+
+        lengths, slope = first_lengths(integration, state, norms, lambda h: h[0])
+        reusable = isinstance(integration.stepper, AbstractRungeKutta)  # others step along another slope
+        return StepSizeState(integration.span[0], lengths[0], stops, order), slope if reusable else None
+
+
+@dataclasses.dataclass(frozen=True)
+class PerSequence(AbstractController):
+    """Every sequence has its own depth and step: its output does not depend on its batch mates.
+
+    Sequences step together but not equally far; one that rejects its step or is at the end stands still (dz = 0) while
+    others move. The solve takes as many rounds as its hardest sequence needs, at most `max_steps`. No slope is carried
+    over from one round to the next: whether it can be would depend on the mates. Reference implementation: torchode.
+    """
+
+    rtol: float = 1e-4
+    atol: float = 1e-4
+    max_steps: int = 10_000
+
+    def __post_init__(self) -> None:
+        Tolerance(self.rtol, self.atol)
+        at_least(1, max_steps=self.max_steps)
+
+    def check(self, stepper: AbstractStepper) -> None:
+        _check_error_estimate(stepper, "PerSequence")
+
+    def marks(self, span: tuple[float, float]) -> tuple[float, ...]:
+        return span
+
+    def reverse(self, grid: Sequence[float]) -> AbstractController:
+        reject("controller", self, "a backward solve needs one grid for all sequences", "Use Checkpointed or Direct.")
+
+    def run(self, integration: Integration, state: State, on_step: OnStep | None = None) -> State:
+        Tolerance(self.rtol, self.atol).check(state.x)
+        if state.x.ndim == 0:
+            reject("x0", (), "PerSequence needs a first axis, the batch", "Use controller=Adaptive().")
+        sizes = self._start(integration, state)
+        rounds = 0
+        while not all(size.at_end for size in sizes):
+            if rounds >= self.max_steps:
+                depth = min(size.z for size in sizes)
+                raise SolveError(f"max_steps = {self.max_steps} rounds were tried", depth, f"Increase it. {STEEPER}")
+            state = self._round(integration, sizes, state, on_step)
+            rounds += 1
+        return state
+
+    def _start(self, integration: Integration, state: State) -> list[StepSizeState]:
+        def norms(x: Tensor) -> list[float]:
+            tolerance = Tolerance(self.rtol, self.atol)
+            return squared_size(integration.field, x, state.x, tolerance).sqrt().tolist()
+
+        lengths, _ = first_lengths(integration, state, norms, lambda h: _depths(h, state.x))
+        order = integration.stepper.error_order or 0
+        return [StepSizeState(integration.span[0], length, integration.stops(), order) for length in lengths]
+
+    def _round(
+        self, integration: Integration, sizes: list[StepSizeState], state: State, on_step: OnStep | None
+    ) -> State:
+        """One step tried by every sequence that is not at the end."""
+        field, stepper, stats = integration.field, integration.stepper, integration.stats
+        aims = [0.0 if size.at_end else size.aim() for size in sizes]
+        z, dz = _depths([size.z for size in sizes], state.x), _depths(aims, state.x)
+        result = stepper.step(field, z, dz, state, with_error=True)
+        errors = squared_errors(field, state, result, Tolerance(self.rtol, self.atol)).sqrt().tolist()
+        refused = stats.rejected
+        moved = _judge_all(sizes, aims, errors, stats)
+        if not any(moved):
+            return state
+        good = torch.tensor(moved, device=state.x.device)
+        dz = torch.where(good, dz, 0.0)
+        if stats.rejected > refused and torch.is_grad_enabled():
+            # a refused step may have overflowed, and its gradient would be 0 * inf: none of it may stay in the graph
+            result = stepper.step(field, z, dz, state)
+        after = select(good, result.state, state)
+        if on_step is not None:
+            on_step(Step(z, dz), state, StepResult(after))
+        return after
+
+
 def _check_finite(field: AbstractVectorField, state: State, z: float) -> None:
     """Stops a solve whose tokens or costs are no longer finite; absent tokens do not count."""
     # one sum and one transfer per step: it is finite unless an entry is not, or it overflows, which is looked into
@@ -108,3 +268,34 @@ def _check_finite(field: AbstractVectorField, state: State, z: float) -> None:
     for index, cost in enumerate(state.costs):
         if not bool(torch.isfinite(cost.detach()).all()):
             raise SolveError(f"running cost {index} is no longer finite", z, advice)
+
+
+def _judge_all(sizes: list[StepSizeState], aims: list[float], errors: list[float], stats: Stats) -> list[bool]:
+    """Accepts or refuses every sequence's step; whether each moved."""
+    moved = []
+    for size, dz, error in zip(sizes, aims, errors, strict=True):
+        waiting = size.at_end
+        good = not waiting and error <= 1.0
+        if good:
+            size.accept(dz, error)
+            stats.accepted += 1
+        elif not waiting:
+            size.refuse(dz, error)
+            stats.rejected += 1
+        moved.append(good)
+    return moved
+
+
+def _check_error_estimate(stepper: AbstractStepper, controller: str) -> None:
+    """Rejects a stepper that cannot judge its steps."""
+    if stepper.error_order is None:
+        cure = (
+            f"Pass DormandPrince(), BogackiShampine() or Tsitouras() (on a manifold: Projected(..., tangent=True)), or "
+            f"walk a grid: Fixed(steps) instead of {controller}()."
+        )
+        reject("stepper", stepper, "it has no error estimate, so its steps cannot adapt", cure)
+
+
+def _depths(values: Sequence[float], like: Tensor) -> Tensor:
+    """One depth per sequence: kept in float64, handed to the flow in its own dtype and on its device."""
+    return torch.tensor(values, dtype=like.dtype, device=like.device)

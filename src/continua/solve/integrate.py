@@ -11,9 +11,8 @@ import torch
 from continua.core.checks import is_a
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
-from continua.solve.adaptive import Adaptive, PerSequence
 from continua.solve.checkpointed import Checkpointed
-from continua.solve.controllers import Fixed
+from continua.solve.controllers import Adaptive, Fixed, PerSequence
 from continua.solve.functions import FunctionField
 from continua.solve.gradients import AbstractGradient, Direct
 from continua.solve.integration import AbstractController, Integration, Observer, Solution, Stats

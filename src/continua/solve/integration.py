@@ -171,6 +171,7 @@ class Integration:
         on_step: OnStep,
     ) -> State:
         """Another field over a part of the span, backwards, with steps that respect the same breaks."""
+        # statistics of its own: those of the forward solve keep its grid, which every leg of the way back reads
         back = Integration(field, span, self.stepper, controller, (), (), Stats())
         return controller.run(back, state, on_step)
 

@@ -171,6 +171,7 @@ class AbstractRungeKutta(AbstractStepper):
         result: StepResult,
         fractions: Sequence[float],
     ) -> list[Tensor]:
+        # on a grid no step was judged, and nobody has evaluated the slope at its end yet
         last = result.last or field(z + dz, result.state, z + 0.5 * dz)
         slopes = [k.x for k in (*result.slopes, last)]
         if self.tableau.dense is None:

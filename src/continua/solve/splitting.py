@@ -186,6 +186,7 @@ class Projected(AbstractStepper):
             return result._replace(state=displace(field, z, dz, state, x))
         result = self.sub.step(_Tangential(field, self.manifold), z, dz, state, first, with_error)
         x = self.manifold.project(result.state.x)
+        # the slope at the end was that of the point before its projection: no first slope of the next step
         return result._replace(state=State(x, result.state.costs), last=None)
 
     def dense(
