@@ -119,7 +119,7 @@ def test_the_variant_sees_half_and_is_asked_the_same(file):
     task = Csv(file, window=32)
     variant = task.variants()["half of the rows unseen"]
     whole, half = (each.batch(Split.TEST, torch.arange(1)) for each in (task, variant))
-    assert torch.equal(whole.targets, half.targets) and torch.equal(whole.positions, half.positions)
+    assert torch.equal(whole.targets, half.targets) and torch.equal(whole.query_times, half.query_times)
     assert whole.inputs[1].shape == (1, 20) and half.inputs[1].shape == (1, 10)
     assert set(half.inputs[1][0].tolist()) < set(whole.inputs[1][0].tolist())
 
@@ -183,7 +183,7 @@ def test_the_window_fits_short_files(tmp_path, count, window):
     task = Csv(written(tmp_path / "short.csv", waves(count)))
     assert task.facts()["rows in a window"] == window
     assert all(task.count(split) >= 1 for split in Split) and task.count(Split.TRAIN) > task.count(Split.TEST)
-    assert task.batch(Split.TEST, torch.arange(1)).positions.shape == (1, 2 * (window // 8))
+    assert task.batch(Split.TEST, torch.arange(1)).query_times.shape == (1, 2 * (window // 8))
     assert task.form.spacing == pytest.approx(1 / (window - 1))
 
 
@@ -278,7 +278,7 @@ def test_training_holds_out_other_rows_every_time(plain):
     for batch in batches:
         values, times, present = batch.inputs
         assert values.shape == plain.inputs[0].shape and torch.equal(present, plain.inputs[2])
-        assert torch.equal(batch.query_times[:, 3:], plain.positions[:, 3:])  # what lies beyond stays
+        assert torch.equal(batch.query_times[:, 3:], plain.query_times[:, 3:])  # what lies beyond stays
         assert torch.equal(batch.targets[:, 3:], plain.targets[:, 3:])
         for sequence in range(5):
             assert torch.equal(known(batch, sequence), known(plain, sequence))
@@ -292,7 +292,7 @@ def test_training_holds_out_other_rows_every_time(plain):
 def test_columns_are_moved_and_stretched_with_their_answers(plain):
     moved = rescale_columns(plain, 0.4, 0.2, torch.Generator().manual_seed(0))
     there, slopes = plain.inputs[0][..., 2:], set()
-    assert torch.equal(moved.inputs[0][..., 2:], there) and torch.equal(moved.positions, plain.positions)
+    assert torch.equal(moved.inputs[0][..., 2:], there) and torch.equal(moved.query_times, plain.query_times)
     for sequence in range(5):
         for column in range(2):
             seen = there[sequence, :, column] > 0

@@ -26,6 +26,9 @@ class Activation(enum.Enum):
     TANH = "tanh"
     IDENTITY = "identity"
 
+    def __call__(self, x: Tensor) -> Tensor:
+        return _ACTIVATIONS[self](x)
+
 
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.GELU: F.gelu,
