@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from continua.control import Batch, CrossEntropy, KineticEnergy, Objective
 from continua.data import Mnist1d
+from continua.model import transformer
 from continua.optim import adamw
 from continua.train import Learner, Plan, continuous, objective_of, presets_of
 
@@ -64,3 +66,27 @@ def test_a_forward_hook_fires_once_per_update(learner):
     for update in range(3):
         trained.update(task.training_batch(4, update, 0), update, Plan(10, 4, jitter=1.0))
     assert len(seen) == 3
+
+
+# torch's own, where it goes on after a check of the input that it does not compile
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_a_compiled_model_trains_to_the_same_losses():
+    times = torch.rand(4, 8, generator=torch.Generator().manual_seed(0)).sort(-1).values
+    batch = Batch((torch.sin(9 * times).unsqueeze(-1), times), torch.arange(4) % 3)
+    objective = Objective(CrossEntropy(), (KineticEnergy(),), (0.01,))
+
+    def losses(wrap):
+        torch.manual_seed(1)
+        model = transformer(8, 3, features=1, hidden=8, axis=1, depth=1.0)
+        optimiser, called = torch.optim.AdamW(model.parameters(), lr=1e-2), wrap(model)
+        for _ in range(3):
+            optimiser.zero_grad()
+            total = objective(called, batch).total
+            total.backward()
+            optimiser.step()
+            yield total.item()
+
+    plain = list(losses(lambda model: model))
+    compiled = list(losses(lambda model: torch.compile(model, backend="aot_eager")))
+    torch._dynamo.reset()
+    assert compiled == pytest.approx(plain, abs=1e-6) and plain[-1] != plain[0]
