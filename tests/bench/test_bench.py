@@ -9,10 +9,17 @@ from typing import final
 import pytest
 import torch
 
-from continua.bench import AbstractBenchmark, BenchResult, Ratio, write_result
-from continua.bench.benchmark import median_ratio, sum_rounds, time_in_turn
+from continua.bench.benchmark import (
+    AbstractBenchmark,
+    BenchResult,
+    Ratio,
+    median_ratio,
+    sum_rounds,
+    time_in_turn,
+    write_result,
+)
+from continua.bench.command import BENCHMARKS
 from continua.bench.memory import peak_memory, prepare_solve
-from continua.cli.bench import BENCHMARKS
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
 

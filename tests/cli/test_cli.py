@@ -7,8 +7,8 @@ from typing import final
 
 import pytest
 
-from continua.bench import AbstractBenchmark, BenchResult, Ratio
-from continua.cli.bench import BENCHMARKS
+from continua.bench.benchmark import AbstractBenchmark, BenchResult, Ratio
+from continua.bench.command import BENCHMARKS
 from continua.cli.main import COMMANDS, main
 
 SOLVE = ["solve", "--tokens", "8", "--width", "8", "--rtol", "1e-3", "--depth", "1.0"]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from continua.cli.lab import EXPERIMENTS, Unfinished, find_unfinished, list_experiments, note_measuring
 from continua.cli.main import main
 from continua.core.errors import SolveError
 from continua.lab import CellStore, ExperimentResult
+from continua.lab.command import EXPERIMENTS, Unfinished, find_unfinished, list_experiments, note_measuring
 from continua.runs import Run
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")

@@ -9,7 +9,6 @@ import ot
 import pytest
 import torch
 
-from continua.cli.lab import EXPERIMENTS
 from continua.lab import (
     AdamWCompactness,
     AdamWLimit,
@@ -31,6 +30,7 @@ from continua.lab import (
     silent,
     sweep,
 )
+from continua.lab.command import EXPERIMENTS
 from continua.lab.depth_limit import EulerGap, after_steps, distance, smooth_flow
 from continua.lab.lipschitz import wasserstein
 from continua.lab.mean_field import SampledTokens, limit_map

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 
 class Command(NamedTuple):
-    """Where a command lives, and the first line of what it says of itself."""
+    """Where in the package a command lives, and the first line of what it says of itself."""
 
     module: str
     name: str
@@ -21,17 +21,19 @@ class Command(NamedTuple):
 
     def load(self) -> type[Any]:
         """The dataclass of its options."""
-        return getattr(importlib.import_module(f"continua.cli.{self.module}"), self.name)
+        return getattr(importlib.import_module(f"continua.{self.module}"), self.name)
 
 
 COMMANDS: Mapping[str, Command] = {
-    "train": Command("train", "Train", "Train a continuous Transformer on a task, and leave a run folder."),
-    "eval": Command("runs", "Evaluate", "Measure the models of a run: test, other samplings, other depth steps."),
-    "generate": Command("runs", "Generate", "Let a model of a text run write on."),
-    "report": Command("runs", "Report", "Write one self-contained HTML page about one run, or several side by side."),
-    "lab": Command("lab", "Lab", "Measure what theory claims: list, run NAME, run all, report."),
-    "solve": Command("solve", "Solve", "Solve a small causal Transformer on irregular samples, forward and back."),
-    "bench": Command("bench", "Bench", "Measure what the library costs, as ratios to peers taken in one run."),
+    "train": Command("cli.train", "Train", "Train a continuous Transformer on a task, and leave a run folder."),
+    "eval": Command("cli.runs", "Evaluate", "Measure the models of a run: test, other samplings, other depth steps."),
+    "generate": Command("cli.runs", "Generate", "Let a model of a text run write on."),
+    "report": Command(
+        "cli.runs", "Report", "Write one self-contained HTML page about one run, or several side by side."
+    ),
+    "lab": Command("lab.command", "Lab", "Measure what theory claims: list, run NAME, run all, report."),
+    "solve": Command("cli.solve", "Solve", "Solve a small causal Transformer on irregular samples, forward and back."),
+    "bench": Command("bench.command", "Bench", "Measure what the library costs, as ratios to peers taken in one run."),
 }
 """The one table from words to commands."""
 

@@ -1,4 +1,4 @@
-"""Floor 5: the lab - claims about the continuous Transformer, measured. Only the command line imports it."""
+"""Floor 7: the lab - claims about the continuous Transformer, measured. Only the benchmarks import it."""
 
 from continua.lab.ceiling import Mnist1dCeiling
 from continua.lab.clusters.experiment import Clusters, FastestMode, Overlap

@@ -16,16 +16,27 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from continua import lab
 from continua.cli.parsing import Count, Flag, Folder, Measure, choose, flag, more
 from continua.core.errors import reject
+from continua.lab.ceiling import Mnist1dCeiling
+from continua.lab.clusters.experiment import Clusters, FastestMode, Overlap
+from continua.lab.clusters.particles import check_question
+from continua.lab.depth_limit import DepthLimit, PostNormLimit
+from continua.lab.experiment import AbstractExperiment, ExperimentResult
+from continua.lab.lions import LionsDerivative
+from continua.lab.lipschitz import AttentionLipschitz
+from continua.lab.mean_field import MeanField
+from continua.lab.sde_scaling import SDEScaling
+from continua.lab.sweep import AbstractEngine, CellStore, LocalProcesses, Progress, Ray
+from continua.lab.training.adamw_limit import AdamWLimit
+from continua.lab.training.compactness import AdamWCompactness
+from continua.lab.training.width import DimensionFree, RMSScaling
 from continua.report import write_report
 from continua.runs import Run, Section, Table
 
-_KINDS = (lab.DepthLimit, lab.AdamWLimit, lab.AdamWCompactness, lab.DimensionFree, lab.LionsDerivative,
-          lab.AttentionLipschitz, lab.MeanField, lab.Clusters, lab.RMSScaling, lab.PostNormLimit, lab.SDEScaling,
-          lab.Mnist1dCeiling)  # fmt: skip
-EXPERIMENTS: dict[str, lab.AbstractExperiment] = {each.name: each for each in (kind() for kind in _KINDS)}
+_KINDS = (DepthLimit, AdamWLimit, AdamWCompactness, DimensionFree, LionsDerivative, AttentionLipschitz, MeanField,
+          Clusters, RMSScaling, PostNormLimit, SDEScaling, Mnist1dCeiling)  # fmt: skip
+EXPERIMENTS: dict[str, AbstractExperiment] = {each.name: each for each in (kind() for kind in _KINDS)}
 """The one table from words to experiments."""
 
 _LINE = 100
@@ -113,11 +124,11 @@ class Lab:
         asked = self._asks()
         run = None if asked else _open_or_begin(self.output)
         noted = nullcontext() if run is None else note_measuring(run, chosen, self.quick)
-        store = lab.CellStore() if asked else lab.CellStore(self.output / "cells")
+        store = CellStore() if asked else CellStore(self.output / "cells")
         failed = False
         with noted, _bar(shown=not asked) as progress:
             for experiment in chosen:
-                result = lab.ExperimentResult.measure(experiment, progress, engine, store)
+                result = ExperimentResult.measure(experiment, progress, engine, store)
                 record = result.record()
                 failed = failed or record["verdict"] == "fails"
                 if run is not None:
@@ -137,7 +148,7 @@ class Lab:
         """Whether this is a single question about clusters."""
         return self.circle or any(value is not None for value in (self.tokens, self.beta, self.time))
 
-    def _choose(self) -> list[lab.AbstractExperiment]:
+    def _choose(self) -> list[AbstractExperiment]:
         if self._asks():
             return [self._question()]
         if self.name == "":
@@ -147,27 +158,27 @@ class Lab:
         chosen = list(EXPERIMENTS.values()) if self.name == "all" else [EXPERIMENTS[self.name]]
         return [experiment.quick() if self.quick else experiment for experiment in chosen]
 
-    def _question(self) -> lab.AbstractExperiment:
+    def _question(self) -> AbstractExperiment:
         example = "Try `continua lab run clusters --tokens 8 --beta 4 --time 2` or `... --circle --beta 9`."
         if self.name != "clusters":
             reject("NAME", self.name, "only clusters answers single questions", example)
         if self.circle and (self.tokens is not None or self.time is not None):
             reject("circle", True, "the ring is a continuum without time", "Leave out --tokens and --time.")
-        lab.check_question(self.tokens, self.beta, self.time)
+        check_question(self.tokens, self.beta, self.time)
         asked = {"beta": self.beta} if self.circle else {"tokens": self.tokens, "beta": self.beta, "time": self.time}
         for name, value in asked.items():
             if value is None:
                 reject(name, value, f"the question needs --{', --'.join(asked)}", example)
         assert self.beta is not None
         if self.circle:
-            return lab.FastestMode(self.beta)
+            return FastestMode(self.beta)
         assert self.tokens is not None and self.time is not None
-        return lab.Overlap(self.tokens, self.beta, self.time)
+        return Overlap(self.tokens, self.beta, self.time)
 
-    def _engine(self) -> lab.AbstractEngine:
+    def _engine(self) -> AbstractEngine:
         if self.engine == "ray":
-            return lab.Ray()
-        return lab.LocalProcesses(1 if self.processes is None and self.quick else self.processes)
+            return Ray()
+        return LocalProcesses(1 if self.processes is None and self.quick else self.processes)
 
     def _report(self, console: Console) -> int:
         if not (self.output / "manifest.json").is_file():
@@ -195,7 +206,7 @@ def _open_or_begin(folder: Path) -> Run:
 
 
 @contextmanager
-def _bar(shown: bool) -> Iterator[lab.Progress]:
+def _bar(shown: bool) -> Iterator[Progress]:
     """A progress bar on standard error; results go to standard output."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), disable=not shown, transient=True) as bar:
@@ -248,7 +259,7 @@ def elsewhere(folder: Path) -> str:
 
 
 @contextmanager
-def note_measuring(run: Run, chosen: Sequence[lab.AbstractExperiment], quick: bool) -> Iterator[None]:
+def note_measuring(run: Run, chosen: Sequence[AbstractExperiment], quick: bool) -> Iterator[None]:
     """Notes what is about to be measured, and how that ended.
 
     What is killed before its verdict is then known to be missing, though the run says that it is running.
@@ -267,7 +278,7 @@ def note_measuring(run: Run, chosen: Sequence[lab.AbstractExperiment], quick: bo
     run.end("finished")
 
 
-def find_unfinished(run: Run, experiments: Mapping[str, lab.AbstractExperiment]) -> list[Unfinished]:
+def find_unfinished(run: Run, experiments: Mapping[str, AbstractExperiment]) -> list[Unfinished]:
     """What was begun after its last verdict, in the order of the experiments; cells of other code do not count.
 
     A verdict at full size says more than a quick one, and closes both.
@@ -278,7 +289,7 @@ def find_unfinished(run: Run, experiments: Mapping[str, lab.AbstractExperiment])
             open_ones.add((row["experiment"], row["quick"]))
         elif row["kind"] == "experiment":
             open_ones -= {(row["experiment"], row["quick"]), (row["experiment"], True)}
-    store = lab.CellStore(run.folder / "cells")
+    store = CellStore(run.folder / "cells")
     found = []
     for name, experiment in experiments.items():
         for quick in (True, False):
@@ -320,7 +331,7 @@ def _size(quick: bool) -> str:
     return "quick" if quick else "full"
 
 
-def list_experiments(console: Console, experiments: Mapping[str, lab.AbstractExperiment], as_json: bool) -> None:
+def list_experiments(console: Console, experiments: Mapping[str, AbstractExperiment], as_json: bool) -> None:
     """Prints name, claim and source of each experiment.
 
     On a terminal each is a paragraph that fits it. In a pipe each is one line of three cells parted by tabs, so that
