@@ -1,20 +1,11 @@
 """Figures are made from plain numbers, are well-formed, and are the same for the same numbers."""
 
-import dataclasses
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
 
-from continua.report import (
-    PontryaginRecord,
-    SolveRecord,
-    figure_svg,
-    pontryagin_figures,
-    resolution_figures,
-    save_figures,
-    solve_figures,
-)
+from continua.report import figure_svg, resolution_figures, save_figures
 from continua.runs import Lines, Scale, Series
 from run_folders import figures
 
@@ -61,66 +52,6 @@ def test_any_numbers_are_drawn_with_ticks_inside(y, log, tmp_path):
     ticks = [g for g in ElementTree.fromstring(svg).iter(f"{SVG}g") if g.get("class") == "ty"]
     assert 1 <= len(ticks) <= 12 and all(-1e-3 <= float(g.get("data-v")) <= 1.001 for g in ticks)
     assert data["y"]["low"] < data["y"]["high"] and "nan" not in svg and "inf" not in svg
-
-
-# --- one solve
-
-
-@pytest.fixture
-def record() -> SolveRecord:
-    random = np.random.default_rng(0)
-    grid = [0.0, 0.1, 0.4, 0.5, 0.8, 1.0]
-    return SolveRecord(
-        depths=np.linspace(0.0, 1.0, 9).tolist(),
-        tokens=random.normal(size=(9, 7, 5)).cumsum(0),
-        times=np.sort(random.random(7)).tolist(),
-        grid=grid,
-        errors=[0.2, 0.9, 0.01, 0.5, 0.3],
-        costate_depths=grid[::-1],
-        costates=np.exp(random.normal(size=(6, 7))),
-        breaks=(0.5,),
-    )
-
-
-def test_a_solve_is_drawn_with_tokens_costates_steps_and_errors(record, tmp_path):
-    path = save_figures(solve_figures(record), tmp_path / "new" / "solve.svg")
-    assert path == tmp_path / "new" / "solve.svg" and len(panels(path)) == 4
-    assert [figure.kind for figure in solve_figures(record)] == ["paths", "lines", "steps", "lines"]
-
-
-def test_the_same_numbers_give_the_same_file(record, tmp_path):
-    first, second = (save_figures(solve_figures(record), tmp_path / name) for name in ("first.svg", "second.svg"))
-    assert first.read_bytes() == second.read_bytes()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"errors": ()},  # a given grid has no estimates
-        {"breaks": ()},
-        {"tokens": np.zeros((9, 7, 1))},  # no second direction, and no motion at all
-        {"costates": np.zeros((6, 7))},  # nothing flows back
-        {"times": [0.0] * 7},
-    ],
-    ids=["no errors", "no breaks", "width 1", "no costate", "one time"],
-)
-def test_sparse_records_are_drawn_without_a_warning(record, changes, tmp_path):
-    drawn = solve_figures(dataclasses.replace(record, **changes))
-    assert len(panels(save_figures(drawn, tmp_path / "solve.svg"))) == (3 if "errors" in changes else 4)
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"times": [0.0, 1.0]}, "tokens"),
-        ({"costate_depths": [0.0, 1.0]}, "costates"),
-        ({"errors": [0.5]}, "errors"),
-        ({"grid": [0.0], "errors": []}, "errors"),
-    ],
-)
-def test_a_record_that_does_not_fit_is_refused(record, changes, named, unchecked):
-    with pytest.raises(ValueError, match=f"^{named} = "):
-        dataclasses.replace(record, **changes)
 
 
 # --- resolution reports
@@ -174,39 +105,3 @@ def test_a_report_without_rows_is_refused(report, changes):
     spoiled = {name: value for name, value in {**report, **changes}.items() if value is not None}
     with pytest.raises(ValueError, match=r"report = \[.*there is nothing to draw.*Pass report\.plain\(\)"):
         resolution_figures(spoiled)
-
-
-# --- conditions of optimality
-
-
-@pytest.fixture
-def conditions() -> PontryaginRecord:
-    random, depths = np.random.default_rng(0), np.linspace(0.0, 1.0, 9)
-    return PontryaginRecord(
-        depths=depths,
-        hamiltonian=0.1 + 0.01 * random.normal(size=(9, 3)).cumsum(0),
-        costates=np.exp(-depths),
-        gradients=np.abs(np.sin(6.0 * depths)) + 0.1,
-        defects=10.0 ** random.normal(-6.0, 1.0, size=8),
-        projected=0.2,
-        breaks=(0.5,),
-    )
-
-
-def test_conditions_of_optimality_are_drawn_and_the_same_each_time(conditions, tmp_path):
-    first, second = (save_figures(pontryagin_figures(conditions), tmp_path / name) for name in ("a.svg", "b.svg"))
-    assert len(panels(first)) == 4 and first.read_bytes() == second.read_bytes()
-
-
-@pytest.mark.parametrize("name", ["gradients", "defects", "costates", "hamiltonian"])
-def test_zeros_are_drawn_without_a_warning(conditions, name, tmp_path):
-    empty = dataclasses.replace(
-        conditions, **{name: np.zeros_like(getattr(conditions, name))}, projected=0.0, breaks=()
-    )
-    assert len(panels(save_figures(pontryagin_figures(empty), tmp_path / "zeros.svg"))) == 4
-
-
-@pytest.mark.parametrize("name", ["gradients", "defects", "costates", "hamiltonian"])
-def test_conditions_that_do_not_fit_are_refused(conditions, name, unchecked):
-    with pytest.raises(ValueError, match=f"^{name} = "):
-        dataclasses.replace(conditions, **{name: np.zeros((4, 1))})

@@ -4,7 +4,6 @@ import dataclasses
 import math
 import time
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, final
 
@@ -16,10 +15,12 @@ from rich.table import Table
 from torch import nn
 
 from continua.cli.parsing import Folder, Number, Whole
+from continua.control import MeanSquaredError, Objective
+from continua.core.batch import Batch
 from continua.core.checks import at_least, positive
 from continua.core.errors import ReconstructionWarning, reject
 from continua.core.seeds import generator_of
-from continua.core.shapes import Float, Points, Positions, Tensor
+from continua.core.shapes import Float, Positions, Tensor
 from continua.fields import Expansion, PiecewiseConstant
 from continua.model import (
     ContinuousTransformer,
@@ -31,10 +32,11 @@ from continua.model import (
     from_torch,
 )
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm
-from continua.report import Page, SolveRecord, save_figures, solve_figures
-from continua.runs import Section, check_writable, write_whole
-from continua.solve import AbstractGradient, Backsolve, Checkpointed, Direct, Observer, Solution
+from continua.report import Page, save_figures
+from continua.runs import Lines, Note, Scale, Section, Series, check_writable, write_whole
+from continua.solve import AbstractGradient, Backsolve, Checkpointed, Direct, Solution
 from continua.spaces import CausalTrapezoid, Cloud, Legendre
+from continua.train import diagnose
 
 _BATCH = 4
 _AHEAD = 0.05
@@ -43,29 +45,19 @@ _FINEST = 4 * float(np.finfo(np.float64).eps)
 """The least tolerance that a solve in float64 takes."""
 
 
-class Signals(NamedTuple):
-    """Chirps at irregular times, and their values a moment later."""
-
-    times: Positions
-    values: Float[Tensor, "batch tokens 1"]
-    later: Float[Tensor, "batch tokens 1"]
-
-
-@dataclasses.dataclass(frozen=True)
-class GradientRun:
-    """One forward solve and its gradient: what was found, how long it took, what was seen on the way back."""
+class GradientRun(NamedTuple):
+    """One forward solve and its gradient: what was found, and how long it took."""
 
     gradient: AbstractGradient
     solution: Solution
     loss: float
     slopes: Float[Tensor, " parameters"]
     """The derivative of the loss with respect to all parameters of the flow, in one vector."""
-    costates: list[tuple[float, Points]]
     seconds: float
 
 
-def _draw_signals(batch: int, tokens: int, seed: int) -> Signals:
-    """sin(2 pi (f t + g t^2)) at sorted random times of [0, 1]; frequencies differ from signal to signal."""
+def _draw_signals(batch: int, tokens: int, seed: int) -> Batch:
+    """sin(2 pi (f t + g t^2)) at sorted random times of [0, 1], and a moment later; f and g differ between signals."""
     generator = generator_of(seed)
     times = torch.rand(batch, tokens, generator=generator, dtype=torch.float64).sort(-1).values
     f, g = 0.5 + torch.rand(2, batch, 1, generator=generator, dtype=torch.float64)
@@ -73,7 +65,7 @@ def _draw_signals(batch: int, tokens: int, seed: int) -> Signals:
     def chirp(t: Positions) -> Float[Tensor, "batch tokens 1"]:
         return torch.sin(2 * math.pi * (f * t + g * t**2)).unsqueeze(-1)
 
-    return Signals(times, chirp(times), chirp(times + _AHEAD))
+    return Batch((chirp(times), times), chirp(times + _AHEAD))
 
 
 def _jumping_model(width: int, depth: float, seed: int) -> ContinuousTransformer:
@@ -89,19 +81,17 @@ def _jumping_model(width: int, depth: float, seed: int) -> ContinuousTransformer
 
 
 def _differentiate(
-    model: ContinuousTransformer, cloud: Cloud, data: Signals, gradient: AbstractGradient, at: Sequence[float] = ()
+    model: ContinuousTransformer, cloud: Cloud, later: Tensor, gradient: AbstractGradient
 ) -> GradientRun:
-    """A solve whose loss is the squared error of foretelling each signal, and its gradient; `at` asks for states."""
-    seen: list[tuple[float, Points]] = []
-    observer = Observer(costate=lambda z, _, a: seen.append((float(z), a)))
+    """A solve whose loss is the squared error of foretelling each signal, and its gradient."""
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReconstructionWarning)  # the statistics tell as much
-        found = model.at(gradient=gradient)(cloud, save_at=at, observers=[observer], full=True)
-        solution, loss = found.solution, (found.output - data.later).square().mean()
+        found = model.at(gradient=gradient)(cloud, full=True)
+        loss = (found.output - later).square().mean()
         slopes = torch.autograd.grad(loss, list(model.flow.parameters()))
-    seconds = time.perf_counter() - start
-    return GradientRun(gradient, solution, loss.item(), torch.cat([g.flatten() for g in slopes]), seen, seconds)
+    flat = torch.cat([slope.flatten() for slope in slopes])
+    return GradientRun(gradient, found.solution, loss.item(), flat, time.perf_counter() - start)
 
 
 @torch.no_grad()
@@ -141,29 +131,6 @@ class Solve:
 
     def execute(self, console: Console) -> int:
         """Runs the command."""
-        self._check()
-        torch.set_num_threads(1)  # tensors this small are slower on more
-        data, model = _draw_signals(_BATCH, self.tokens, self.seed), _jumping_model(self.width, self.depth, self.seed)
-        _introduce(console, model, self)
-        with torch.no_grad():
-            cloud = model.embedding(data.values, data.times)
-        solved = model.at(rtol=self.rtol)
-        shown = _differentiate(solved, cloud, data, Checkpointed(), [self.depth * i / 64 for i in range(65)])
-        runs = [_differentiate(solved, cloud, data, gradient) for gradient in (Checkpointed(), Direct(), Backsolve())]
-        console.print(_statistics(runs[0]), _comparison(runs), sep="\n")
-        gap = _gap_to_torch(self.width, layers=3, seed=self.seed)
-        console.print(
-            f"GPT is the special case of weights constant on each layer and steps of length 1: "
-            f"torch's own layers and this library differ by [bold]{gap:.0e}[/bold].\n"
-        )
-        figures = solve_figures(_record(shown, data, model))
-        drawn = save_figures(figures, self.output / "solve.svg")
-        page = Page("One solve", f"width {self.width}, seed {self.seed}", [Section("Along depth", figures=figures)])
-        write_whole(drawn.with_suffix(".html"), page.html().encode())
-        console.print(f"figure: [bold]{escape(str(drawn))}[/bold], to look into: [bold].html[/bold]", soft_wrap=True)
-        return 0
-
-    def _check(self) -> None:
         check_writable("--output", self.output)
         at_least(2, tokens=self.tokens)
         positive(depth=self.depth)
@@ -172,6 +139,28 @@ class Solve:
         if not self.rtol >= _FINEST:
             why = f"a tolerance is positive, and float64 resolves no less than {_FINEST:.0e}"
             reject("--rtol", self.rtol, why, "Pass more, such as --rtol 1e-6.")
+        torch.set_num_threads(1)  # tensors this small are slower on more
+        batch, model = _draw_signals(_BATCH, self.tokens, self.seed), _jumping_model(self.width, self.depth, self.seed)
+        _introduce(console, model, self)
+        with torch.no_grad():
+            cloud = model.embedding(*batch.inputs)
+        solved = model.at(rtol=self.rtol)
+        sections = diagnose(solved, batch, Objective(MeanSquaredError()))  # first: the solves below are timed warm
+        ways = (Checkpointed(), Direct(), Backsolve())
+        runs = [_differentiate(solved, cloud, batch.targets, gradient) for gradient in ways]
+        console.print(_statistics(runs[0]), _comparison(runs), sep="\n")
+        gap = _gap_to_torch(self.width, layers=3, seed=self.seed)
+        console.print(
+            f"GPT is the special case of weights constant on each layer and steps of length 1: "
+            f"torch's own layers and this library differ by [bold]{gap:.0e}[/bold].\n"
+        )
+        sections.append(Section("Depth", figures=(_errors(runs[0]),)))
+        figures = [figure for section in sections for figure in section.figures if figure.kind != "table"]
+        drawn = save_figures(figures, self.output / "solve.svg")
+        page = Page("One solve", f"width {self.width}, seed {self.seed}", sections)
+        write_whole(drawn.with_suffix(".html"), page.html().encode())
+        console.print(f"figure: [bold]{escape(str(drawn))}[/bold], to look into: [bold].html[/bold]", soft_wrap=True)
+        return 0
 
 
 def _introduce(console: Console, model: ContinuousTransformer, options: Solve) -> None:
@@ -212,17 +201,10 @@ def _comparison(runs: list[GradientRun]) -> Table:
     return table
 
 
-def _record(run: GradientRun, data: Signals, model: ContinuousTransformer) -> SolveRecord:
-    """The first signal of the batch, in plain numbers."""
-    xs, stats = run.solution.xs, run.solution.stats
-    assert xs is not None
-    return SolveRecord(
-        depths=run.solution.depths,
-        tokens=xs[:, 0].detach().numpy(),
-        times=data.times[0].tolist(),
-        grid=stats.grid,
-        errors=stats.errors,
-        costate_depths=[z for z, _ in run.costates],
-        costates=np.stack([a[0].norm(dim=-1).numpy() for _, a in run.costates]),
-        breaks=(model.flow.depth / 2,),
-    )
+def _errors(run: GradientRun) -> Lines:
+    stats = run.solution.stats
+    middles = 0.5 * (np.asarray(stats.grid[1:]) + np.asarray(stats.grid[:-1]))
+    series = Series.of("error", middles, stats.errors, mark="points")
+    scales = Scale("depth z"), Scale("error / tolerance")
+    notes = (Note(1.0, "tolerance", along="y"),)
+    return Lines(title="Error of each step", x=scales[0], y=scales[1], series=(series,), notes=notes)
