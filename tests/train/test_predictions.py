@@ -58,7 +58,7 @@ def test_series_are_drawn_through_their_observations_in_the_units_of_the_file(cs
     with torch.no_grad():
         own = float(model.eval()(*batch.inputs, query_times=asked)[0, 0, 1])
     near = np.interp(truth.x[0], predicted.x, predicted.y)
-    assert near == pytest.approx(task.wording.offset[1] + task.wording.scale[1] * own, abs=0.02)
+    assert near == pytest.approx(task.form.wording.offset[1] + task.form.wording.scale[1] * own, abs=0.02)
 
 
 def test_spirals_have_a_curve_for_each_coordinate_and_model():

@@ -55,7 +55,8 @@ class Burgers(AbstractTask):
 
     @property
     def form(self) -> Form:
-        return Form(outputs=1, question=Question.FUNCTION, features=1, span=1.0, spacing=_SPACING)
+        wording = Wording(names=(f"u(x, {self.until:g})",), time="place x")
+        return Form(outputs=1, question=Question.FUNCTION, features=1, spacing=_SPACING, wording=wording)
 
     def count(self, split: Split) -> int:
         return self.samples if split is Split.TRAIN else max(8, self.samples // 4)
@@ -73,10 +74,6 @@ class Burgers(AbstractTask):
         both = roll(torch.cat([before, batch.targets], -1)[:, :-1], generator)
         before, after = torch.cat([both, both[:, :1]], 1).split(1, -1)
         return Batch((before, x), after)
-
-    @property
-    def wording(self) -> Wording:
-        return Wording(names=(f"u(x, {self.until:g})",), time="place x")
 
     def facts(self) -> dict[str, Any]:
         sizes = {"training samples": self.samples, "test samples": self.count(Split.TEST), "points": self.points}

@@ -1,6 +1,7 @@
 """Series of the user's own from a CSV file: what was between the samples, and what comes after them?"""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.csv_file import read_csv
 from continua.data.csv_windows import Windows, build_windows, fitting_window, query_rows, visible_rows
-from continua.data.files import cache_by_file
+from continua.data.files import version_of
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
 _LEVEL, _SPREAD = 0.4, 0.2
@@ -53,8 +54,16 @@ class Csv(AbstractTask):
 
     @property
     def form(self) -> Form:
-        outputs = len(self._windows.columns)
-        return Form(outputs, Question.VALUE, features=2 * outputs, queries=True, spacing=1.0 / (self._windows.size - 1))
+        windows, columns = self._windows, self._windows.table.columns
+        offset, scale = tuple(windows.mean.tolist()), tuple(windows.scale.tolist())
+        return Form(
+            outputs=len(columns),
+            question=Question.VALUE,
+            features=2 * len(columns),
+            queries=True,
+            spacing=1.0 / (windows.size - 1),
+            wording=Wording(columns, offset, scale, "time since the first row of the window", windows.duration),
+        )
 
     def count(self, split: Split) -> int:
         return len(self._windows.starts[split])
@@ -71,22 +80,16 @@ class Csv(AbstractTask):
         """Else a file of a few thousand rows is learnt by heart."""
         return redraw_rows(rescale_columns(batch, _LEVEL, _SPREAD, generator), generator)
 
-    @property
-    def wording(self) -> Wording:
-        windows = self._windows
-        offset, scale = tuple(windows.mean.tolist()), tuple(windows.scale.tolist())
-        return Wording(windows.columns, offset, scale, "time since the first row of the window", windows.duration)
-
     def facts(self) -> dict[str, Any]:
-        windows = self._windows
+        windows, columns = self._windows, self._windows.table.columns
         return {
             "training samples": self.count(Split.TRAIN),
             "test samples": self.count(Split.TEST),
-            "columns": list(windows.columns),
+            "columns": list(columns),
             "rows in a window": windows.size,
-            "missing cells": dict(windows.missing),
-            "mean": dict(zip(windows.columns, windows.mean.tolist(), strict=True)),
-            "scale": dict(zip(windows.columns, windows.scale.tolist(), strict=True)),
+            "missing cells": windows.table.missing(),
+            "mean": dict(zip(columns, windows.mean.tolist(), strict=True)),
+            "scale": dict(zip(columns, windows.scale.tolist(), strict=True)),
             "time of a window": windows.duration,
             "split by": windows.split_by,
             "series shorter than a window": windows.short,
@@ -100,7 +103,7 @@ class Csv(AbstractTask):
 
     @property
     def _windows(self) -> Windows:
-        return _read(self.file, self.window, self.time, self.id, self.columns)
+        return _read(self, version_of(self.file))
 
     def _draw(self, split: Split, number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Values and times of the rows that are seen of a window, query times, and the values there."""
@@ -119,20 +122,21 @@ class Csv(AbstractTask):
         return _as_tokens(values[rows]), times[rows], times[queries], values[queries]
 
 
-@cache_by_file
-def _read(file: Path, window: int | None, time: str | None, id: str | None, columns: tuple[str, ...] | None) -> Windows:
-    table = read_csv(file, time, id, columns)
-    return build_windows(file, table, fitting_window(table) if window is None else window)
+@functools.lru_cache(maxsize=2)
+def _read(task: Csv, version: tuple[int, ...]) -> Windows:
+    table = read_csv(task.file, task.time, task.id, task.columns)
+    return build_windows(table, fitting_window(table) if task.window is None else task.window)
 
 
 def _notes(windows: Windows) -> Iterator[str]:
     """What a reader should know of the file before training: what is missing, and what is not used."""
-    missing, cells = sum(windows.missing.values()), windows.rows * len(windows.columns)
-    if missing:
-        where = ", ".join(f"{name} {count}" for name, count in windows.missing.items() if count)
-        yield f"{missing} of {cells} cells are missing ({where}): they are masked and never predicted"
-    if windows.left_out:
-        yield f"columns without numbers are left out: {', '.join(windows.left_out)}"
+    table, missing = windows.table, windows.table.missing()
+    if any(missing.values()):
+        cells = sum(series.values.numel() for series in table.series)
+        where = ", ".join(f"{name} {count}" for name, count in missing.items() if count)
+        yield f"{sum(missing.values())} of {cells} cells are missing ({where}): they are masked and never predicted"
+    if table.left_out:
+        yield f"columns without numbers are left out: {', '.join(table.left_out)}"
     if windows.short and windows.split_by == "series":
         yield f"{windows.short} series shorter than a window of {windows.size} rows are left out"
 

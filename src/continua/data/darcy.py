@@ -57,7 +57,8 @@ class Darcy(AbstractTask):
 
     @property
     def form(self) -> Form:
-        return Form(outputs=1, question=Question.FUNCTION, features=3, span=1.0, spacing=_SPACING)
+        wording = Wording(names=("pressure u",), plane=True)
+        return Form(outputs=1, question=Question.FUNCTION, features=3, spacing=_SPACING, wording=wording)
 
     def count(self, split: Split) -> int:
         return self.samples if split is Split.TRAIN else max(8, self.samples // 4)
@@ -78,10 +79,6 @@ class Darcy(AbstractTask):
         chosen = turns[torch.randint(len(turns), (len(values),), generator=generator)]
         medium, targets = (field.take_along_dim(chosen.unsqueeze(-1), 1) for field in (values[..., :1], batch.targets))
         return Batch((torch.cat([medium, values[..., 1:]], -1), times), targets)
-
-    @property
-    def wording(self) -> Wording:
-        return Wording(names=("pressure u",), plane=True)
 
     def facts(self) -> dict[str, Any]:
         sizes = {"training samples": self.samples, "test samples": self.count(Split.TEST)}

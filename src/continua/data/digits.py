@@ -14,7 +14,7 @@ from continua.core.extras import extra
 from continua.core.seeds import generator_of
 from continua.core.shapes import Int, Tensor
 from continua.data.sampling import drop_samples
-from continua.data.task import AbstractTask, Form, Question, Split, Wording
+from continua.data.task import AbstractTask, Form, Question, Split
 
 _SIDE = 8
 _VALIDATION, _TEST = 200, 360
@@ -63,10 +63,6 @@ class Digits(AbstractTask):
         values, times = batch.inputs
         dropped = self.dropped * float(torch.rand((), generator=generator))
         return Batch(drop_samples(values, times, dropped, generator), batch.targets)
-
-    @property
-    def wording(self) -> Wording:
-        return Wording()
 
     def facts(self) -> dict[str, Any]:
         counts = {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST), "classes": 10}

@@ -1,16 +1,11 @@
 """The text of a file of the user's, or a refusal that says what the file is instead."""
 
 import codecs
-import functools
-from collections.abc import Callable
 from pathlib import Path
-from typing import Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import NoReturn
 
 from continua.core.errors import reject
 
-_File = TypeVar("_File", Path, Path | None)
-_Content = TypeVar("_Content")
-_Options = ParamSpec("_Options")
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -46,24 +41,11 @@ def read_text(file: Path, what: str, argument: str = "file", lenient: bool = Fal
         refuse_row(file, row, f"byte {error.start} is not UTF-8", "Save the file as UTF-8 text.", argument)
 
 
-def cache_by_file(
-    read: Callable[Concatenate[_File, _Options], _Content],
-) -> Callable[Concatenate[_File, _Options], _Content]:
-    """A reader that remembers what it read of the last two files, until they change or their path leads elsewhere."""
+def version_of(file: Path | None) -> tuple[int, ...]:
+    """Which file it is, and which version of it; nothing where there is none.
 
-    @functools.lru_cache(maxsize=2)
-    def read_version(state: tuple[int, ...], file: _File, *args: _Options.args, **kwargs: _Options.kwargs) -> _Content:
-        return read(file, *args, **kwargs)
-
-    @functools.wraps(read)
-    def read_current(file: _File, *args: _Options.args, **kwargs: _Options.kwargs) -> _Content:
-        return read_version(_state(file), file, *args, **kwargs)
-
-    return read_current
-
-
-def _state(file: Path | None) -> tuple[int, ...]:
-    """Which file it is, and which version of it; nothing where there is none."""
+    A cached reader takes it as an argument, and so reads again what has changed, or what a path leads to elsewhere.
+    """
     try:
         found = None if file is None else file.stat()
     except OSError:

@@ -16,7 +16,7 @@ from continua.core.extras import extra
 from continua.core.seeds import generator_of
 from continua.core.shapes import Int, Tensor
 from continua.data.sampling import drop_samples, interpolate, roll
-from continua.data.task import AbstractTask, Form, Question, Split, Wording
+from continua.data.task import AbstractTask, Form, Question, Split
 
 _VALIDATION = 500
 """Of the 4,000 training samples, the last 500 are for validation where they are held out."""
@@ -76,10 +76,6 @@ class Mnist1d(AbstractTask):
             dropped = self.dropped * float(torch.rand((), generator=generator))
             values, times = drop_samples(values, times, dropped, generator)
         return Batch((values, times), batch.targets)
-
-    @property
-    def wording(self) -> Wording:
-        return Wording()
 
     def facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST)}

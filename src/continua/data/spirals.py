@@ -46,7 +46,8 @@ class Spirals(AbstractTask):
 
     @property
     def form(self) -> Form:
-        return Form(outputs=2, features=2, question=Question.VALUE, queries=True, spacing=_SEEN / self.tokens)
+        spacing, wording = _SEEN / self.tokens, Wording(names=("x", "y"))
+        return Form(outputs=2, features=2, question=Question.VALUE, queries=True, spacing=spacing, wording=wording)
 
     def count(self, split: Split) -> int:
         return self.samples if split is Split.TRAIN else max(10, self.samples // 5)
@@ -58,10 +59,6 @@ class Spirals(AbstractTask):
 
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         return batch
-
-    @property
-    def wording(self) -> Wording:
-        return Wording(names=("x", "y"))
 
     def facts(self) -> dict[str, Any]:
         return {"training samples": self.samples, "test samples": self.count(Split.TEST), "seen until": _SEEN}

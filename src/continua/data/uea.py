@@ -1,6 +1,8 @@
 """Classification of multivariate time series from files of the UEA archive, ragged ones included."""
 
 import dataclasses
+import functools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -11,8 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 from continua.core.batch import Batch
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
-from continua.core.shapes import Int, Tensor
-from continua.data.files import cache_by_file, read_text, refuse_row
+from continua.core.shapes import Float, Int, Tensor
+from continua.data.files import read_text, refuse_row, version_of
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
 _FIFTH = 5
@@ -39,7 +41,8 @@ class Uea(AbstractTask):
     def form(self) -> Form:
         train = self._part(Split.TRAIN)
         spacing = 1.0 / max(1, max(len(series) for series in train.series) - 1)
-        return Form(len(train.classes), Question.LABEL, features=train.series[0].shape[1], spacing=spacing)
+        features, wording = train.series[0].shape[1], Wording(names=train.classes)
+        return Form(len(train.classes), Question.LABEL, features=features, spacing=spacing, wording=wording)
 
     def count(self, split: Split) -> int:
         return len(self._part(split).labels)
@@ -57,10 +60,6 @@ class Uea(AbstractTask):
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         return batch
 
-    @property
-    def wording(self) -> Wording:
-        return Wording(names=self._part(Split.TRAIN).classes)
-
     def facts(self) -> dict[str, Any]:
         counts = {
             "training samples": self.count(Split.TRAIN),
@@ -75,7 +74,7 @@ class Uea(AbstractTask):
         return {}
 
     def _part(self, split: Split) -> "LabelledSeries":
-        return _read(self.file)[split]
+        return _read(self.file, version_of(self.file))[split]
 
 
 class LabelledSeries(NamedTuple):
@@ -90,8 +89,8 @@ class LabelledSeries(NamedTuple):
         return LabelledSeries([self.series[i] for i in index], [self.labels[i] for i in index], self.classes)
 
 
-@cache_by_file
-def _read(file: Path) -> Mapping[Split, LabelledSeries]:
+@functools.lru_cache(maxsize=2)
+def _read(file: Path, version: tuple[int, ...]) -> Mapping[Split, LabelledSeries]:
     """The parts of both files, centred and scaled."""
     if not file.name.endswith("_TRAIN.ts"):
         cure = "Pass NAME_TRAIN.ts, with NAME_TEST.ts beside it."
@@ -133,67 +132,53 @@ def read_ts(file: Path, classes: tuple[str, ...] | None = None) -> LabelledSerie
     """
     # lenient: the archive's own files have names of authors in several encodings, in comments that nobody reads
     content = read_text(file, ".ts file", lenient=True)
-    known, rows = classes, list[_TsRow]()
+    series, labels, lines = list[Tensor](), list[str](), list[int]()
     inside = False
-    for number, line in enumerate(content.splitlines(), start=1):
-        text = line.strip()
+    for number, text in enumerate(map(str.strip, content.splitlines()), start=1):
         if not text or text.startswith(("#", "%")):
             continue
+        word, *rest = text.lower().split()
         if inside:
-            rows.append(_parse_row(file, number, text))
-            continue
-        word, *rest = text.split()
-        if word.lower() == "@data":
-            inside = True
-        elif word.lower() == "@classlabel" and rest and rest[0].lower() == "true":
-            known = known or tuple(rest[1:]) or None
-        elif word.lower() == "@timestamps" and rest and rest[0].lower() == "true":
+            *dimensions, label = text.split(":")
+            series.append(_read_values(file, number, dimensions))
+            labels.append(label.strip())
+            lines.append(number)
+        elif word == "@classlabel" and rest[:1] == ["true"]:
+            classes = classes or tuple(text.split()[2:]) or None
+        elif word == "@timestamps" and rest[:1] == ["true"]:
             refuse_row(file, number, "series with time stamps of their own", "Save the values on a regular grid.")
         elif not word.startswith("@"):
             refuse_row(file, number, "a row of data before @data", "Write the header first, then a line @data.")
-    if not rows:
+        inside = inside or word == "@data"
+    if not series:
         why = "there is no row behind @data" if inside else "there is no line @data, so no series"
         reject("file", str(file), why, "Pass a file with a row for each series behind the line @data.")
-    known = known or tuple(sorted({row.label for row in rows}))
+    known = classes or tuple(sorted(set(labels)))
     if len(known) < 2:
         what = f"all series are of one class, {', '.join(known)}"
-        refuse_row(file, rows[0].number, what, "Pass a file of two classes or more.")
-    _check_rows(file, rows, known)
-    series = [torch.tensor(row.values, dtype=torch.float32).T.contiguous() for row in rows]
-    return LabelledSeries(series, [known.index(row.label) for row in rows], known)
-
-
-class _TsRow(NamedTuple):
-    number: int
-    values: list[list[float]]
-    label: str
-
-
-def _parse_row(file: Path, number: int, text: str) -> _TsRow:
-    *dimensions, label = text.split(":")
-    if not dimensions:
-        refuse_row(file, number, "no class behind a colon", "Write value,value,...:class.")
-    values = [[_value(file, number, word) for word in dimension.split(",")] for dimension in dimensions]
-    if len({len(dimension) for dimension in values}) > 1:
-        lengths = sorted({len(dimension) for dimension in values})
-        refuse_row(file, number, f"dimensions of different lengths {lengths}", "Give every dimension all samples.")
-    return _TsRow(number, values, label.strip())
-
-
-def _value(file: Path, number: int, word: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = float("nan")
-    if value - value != 0.0:  # nan or inf
-        refuse_row(file, number, f"a value {word.strip()!r}", "Remove the series, or fill the gap.")
-    return value
-
-
-def _check_rows(file: Path, rows: list[_TsRow], known: tuple[str, ...]) -> None:
-    features = len(rows[0].values)
-    for number, values, label in rows:
-        if len(values) != features:
-            refuse_row(file, number, f"{len(values)} dimensions, where the first row has {features}", "Mend the row.")
+        refuse_row(file, lines[0], what, "Pass a file of two classes or more.")
+    features = series[0].shape[1]
+    for number, values, label in zip(lines, series, labels, strict=True):
+        if values.shape[1] != features:
+            what = f"{values.shape[1]} dimensions, where the first row has {features}"
+            refuse_row(file, number, what, "Mend the row.")
         if label not in known:
             refuse_row(file, number, f"a class {label!r}, not one of {list(known)}", "Mend the row or the header.")
+    return LabelledSeries(series, [known.index(label) for label in labels], known)
+
+
+def _read_values(file: Path, number: int, dimensions: Sequence[str]) -> Float[Tensor, "tokens features"]:
+    """The values of a row, of which each dimension is a text with commas."""
+    if not dimensions:
+        refuse_row(file, number, "no class behind a colon", "Write value,value,...:class.")
+    words = [dimension.split(",") for dimension in dimensions]
+    if len(lengths := sorted({len(own) for own in words})) > 1:
+        refuse_row(file, number, f"dimensions of different lengths {lengths}", "Give every dimension all samples.")
+    for word in (word for own in words for word in own):
+        try:
+            finite = math.isfinite(float(word))
+        except ValueError:
+            finite = False
+        if not finite:
+            refuse_row(file, number, f"a value {word.strip()!r}", "Remove the series, or fill the gap.")
+    return torch.tensor([[float(word) for word in own] for own in words], dtype=torch.float32).T.contiguous()

@@ -90,7 +90,7 @@ def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> S
         figures = tuple(_confusion(counts, task, name, len(found)) for name, counts in found.items())
         prose = "Every sequence of the test, counted by its label and by the answer."
         return Section("Predictions", (prose,), figures=figures)
-    if task.wording.plane:
+    if task.form.wording.plane:
         prose = "The given field is not shown; what the models make of it stands beside the truth."
         return Section("Predictions", (prose,), figures=(_fields(task, seen),))
     prose = "The first sequences of the test, not chosen: what was given, the truth, and the answers."
@@ -111,7 +111,7 @@ def _confusions(task: AbstractTask, model: ContinuousTransformer, size: int) -> 
 
 
 def _confusion(counts: np.ndarray, task: AbstractTask, name: str, models: int) -> AbstractFigure:
-    names = task.wording.names or tuple(str(k) for k in range(len(counts)))
+    names = task.form.wording.names or tuple(str(k) for k in range(len(counts)))
     worst = np.argsort(np.diag(counts) - counts.sum(1), kind="stable")[:_CLASSES]
     shown = np.sort(worst) if len(counts) > _CLASSES else np.arange(len(counts))
     totals = counts.sum(1)
@@ -155,7 +155,7 @@ def _dense(batch: Batch) -> Batch:
 def _curve(
     task: AbstractTask, batch: Batch, query: Batch, answered: Mapping[str, Tensor], sequence: int, output: int
 ) -> Lines:
-    wording, queries = task.wording, task.form.queries
+    wording, queries = task.form.wording, task.form.queries
     name = wording.names[output] if wording.names else "value"
     given = _observations(task, batch, sequence, output) if queries else _input_curve(task, batch, sequence)
     where, when = (_places(task, each)[sequence] for each in (batch, query))
@@ -183,7 +183,7 @@ def _places(task: AbstractTask, batch: Batch) -> np.ndarray:
     """Where the answers of a batch stand, in the reader's units: the query times, or those of the tokens."""
     times = batch.query_times if task.form.queries else batch.inputs[1]
     assert times is not None
-    return task.wording.duration * times.double().numpy()
+    return task.form.wording.duration * times.double().numpy()
 
 
 def _observations(task: AbstractTask, batch: Batch, sequence: int, output: int) -> Series:
@@ -191,8 +191,9 @@ def _observations(task: AbstractTask, batch: Batch, sequence: int, output: int) 
     values, times, there = (x[sequence] for x in batch.inputs)
     if values.shape[-1] == 2 * task.form.outputs:
         there = there & (values[:, task.form.outputs + output] > 0)
-    seen = _units(values[there, output], task.wording, output)
-    return Series.of("observed", task.wording.duration * times[there].double().numpy(), seen, mark="points", colour=7)
+    wording = task.form.wording
+    seen = _units(values[there, output], wording, output)
+    return Series.of("observed", wording.duration * times[there].double().numpy(), seen, mark="points", colour=7)
 
 
 def _input_curve(task: AbstractTask, batch: Batch, sequence: int) -> Series:
@@ -225,7 +226,7 @@ def _fields(task: AbstractTask, models: Models) -> Heat:
         np.concatenate([truth, gap, answer, gap, np.abs(answer - truth)], axis=2)
         for answer in (to_grid(call_model(model, batch).output) for model in models.values())
     ]
-    name = task.wording.names[0] if task.wording.names else "value"
+    name = task.form.wording.names[0] if task.form.wording.names else "value"
     return Heat(
         title=f"{name}: true, predicted, and the size of the error",
         caption="Three squares side by side in one range of colours, each from x = -1 to 1. The slider chooses one of "
