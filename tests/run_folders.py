@@ -16,8 +16,6 @@ from continua.runs import (
     Scale,
     Section,
     Series,
-    Stairs,
-    Steps,
     Table,
     Verdict,
 )
@@ -42,7 +40,8 @@ def figures() -> dict[str, object]:
                      panels=("mean", "head 1", "head 2")),
         "paths": Paths(title="Tokens along depth", x=Scale("first"), y=Scale("second"), depths=z, points=turn,
                        tokens=np.linspace(0, 1, 12), hue="token time t"),
-        "steps": Steps(title="Steps", x=x, y=y, stairs=(Stairs.of("own", [0, 0.2, 0.6, 1], [0.2, 0.4, 0.4]),)),
+        "steps": Lines(title="Lengths of steps", x=x, y=y,
+                       series=(Series.of("own", [0, 0.2, 0.6, 1], [0.2, 0.4, 0.4, None], mark="steps"),)),
         "bars": Bars(title="Samplings", y=Scale("accuracy"), categories=("as trained", "half of the samples dropped"),
                      names=("continuous", "standard"), values=np.array([[0.97, 0.91], [0.94, np.nan]])),
         "table": Table(title="Solver statistics", columns=("solve", "evaluations", "error"),

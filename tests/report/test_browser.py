@@ -8,7 +8,7 @@ import pytest
 
 from continua.report import write_report
 from continua.runs import Lines, Run, Scale, Section, Series, Table
-from run_folders import written_run
+from run_folders import figures, written_run
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no program named chromium: make browser")
@@ -127,8 +127,6 @@ def test_values_are_shown_under_the_pointer_and_names_hide_curves(browser, page_
 
 
 def test_values_of_a_heat_map_are_those_that_were_measured(browser, page_path):
-    from run_folders import figures
-
     opened = Opened(browser, page_path[0])
     heat = opened.page.locator("figure.heat").first
     heat.locator("svg.window").scroll_into_view_if_needed()
@@ -207,7 +205,7 @@ def test_buttons_and_the_wheel_with_ctrl_zoom_but_the_wheel_alone_scrolls(browse
 @pytest.mark.parametrize("kind", ["lines", "steps", "bars", "heat", "paths"])
 def test_a_figure_is_saved_as_svg_and_as_png(browser, page_path, kind, tmp_path):
     opened = Opened(browser, page_path[0], scheme="dark")
-    figure = opened.page.locator(f"figure.{kind}").first
+    figure = opened.page.locator("figure").filter(has_text=figures()[kind].title).first
     for end, head in (("svg", b"<svg"), ("png", b"\x89PNG")):
         with opened.page.expect_download() as waiting:
             figure.get_by_label(f"save as {end.upper()}").click()

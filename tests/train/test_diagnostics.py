@@ -53,9 +53,9 @@ def test_it_has_everything_the_model_has_and_leaves_it_as_it_was(model, sections
 
 def test_steps_are_those_of_the_solve(model, sections):
     steps, table = sections["Depth"].figures
-    own = steps.stairs[0]
-    np.testing.assert_allclose(own.edges, np.linspace(0, 1, 6))
-    np.testing.assert_allclose(own.heights, 0.2)
+    own = steps.series[0]
+    np.testing.assert_allclose(own.x, np.linspace(0, 1, 6))
+    np.testing.assert_allclose(own.y[:-1], 0.2)
     with torch.no_grad():
         stats = model.at().eval()(*batch_of().inputs, full=True).solution.stats
     assert [row[1] for row in table.rows[:3]] == [stats.evaluations, 5, 0]

@@ -80,15 +80,14 @@ def _jumping_model(width: int, depth: float, seed: int) -> ContinuousTransformer
     return ContinuousTransformer(embedding, Flow([smooth, jumps], depth), TokenReadout(width, 1)).double()
 
 
-def _differentiate(
-    model: ContinuousTransformer, cloud: Cloud, later: Tensor, gradient: AbstractGradient
-) -> GradientRun:
+def _differentiate(model: ContinuousTransformer, cloud: Cloud, batch: Batch, gradient: AbstractGradient) -> GradientRun:
     """A solve whose loss is the squared error of foretelling each signal, and its gradient."""
+    assert batch.targets is not None
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ReconstructionWarning)  # the statistics tell as much
         found = model.at(gradient=gradient)(cloud, full=True)
-        loss = (found.output - later).square().mean()
+        loss = (found.output - batch.targets).square().mean()
         slopes = torch.autograd.grad(loss, list(model.flow.parameters()))
     flat = torch.cat([slope.flatten() for slope in slopes])
     return GradientRun(gradient, found.solution, loss.item(), flat, time.perf_counter() - start)
@@ -147,7 +146,7 @@ class Solve:
         solved = model.at(rtol=self.rtol)
         sections = diagnose(solved, batch, Objective(MeanSquaredError()))  # first: the solves below are timed warm
         ways = (Checkpointed(), Direct(), Backsolve())
-        runs = [_differentiate(solved, cloud, batch.targets, gradient) for gradient in ways]
+        runs = [_differentiate(solved, cloud, batch, gradient) for gradient in ways]
         console.print(_statistics(runs[0]), _comparison(runs), sep="\n")
         gap = _gap_to_torch(self.width, layers=3, seed=self.seed)
         console.print(

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, final
 
@@ -18,7 +17,6 @@ import numpy as np
 
 from continua.core.errors import reject
 from continua.report.scales import (
-    AROUND,
     FORWARD,
     PlotAxis,
     axis_between,
@@ -32,7 +30,7 @@ from continua.report.scales import (
     png_address,
     widen_ends,
 )
-from continua.runs import AbstractFigure, Bars, Heat, Lines, Note, Paths, Steps, write_whole
+from continua.runs import AbstractFigure, Bars, Heat, Lines, Note, Paths, write_whole
 
 _UNITS = 10_000
 _WIDTH = 440
@@ -115,9 +113,9 @@ def read_asset(name: str) -> str:
 
 
 def _plot(figure: AbstractFigure) -> _Plot:
-    draws: dict[type, Callable[[Any], _Plot]] = {Lines: _lines, Steps: _steps, Bars: _bars, Heat: _heat, Paths: _paths}
+    draws: dict[type, Callable[[Any], _Plot]] = {Lines: _lines, Bars: _bars, Heat: _heat, Paths: _paths}
     if type(figure) not in draws:
-        reject("figure", figure.kind, "it cannot be drawn", "Pass Lines, Steps, Bars, Heat or Paths.")
+        reject("figure", figure.kind, "it cannot be drawn", "Pass Lines, Bars, Heat or Paths.")
     return draws[type(figure)](figure)
 
 
@@ -228,6 +226,8 @@ def _notes(notes: Iterable[Note], x: PlotAxis | None, y: PlotAxis) -> tuple[str,
 
 def _lines(figure: Lines) -> _Plot:
     series, levels = figure.series, [np.array([note.at]) for note in figure.notes if note.along == "y"]
+    if any(s.mark == "steps" for s in series) and not figure.y.log:
+        levels.append(np.zeros(1))
     room = 0.02 if any(s.mark in ("points", "both") for s in series) else 0.0  # no dot is cut by the edge
     x_ends = widen_ends(*find_ends([s.x for s in series], figure.x.log), figure.x.log, room)
     y_ends = pad_ends(
@@ -241,47 +241,23 @@ def _lines(figure: Lines) -> _Plot:
     drawn = []
     for place, (s, colour) in enumerate(zip(series, colours, strict=True)):
         u, v = _UNITS * x.place(s.x), _UNITS * (1.0 - y.place(s.y))
-        parts = (
-            [_band(u, *(_UNITS * (1.0 - y.place(np.clip(a, y.low, y.high))) for a in (s.low, s.high)))]
-            if s.low.size
-            else []
-        )
-        parts += [f'<path class="{s.mark}" d="{_trace(u, v)}"/>'] if s.mark != "points" else []
-        parts += [
-            f'<path class="{kind}" d="{_dots(u, v)}"/>' for kind in ("ring", "dots") if s.mark in ("points", "both")
-        ]
-        drawn.append(f'<g class="series c{colour % 8}" data-series="{place}">{"".join(parts)}</g>')
+        shapes = []
+        if s.low.size:
+            band = (_UNITS * (1.0 - y.place(np.clip(a, y.low, y.high))) for a in (s.low, s.high))
+            shapes.append(("area", _band(u, *band)))
+        if s.mark == "steps":
+            shapes += _stairs(u, v, _UNITS * (1.0 if figure.y.log else 1.0 - y.at(0.0)))
+        elif s.mark != "points":
+            shapes.append((s.mark, _trace(u, v)))
+        if s.mark in ("points", "both"):
+            shapes += [(kind, _dots(u, v)) for kind in ("ring", "dots")]
+        paths = "".join(f'<path class="{kind}" d="{path}"/>' for kind, path in shapes)
+        drawn.append(f'<g class="series c{colour % 8}" data-series="{place}">{paths}</g>')
     rules, pins = _notes(figure.notes, x, y)
-    data = [{"name": s.name, "colour": c, "x": pack(s.x), "y": pack(s.y)} for s, c in zip(series, colours, strict=True)]
+    data = [{"name": s.name, "colour": c, "mark": s.mark, "x": pack(s.x), "y": pack(s.y)}
+            for s, c in zip(series, colours, strict=True)]  # fmt: skip
     keys = [(s.name, c, s.mark) for s, c in zip(series, colours, strict=True)]
     return _Plot(x, y, "".join(drawn) + rules, {"series": data}, keys, pins)
-
-
-def _steps(figure: Steps) -> _Plot:
-    log = figure.y.log
-    low, high = find_ends([*(s.heights for s in figure.stairs), *([] if log else [np.zeros(1)])], log)
-    ends = (0.0, 1.12 * high) if not log and low >= 0.0 else pad_ends(low, high, log)
-    x, y = (
-        axis_between(figure.x, find_ends([s.edges for s in figure.stairs], figure.x.log), 5.0),
-        axis_between(figure.y, ends, 4.0),
-    )
-    floor = 1.0 if log else 1.0 - y.at(0.0)
-    colours = [place if s.colour is None else s.colour for place, s in enumerate(figure.stairs)]
-    drawn = []
-    for place, (s, colour) in enumerate(zip(figure.stairs, colours, strict=True)):
-        u, v = x.place(s.edges), 1.0 - y.place(s.heights)
-        areas = "".join(
-            f'<rect class="area" {_corners(a, b, h, floor)}/>'
-            f'<path class="line" d="M{_UNITS * a:.0f} {_UNITS * h:.0f}H{_UNITS * b:.0f}"/>'
-            for (a, b), h in zip(pairwise(u.tolist()), v.tolist(), strict=True)
-            if np.isfinite(a + b + h)
-        )
-        drawn.append(f'<g class="series c{colour % 8}" data-series="{place}">{areas}</g>')
-    rules, pins = _notes(figure.notes, x, y)
-    stairs = zip(figure.stairs, colours, strict=True)
-    data = [{"name": s.name, "colour": c, "edges": pack(s.edges), "heights": pack(s.heights)} for s, c in stairs]
-    keys = [(s.name, c, "line") for s, c in zip(figure.stairs, colours, strict=True)]
-    return _Plot(x, y, "".join(drawn) + rules, {"series": data}, keys, pins, aspect=0.42)
 
 
 def _bars(figure: Bars) -> _Plot:
@@ -310,8 +286,7 @@ def _bars(figure: Bars) -> _Plot:
 
 
 def _heat(figure: Heat) -> _Plot:
-    ranges = [colour_range(panel, figure.diverging) for panel in figure.values]
-    palette = palette_between(AROUND if figure.diverging else FORWARD)
+    ranges, palette = [colour_range(panel) for panel in figure.values], palette_between(FORWARD)
     rows, columns = len(figure.rows), len(figure.columns)
     picture = f'<image class="heat" width="{_UNITS}" height="{_UNITS}" preserveAspectRatio="none" href="{{}}"/>'
     x, y = PlotAxis(figure.x, 0.0, float(columns)), PlotAxis(figure.y, 0.0, float(rows))
@@ -364,7 +339,14 @@ def _dots(u: np.ndarray, v: np.ndarray) -> str:
 def _band(u: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
     known = np.isfinite(u + low + high)
     around = [*zip(u[known], high[known], strict=True), *zip(u[known][::-1], low[known][::-1], strict=True)]
-    return f'<path class="area" d="M{"L".join(f"{a:.0f} {b:.0f}" for a, b in around)}Z"/>' if around else ""
+    return f"M{'L'.join(f'{a:.0f} {b:.0f}' for a, b in around)}Z" if around else ""
+
+
+def _stairs(u: np.ndarray, v: np.ndarray, floor: float) -> list[tuple[str, str]]:
+    """The top of every step, and the area between it and the floor."""
+    steps = [each for each in zip(u[:-1], u[1:], v[:-1], strict=True) if np.isfinite(each).all()]
+    areas = (f"M{a:.0f} {floor:.0f}V{h:.0f}H{b:.0f}V{floor:.0f}Z" for a, b, h in steps)
+    return [("area", "".join(areas)), ("line", "".join(f"M{a:.0f} {h:.0f}H{b:.0f}" for a, b, h in steps))]
 
 
 def _corners(left: float, right: float, one: float, other: float) -> str:

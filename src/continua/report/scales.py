@@ -13,7 +13,6 @@ import numpy as np
 from continua.runs import Scale
 
 FORWARD = ((15, 34, 56), (27, 72, 104), (47, 127, 147), (134, 181, 140), (224, 178, 91), (251, 238, 194))
-AROUND = ((33, 92, 142), (130, 176, 206), (244, 243, 239), (226, 152, 127), (176, 62, 42))
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -144,12 +143,9 @@ def _log_ticks(low: float, high: float, count: float) -> list[float]:
 # --- colours
 
 
-def colour_range(values: np.ndarray, diverging: bool) -> tuple[float, float]:
+def colour_range(values: np.ndarray) -> tuple[float, float]:
     """Which numbers have the first and the last colour."""
     low, high = find_ends([values])
-    if diverging:
-        far = max(abs(low), abs(high))
-        return -far, far
     return (0.0 if 0.0 <= low < 0.2 * high else low), high
 
 

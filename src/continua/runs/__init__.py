@@ -13,8 +13,6 @@ from continua.runs.figures import (
     Scale,
     Section,
     Series,
-    Stairs,
-    Steps,
     Table,
     Verdict,
     finite,
@@ -35,7 +33,7 @@ from continua.runs.storage import (
 
 __all__ = [
     "AbstractFigure", "Bars", "Cell", "Heat", "LARGE", "Lines", "Note", "Paths", "Reference", "Run", "Scale",
-    "Section", "Series", "Stairs", "Steps", "Table", "Verdict", "check_writable", "checkpoints", "digest", "finite",
+    "Section", "Series", "Table", "Verdict", "check_writable", "checkpoints", "digest", "finite",
     "from_plain", "join_tree", "read_checkpoint", "read_records", "split_tree", "to_plain", "write_checkpoint",
     "write_whole",
 ]  # fmt: skip

@@ -65,6 +65,7 @@ class Series:
     """One named curve y(x), with a band low..high around it where there is one (both empty otherwise).
 
     Series of one `colour` belong together, such as training and validation of one model; by default each has its own.
+    Marked as "steps", y[i] is the height on [x[i], x[i + 1]], such as the length of a step, and the last y is NaN.
     """
 
     name: str
@@ -72,7 +73,7 @@ class Series:
     y: Float[np.ndarray, " points"]
     low: Float[np.ndarray, " band"] = dataclasses.field(default_factory=lambda: np.empty(0))
     high: Float[np.ndarray, " band"] = dataclasses.field(default_factory=lambda: np.empty(0))
-    mark: Literal["line", "faint", "dashed", "points", "both"] = "line"
+    mark: Literal["line", "faint", "dashed", "points", "both", "steps"] = "line"
     colour: int | None = None
 
     def __post_init__(self) -> None:
@@ -102,39 +103,6 @@ class Lines(AbstractFigure):
 
 
 @final
-@dataclasses.dataclass(frozen=True, eq=False)
-class Stairs:
-    """heights[i] on [edges[i], edges[i+1]]."""
-
-    name: str
-    edges: Float[np.ndarray, " edges"]
-    heights: Float[np.ndarray, " steps"]
-    colour: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_shape(f"stairs {self.name!r}.heights", self.heights, (len(self.edges) - 1,))
-
-    @classmethod
-    def of(cls, name: str, edges: Any, heights: Any, colour: int | None = None) -> "Stairs":
-        """From lists, tuples or arrays."""
-        return cls(name, _numbers(edges), _numbers(heights), colour)
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Steps(AbstractFigure):
-    """Heights over intervals, such as the steps that a solve took: stairs on common axes."""
-
-    x: Scale
-    y: Scale
-    stairs: tuple[Stairs, ...]
-    notes: tuple[Note, ...] = ()
-
-    def __post_init__(self) -> None:
-        _check_some(stairs=self.stairs)
-
-
-@final
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Bars(AbstractFigure):
     """values[series, category]: one group of bars for each category, one colour for each name."""
@@ -155,8 +123,7 @@ class Heat(AbstractFigure):
     """values[panel, frame, row, column] in colours, over y = rows and x = columns.
 
     A reader chooses the panel by its name (such as a head) and moves a slider through the frames (such as depth); one
-    of either has no control. Colours have one range for all frames of a panel, even around zero where `diverging`. NaN
-    stays empty.
+    of either has no control. Colours have one range for all frames of a panel. NaN stays empty.
     """
 
     x: Scale
@@ -168,7 +135,6 @@ class Heat(AbstractFigure):
     frames: Float[np.ndarray, " frames"] = dataclasses.field(default_factory=lambda: np.zeros(1))
     slider: str = ""
     panels: tuple[str, ...] = ("",)
-    diverging: bool = False
 
     def __post_init__(self) -> None:
         _check_shape("values", self.values, (len(self.panels), len(self.frames), len(self.rows), len(self.columns)))
@@ -283,7 +249,7 @@ def _check_some(**parts: tuple[Any, ...]) -> None:
 
 # --- as JSON can hold them
 
-_KINDS = (Bars, Heat, Lines, Note, Paths, Scale, Section, Series, Stairs, Steps, Table, Verdict)
+_KINDS = (Bars, Heat, Lines, Note, Paths, Scale, Section, Series, Table, Verdict)
 KINDS: dict[str, type] = {kind.__name__.lower(): kind for kind in _KINDS}
 """The one table from words on disk to classes."""
 

@@ -14,7 +14,7 @@ from continua.core.checks import is_a
 from continua.core.errors import SolveError
 from continua.fields import AbstractHeadField
 from continua.model import ContinuousTransformer, EncoderDecoder, Part, source_and_target
-from continua.runs import Heat, Lines, Note, Run, Scale, Section, Series, Stairs, Steps, Table, Verdict
+from continua.runs import Heat, Lines, Note, Run, Scale, Section, Series, Table, Verdict
 from continua.solve import Adaptive, DormandPrince, Solver, Stats
 from continua.train.token_diagnostics import Subject, attention_section, costate_section, trajectory_section
 
@@ -98,23 +98,19 @@ def depth_section(subject: Subject, measured: str) -> Section:
     return Section("Depth", prose, "frac{d X}{d z} = sum_p f_p(theta_p(z), X)", figures)
 
 
-def _steps(solves: dict[str, Stats], breaks: Sequence[float], measured: str) -> tuple[Steps, ...]:
+def _steps(solves: dict[str, Stats], breaks: Sequence[float], measured: str) -> tuple[Lines, ...]:
     """The accepted steps of every solve that has a common grid; nothing where none has."""
-    stairs = tuple(
-        Stairs.of(name, stats.grid, np.diff(stats.grid), place)
-        for place, (name, stats) in enumerate(solves.items())
-        if len(stats.grid) > 1
-    )
-    if not stairs:
+    grids = {name: stats.grid for name, stats in solves.items() if len(stats.grid) > 1}
+    if not grids:
         return ()
-    figure = Steps(
+    figure = Lines(
         title="Steps along depth",
         caption="Each bar is one accepted step, as wide and as high as it is long; an adaptive solve slows down where "
         "the tokens move fast.",
         measured=measured,
         x=Scale("depth z"),
         y=Scale("step Δz"),
-        stairs=stairs,
+        series=tuple(Series.of(name, z, [*np.diff(z), np.nan], mark="steps") for name, z in grids.items()),
         notes=tuple(Note(z, "jump") for z in breaks) if len(breaks) <= 3 else (),
     )
     return (figure,)

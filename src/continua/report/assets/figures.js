@@ -115,16 +115,11 @@ class Plot {
 /* What is under the pointer, for each kind of figure: [title, lines of (colour, name, value)], or nothing. */
 const finds = {
   lines(plot, u, v, px) {
-    const x = plot.value("x", u), near = plot.series.filter((_, i) => !plot.hidden.has(i)).map((s) => [s, nearest(s.x, x)]).filter(([, i]) => i >= 0);
+    const x = plot.value("x", u), near = plot.series.filter((_, i) => !plot.hidden.has(i)).map((s) => [s, s.mark === "steps" ? s.x.findLastIndex((a) => a <= x) : nearest(s.x, x)]).filter(([, i]) => i >= 0);
     if (!near.length) return null;
     const gaps = near.map(([s, i]) => Math.abs(plot.pixel(s.x[i]) - px)), [first, index] = near[gaps.indexOf(Math.min(...gaps))], at = first.x[index];
-    const lines = near.filter(([s, i]) => Math.abs(plot.pixel(s.x[i]) - plot.pixel(at)) < 12).map(([s, i]) => [`var(--c${s.colour % 8})`, s.name, format(s.y[i])]);
+    const lines = near.filter(([s, i]) => s.mark === "steps" || Math.abs(plot.pixel(s.x[i]) - plot.pixel(at)) < 12).map(([s, i]) => [`var(--c${s.colour % 8})`, s.name, format(s.y[i])]);
     return { title: `${plot.data.x.label} ${format(at)}`, lines, cursor: plot.pixel(at) };
-  },
-  steps(plot, u) {
-    const x = plot.value("x", u), lines = [];
-    plot.series.forEach((s, k) => { for (let i = 0; i < s.heights.length && !plot.hidden.has(k); i++) if (s.edges[i] <= x && x < s.edges[i + 1]) lines.push([`var(--c${s.colour % 8})`, `${s.name} ${format(s.edges[i], 3)} to ${format(s.edges[i + 1], 3)}`, format(s.heights[i])]); });
-    return lines.length ? { title: "", lines } : null;
   },
   bars(plot, u) {
     const { categories, names } = plot.data, g = between(Math.floor(u * categories.length), 0, categories.length - 1);
@@ -292,7 +287,6 @@ function controls(plot) {
 /* What is peculiar to a kind: its numbers, and its controls. */
 const begins = {
   lines(plot) { plot.series = plot.data.series.map((s) => ({ ...s, x: numbers(s.x), y: numbers(s.y) })); },
-  steps(plot) { plot.series = plot.data.series.map((s) => ({ ...s, edges: numbers(s.edges), heights: numbers(s.heights) })); },
   bars(plot) { plot.values = numbers(plot.data.values); },
   heat(plot) {
     for (const name of ["columns", "rows", "frames", "values"]) plot[name] = numbers(plot.data[name]);
