@@ -18,9 +18,6 @@ from continua.core.shapes import Int, Tensor
 from continua.data.sampling import drop_samples, interpolate, roll
 from continua.data.task import AbstractTask, Form, Question, Split
 
-_VALIDATION = 500
-"""Of the 4,000 training samples, the last 500 are for validation where they are held out."""
-
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -28,21 +25,15 @@ class Mnist1d(AbstractTask):
     """The data set of S. Greydanus, Scaling down deep learning (2020), generated here by the package `mnist1d`.
 
     Token time is the place in the signal, from 0 to 1. The split is the generator's own: 4,000 for training, 1,000 for
-    the test.
+    the test, which is also the validation. Training signals are shifted in a circle, as the generator itself does with
+    its templates, and of every batch a random share of the samples, from 0 to `dropped`, is dropped.
 
-    - `shift`: training signals are shifted in a circle, as the generator itself does with its templates;
-    - `dropped`: of every training batch a random share of the samples, from 0 to this, is dropped;
-    - `test_dropped`, `test_samples`: the test with this share dropped (drawn from `seed`), or interpolated at so many
-      equispaced times;
-    - `held_out`: train on 3,500 and validate on the other 500; otherwise the test split is also the validation.
+    `test_dropped`, `test_samples`: the test with this share dropped, or interpolated at so many equispaced times.
     """
 
-    shift: bool = True
     dropped: float = 0.0
     test_dropped: float = 0.0
     test_samples: int | None = None
-    held_out: bool = False
-    seed: int = 0
 
     name = "mnist1d"
 
@@ -54,14 +45,14 @@ class Mnist1d(AbstractTask):
         return Form(outputs=10, question=Question.LABEL, features=1, span=1.0, spacing=1.0 / 39.0)
 
     def count(self, split: Split) -> int:
-        return len(self._part(split)[1])
+        return len(_generate()[split is not Split.TRAIN][1])
 
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
-        values, labels = (tensor[index] for tensor in self._part(split))
+        values, labels = (tensor[index] for tensor in _generate()[split is not Split.TRAIN])
         times = torch.linspace(0.0, 1.0, values.shape[1]).expand(len(index), -1)
         if split is not Split.TRAIN and self.test_dropped > 0.0:
             # each sample has a subset of its own, whatever the batch it stands in
-            own = [drop_samples(v[None], times[:1], self.test_dropped, generator_of(self.seed * 10**6 + int(i)))
+            own = [drop_samples(v[None], times[:1], self.test_dropped, generator_of(int(i)))
                    for v, i in zip(values, index, strict=True)]  # fmt: skip
             values, times = torch.cat([v for v, _ in own]), torch.cat([t for _, t in own])
         if split is not Split.TRAIN and self.test_samples is not None:
@@ -69,37 +60,23 @@ class Mnist1d(AbstractTask):
         return Batch((values, times), labels)
 
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
-        values, times = batch.inputs
-        if self.shift:
-            values = roll(values, generator)
+        values, times = roll(batch.inputs[0], generator), batch.inputs[1]
         if self.dropped > 0.0:
             dropped = self.dropped * float(torch.rand((), generator=generator))
             values, times = drop_samples(values, times, dropped, generator)
         return Batch((values, times), batch.targets)
 
     def facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST)}
-        facts["classes"] = 10
-        if not self.held_out:
-            facts["validation"] = "the test samples"
-        shift = ["circular shifts by a random number of samples"] if self.shift else []
-        drop = [f"0 to {self.dropped:.0%} of the samples dropped at random"] if self.dropped else []
-        return {**facts, "augmentation": " and ".join(shift + drop)}
+        counts = {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST), "classes": 10}
+        drop = f" and 0 to {self.dropped:.0%} of the samples dropped at random" if self.dropped else ""
+        shift = "circular shifts by a random number of samples"
+        return {**counts, "validation": "the test samples", "augmentation": shift + drop}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {
             "half of the samples dropped": dataclasses.replace(self, test_dropped=0.5),
             "80 interpolated samples": dataclasses.replace(self, test_samples=80),
         }
-
-    def _part(self, split: Split) -> tuple[Tensor, Tensor]:
-        train, test = _generate()
-        if split is Split.TEST or (split is Split.VALIDATION and not self.held_out):
-            return test
-        if not self.held_out:
-            return train
-        own = slice(-_VALIDATION, None) if split is Split.VALIDATION else slice(0, -_VALIDATION)
-        return train[0][own], train[1][own]
 
 
 @contextlib.contextmanager

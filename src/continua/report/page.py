@@ -3,7 +3,8 @@
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Sequence
+import string
+from collections.abc import Sequence
 from html import escape
 from html.entities import html5
 from typing import final
@@ -11,9 +12,6 @@ from typing import final
 from continua.report.drawing import figure_svg, read_asset
 from continua.report.scales import format_number
 from continua.runs import AbstractFigure, Cell, Reference, Section, Table, Verdict
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""What a browser may load for the page: nothing but what is written in it."""
 
 
 @final
@@ -36,73 +34,46 @@ class Page:
 
     def html(self) -> str:
         """The page as one text."""
-        groups = _group(self.sections)
-        names = [*groups, *(["References"] if self.references else []), *(["How it was run"] if self.appendix else [])]
-        anchors = dict(zip(names, _anchors(names), strict=True))
-        blocks = [_section(anchors[name], name, group) for name, group in groups.items()]
+        groups: dict[str, list[Section]] = {}
+        for section in self.sections:
+            groups.setdefault(section.heading, []).append(section)
+        bodies = {heading: _body(group) for heading, group in groups.items()}
         if self.references:
-            blocks.append(_block(anchors["References"], "References", _references(self.references)))
+            items = "".join(f"<li>{escape(str(reference))}</li>" for reference in self.references)
+            about = "<p>What the models of this report use, and where it comes from.</p>"
+            bodies["References"] = f'{about}<ol class="references">{items}</ol>'
         if self.appendix:
-            blocks.append(_block(anchors["How it was run"], "How it was run", _appendix(self.appendix)))
-        links = "".join(f'<li><a href="#{anchor}">{escape(name)}</a></li>' for name, anchor in anchors.items())
+            folded = "<details><summary>{}</summary><pre>{}</pre></details>"
+            bodies["How it was run"] = "".join(folded.format(escape(s), escape(t)) for s, t in self.appendix)
+        plain = [re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "part" for name in bodies]
+        anchors = [word if word not in plain[:i] else f"{word}-{i}" for i, word in enumerate(plain)]
+        parts = list(zip(anchors, map(escape, bodies), bodies.values(), strict=True))
         cards = "".join(f'<div class="card"><b>{escape(b)}</b><span>{escape(s)}</span></div>' for b, s in self.cards)
-        return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<meta name="generator" content="continua">
-<title>{escape(self.title)}</title>
-<style>
-{read_asset("page.css")}</style>
-<style class="figures">
-{read_asset("figures.css")}</style>
-</head>
-<body>
-<div class="frame">
-<header><h1>{escape(self.title)}</h1><p class="meta">{escape(self.subtitle)}</p></header>
-{f'<div class="cards">{cards}</div>' if cards else ""}
-<div class="body">
-<nav aria-label="Contents"><ol>{links}</ol></nav>
-<main>
-{"".join(blocks)}
-</main>
-</div>
-<footer>Written by continua. This page is one file and loads nothing else.</footer>
-</div>
-<script>
-{read_asset("figures.js")}</script>
-</body>
-</html>
-"""
+        return string.Template(read_asset("page.html")).substitute(
+            title=escape(self.title),
+            subtitle=escape(self.subtitle),
+            styles=read_asset("page.css"),
+            drawing=read_asset("figures.css"),
+            cards=f'<div class="cards">{cards}</div>' if cards else "",
+            links="".join(f'<li><a href="#{anchor}">{name}</a></li>' for anchor, name, _ in parts),
+            blocks="".join(f'<section id="{a}"><h2>{name}</h2>\n{body}</section>\n' for a, name, body in parts),
+            script=read_asset("figures.js"),
+        )
 
 
-def _group(sections: Iterable[Section]) -> dict[str, list[Section]]:
-    groups: dict[str, list[Section]] = {}
-    for section in sections:
-        groups.setdefault(section.heading, []).append(section)
-    return groups
-
-
-def _anchors(names: Sequence[str]) -> list[str]:
-    plain = [re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "part" for name in names]
-    return [word if word not in plain[:i] else f"{word}-{i}" for i, word in enumerate(plain)]
-
-
-def _block(anchor: str, heading: str, body: str) -> str:
-    return f'<section id="{anchor}"><h2>{escape(heading)}</h2>\n{body}</section>\n'
-
-
-def _section(anchor: str, heading: str, group: Sequence[Section]) -> str:
+def _body(group: Sequence[Section]) -> str:
     """Sections of one heading: what they all say is said once, then each source has its figures."""
-    body = "".join(f"<p>{escape(text)}</p>" for text in _once(text for s in group for text in s.prose))
-    body += "".join(_formula(formula) for formula in _once(s.formula for s in group if s.formula))
-    shown = {id(s): _figures(s) + _verdict(s.verdict) for s in group}
-    sourced = [s for s in group if s.source and len(group) > 1]
-    body += "".join(shown[id(s)] for s in group if s not in sourced)
-    columns = "".join(f"<div><h3>{escape(s.source)}</h3>{shown[id(s)]}</div>" for s in sourced)
-    return _block(anchor, heading, body + (f'<div class="sources">{columns}</div>' if columns else ""))
+    said = dict.fromkeys(text for section in group for text in section.prose)
+    formulas = dict.fromkeys(section.formula for section in group if section.formula)
+    shown = {id(section): _figures(section) + _verdict(section.verdict) for section in group}
+    sourced = [section for section in group if section.source and len(group) > 1]
+    columns = "".join(f"<div><h3>{escape(section.source)}</h3>{shown[id(section)]}</div>" for section in sourced)
+    return "".join([
+        *(f"<p>{escape(text)}</p>" for text in said),
+        *(_formula(formula) for formula in formulas),
+        *(shown[id(section)] for section in group if section not in sourced),
+        f'<div class="sources">{columns}</div>' if columns else "",
+    ])  # fmt: skip
 
 
 def _figures(section: Section) -> str:
@@ -126,19 +97,6 @@ def _verdict(verdict: Verdict | None) -> str:
         return ""
     word = {None: "", True: "holds", False: "fails"}[verdict.holds]
     return f'<p class="verdict {word}">{f"<b>{word}</b>" if word else ""}{escape(verdict.text)}</p>'
-
-
-def _references(references: Sequence[Reference]) -> str:
-    items = "".join(f"<li>{escape(str(reference))}</li>" for reference in references)
-    return f'<p>What the models of this report use, and where it comes from.</p><ol class="references">{items}</ol>'
-
-
-def _appendix(appendix: Sequence[tuple[str, str]]) -> str:
-    return "".join(f"<details><summary>{escape(s)}</summary><pre>{escape(t)}</pre></details>" for s, t in appendix)
-
-
-def _once(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
 
 
 # --- figures and tables
