@@ -3,16 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import rich.table
 import torch
 import torch.nn.functional as F
-from rich.table import Table
 
 from continua.control import resolution_report
 from continua.core.errors import SolveError
 from continua.core.shapes import Tensor
 from continua.data import AbstractTask, Question, Split
 from continua.model import ContinuousTransformer, citation
-from continua.runs import Run
+from continua.report import format_number
+from continua.runs import Run, Table
 from continua.train import Learner, anytime, diagnose, keep_diagnostics, prediction_section, resolutions, solver_gap
 
 Results = dict[str, dict[str, Any]]
@@ -64,21 +65,28 @@ def _loss(task: AbstractTask) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda output, targets: (output - targets).norm() / targets.norm()
 
 
-def results_tables(results: Results) -> list[Table]:
+def results_tables(results: Results) -> list[rich.table.Table]:
     """The results as tables."""
-    tables = [_table("test", "sampling", {name: found["samplings"] for name, found in results.items()})]
-    depth = {name: found["depth"] for name, found in results.items() if "depth" in found}
-    if depth:
-        tables.append(_table("test by depth steps", "steps", depth))
-    return tables
+    by = {key: {name: found[key] for name, found in results.items() if key in found} for key in ("samplings", "depth")}
+    tables = [_table("test", "sampling", by["samplings"])]
+    if by["depth"]:
+        tables.append(_table("test by depth steps", "steps", by["depth"]))
+    return [show_table(table) for table in tables]
 
 
 def _table(title: str, first: str, by_model: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column(first)
-    columns = [(model, measure) for model, rows in by_model.items() for measure in next(iter(rows.values()))]
-    for model, measure in columns:
-        table.add_column(measure if len(by_model) == 1 else f"{measure}, {model}", justify="right")
-    for row in next(iter(by_model.values())):
-        table.add_row(row, *(f"{by_model[model][row][measure]:.4f}" for model, measure in columns))
-    return table
+    cells = [(model, measure) for model, rows in by_model.items() for measure in next(iter(rows.values()))]
+    names = (measure if len(by_model) == 1 else f"{measure}, {model}" for model, measure in cells)
+    every = next(iter(by_model.values()))
+    rows = tuple((row, *(f"{by_model[model][row][measure]:.4f}" for model, measure in cells)) for row in every)
+    return Table(title=title, columns=(first, *names), rows=rows)
+
+
+def show_table(table: Table) -> rich.table.Table:
+    """A table of a report for the terminal."""
+    shown = rich.table.Table(title=table.title, title_justify="left")
+    for place, name in enumerate(table.columns):
+        shown.add_column(name, justify="right" if place else "left", no_wrap=not place)
+    for row in table.rows:
+        shown.add_row(*(format_number(cell, 3) for cell in row))
+    return shown

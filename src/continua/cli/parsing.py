@@ -55,19 +55,14 @@ def _read_whole(word: str) -> int:
     try:
         value = int(word)
     except ValueError:
-        raise ValueError(f"{word!r}: this is no whole number. Pass one, such as {_nearest_whole(word)}.") from None
+        try:
+            near = round(float(word))  # what was meant by `1e3` or `8.0`
+        except (ValueError, OverflowError):
+            near = 8
+        raise ValueError(f"{word!r}: this is no whole number. Pass one, such as {near}.") from None
     if abs(value) >= _LARGEST:
         raise ValueError(f"{value}: this number is too large. Pass a smaller one.")
     return value
-
-
-def _nearest_whole(word: str) -> int:
-    """What was meant by `1e3` or `8.0`; any other where it was no number."""
-    try:
-        value = float(word)
-    except ValueError:
-        return 8
-    return round(value) if abs(value) < _LARGEST else 8
 
 
 def _read_number(word: str) -> float:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from torch import nn
 
+from continua.cli.measuring import show_table
 from continua.cli.parsing import Folder, Number, Whole
 from continua.control import MeanSquaredError, Objective
 from continua.core.batch import Batch
@@ -33,7 +33,7 @@ from continua.model import (
 )
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm
 from continua.report import Page, save_figures
-from continua.runs import Lines, Note, Scale, Section, Series, check_writable, write_whole
+from continua.runs import Lines, Note, Scale, Section, Series, Table, check_writable, write_whole
 from continua.solve import AbstractGradient, Backsolve, Checkpointed, Direct, Solution
 from continua.spaces import CausalTrapezoid, Cloud, Legendre
 from continua.train import diagnose
@@ -147,15 +147,16 @@ class Solve:
         sections = diagnose(solved, batch, Objective(MeanSquaredError()))  # first: the solves below are timed warm
         ways = (Checkpointed(), Direct(), Backsolve())
         runs = [_differentiate(solved, cloud, batch, gradient) for gradient in ways]
-        console.print(_statistics(runs[0]), _comparison(runs), sep="\n")
+        sections += [Section("Depth", figures=(_errors(runs[0]),)), Section("Gradients", figures=(_comparison(runs),))]
+        figures = [figure for section in sections for figure in section.figures]
+        console.print(*(show_table(figure) for figure in figures if isinstance(figure, Table)), sep="\n")
         gap = _gap_to_torch(self.width, layers=3, seed=self.seed)
         console.print(
             f"GPT is the special case of weights constant on each layer and steps of length 1: "
             f"torch's own layers and this library differ by [bold]{gap:.0e}[/bold].\n"
         )
-        sections.append(Section("Depth", figures=(_errors(runs[0]),)))
-        figures = [figure for section in sections for figure in section.figures if figure.kind != "table"]
-        drawn = save_figures(figures, self.output / "solve.svg")
+        drawings = [figure for figure in figures if not isinstance(figure, Table)]
+        drawn = save_figures(drawings, self.output / "solve.svg")
         page = Page("One solve", f"width {self.width}, seed {self.seed}", sections)
         write_whole(drawn.with_suffix(".html"), page.html().encode())
         console.print(f"figure: [bold]{escape(str(drawn))}[/bold], to look into: [bold].html[/bold]", soft_wrap=True)
@@ -173,31 +174,18 @@ def _introduce(console: Console, model: ContinuousTransformer, options: Solve) -
     )
 
 
-def _statistics(run: GradientRun) -> Table:
-    stats = run.solution.stats
-    table = Table(title=f"the solve, by Dormand-Prince; loss {run.loss:.4f}", title_justify="left", show_header=False)
-    lengths = np.diff(stats.grid)
-    table.add_row("steps", f"{stats.accepted} accepted, {stats.rejected} rejected")
-    table.add_row("step lengths", f"from {lengths.min():.3g} to {lengths.max():.3g}")
-    table.add_row("largest error", f"{max(stats.errors):.2f} of the tolerance")
-    table.add_row("grid", "  ".join(f"{z:.3g}" for z in stats.grid))
-    return table
-
-
 def _comparison(runs: list[GradientRun]) -> Table:
-    table = Table(title="its gradient, three ways", title_justify="left")
-    table.add_column("gradient", no_wrap=True)
-    for name in ("evaluations", "backwards", "gap to Direct", "start missed by", "seconds"):
-        table.add_column(name, justify="right")
+    """What each gradient costs, how far it is from the exact one, and how far `Backsolve` missed the start."""
     exact = next(run.slopes for run in runs if isinstance(run.gradient, Direct))
+    rows = []
     for run in runs:
         stats = run.solution.stats
-        gap = float((run.slopes - exact).abs().max() / exact.abs().max())
-        missed = "" if stats.reconstruction_error is None else f"{stats.reconstruction_error:.0e}"
-        shown = "" if isinstance(run.gradient, Direct) else f"{gap:.0e}"
-        counts = (str(stats.evaluations), str(stats.backward_evaluations or "autograd"))
-        table.add_row(type(run.gradient).__name__, *counts, shown, missed, f"{run.seconds:.2f}")
-    return table
+        gap = None if run.slopes is exact else float((run.slopes - exact).abs().max() / exact.abs().max())
+        backwards = stats.backward_evaluations or "autograd"
+        name = type(run.gradient).__name__
+        rows.append((name, stats.evaluations, backwards, gap, stats.reconstruction_error, run.seconds))
+    columns = ("gradient", "evaluations", "backwards", "gap to Direct", "start missed by", "seconds")
+    return Table(title="The gradient, three ways", columns=columns, rows=tuple(rows))
 
 
 def _errors(run: GradientRun) -> Lines:

@@ -46,31 +46,26 @@ class LearnerRecord:
         validation = str(task.get("validation", "")) if isinstance(task, dict) else ""
         return cls(name, learner, size, updates, evaluations, tests[-1] if tests else {}, optimiser, validation)
 
-    def column(self, rows: Sequence[dict[str, Any]], key: str) -> np.ndarray:
-        """One number of every row, NaN where a row has none."""
-        found = (row.get(key) for row in rows)
-        return np.array([x if isinstance(x, int | float) else np.nan for x in found], dtype=np.float64)
-
     def clock(self, rows: Sequence[dict[str, Any]]) -> np.ndarray:
         """Seconds that this learner's own updates had taken at the update of every row; learners take turns."""
-        done, seconds = self.column(self.updates, "update"), np.nancumsum(self.column(self.updates, "seconds"))
-        at = self.column(rows, "update")
+        done, seconds = _column(self.updates, "update"), np.nancumsum(_column(self.updates, "seconds"))
+        at = _column(rows, "update")
         return np.interp(at, done, seconds) if len(done) else np.full_like(at, np.nan)
 
     def losses(self) -> np.ndarray:
         """The loss of every update without the running costs, as validation reads it, where a row has both."""
-        terminal = self.column(self.updates, "terminal")
-        return np.where(np.isfinite(terminal), terminal, self.column(self.updates, "loss"))
+        terminal = _column(self.updates, "terminal")
+        return np.where(np.isfinite(terminal), terminal, _column(self.updates, "loss"))
 
     def median(self, key: str) -> float | None:
         """The median of one number over the updates."""
-        column = self.column(self.updates, key)
+        column = _column(self.updates, key)
         return float(np.nanmedian(column)) if np.isfinite(column).any() else None
 
     @property
     def seconds(self) -> float:
         """Training time: what its own updates took, without evaluations and without the turns of other learners."""
-        return float(np.nansum(self.column(self.updates, "seconds")))
+        return float(np.nansum(_column(self.updates, "seconds")))
 
     @property
     def measures(self) -> list[str]:
@@ -79,7 +74,7 @@ class LearnerRecord:
 
     def measure(self, name: str) -> np.ndarray:
         """One measure of every evaluation."""
-        return self.column([row.get("measures", {}) for row in self.evaluations], name)
+        return _column([row.get("measures", {}) for row in self.evaluations], name)
 
     @property
     def tests(self) -> dict[str, Any]:
@@ -88,6 +83,12 @@ class LearnerRecord:
 
 
 Learners = Sequence[LearnerRecord]
+
+
+def _column(rows: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
+    """One number of every row, NaN where a row has none."""
+    found = (row.get(key) for row in rows)
+    return np.array([x if isinstance(x, int | float) else np.nan for x in found], dtype=np.float64)
 
 
 # --- results
@@ -158,19 +159,16 @@ def training_section(learners: Learners) -> Section | None:
     known = [one for one in learners if one.updates or one.evaluations]
     if not known:
         return None
-    figures: list[AbstractFigure] = [_losses(known, False)]
-    if any("seconds" in row for one in known for row in one.updates):
-        figures.append(_losses(known, True))
-    names = dict.fromkeys(name for one in known for name in one.measures if name != "loss")
-    figures += [_measure(known, name) for name in names]
+    timed = any("seconds" in row for one in known for row in one.updates)
+    figures = [_losses(known, over_time) for over_time in ((False, True) if timed else (False,))]
+    for name in dict.fromkeys(name for one in known for name in one.measures if name != "loss"):
+        sources = dict.fromkeys(one.validation or "the validation split" for one in known if name in one.measures)
+        about = {"title": f"Validation {name}", "measured": "; ".join(f"all of {source}" for source in sources)}
+        curves = [(_column(one.evaluations, "update"), one.measure(name)) for one in known]
+        figures += _curves(known, curves, x=Scale("update"), y=Scale(name), **about)
     for key, title, y, caption in _COURSES:
-        columns = [(place, one, one.column(one.updates, key)) for place, one in enumerate(known)]
-        series = tuple(
-            Series.of(one.name, *group_means(one.column(one.updates, "update"), column), colour=place)
-            for place, one, column in columns
-            if np.isfinite(column).any()
-        )
-        figures += [Lines(title=title, caption=caption, x=Scale("update"), y=y, series=series)] if series else []
+        curves = [group_means(_column(one.updates, "update"), _column(one.updates, key)) for one in known]
+        figures += _curves(known, curves, mark="line", x=Scale("update"), y=y, title=title, caption=caption)
     prose = ("Learners of one run see the same batches. Click a name to hide its curves; drag over a figure to look "
              "closer.", *_validation_sources(learners))  # fmt: skip
     return Section("Training", prose, figures=tuple(figures))
@@ -178,7 +176,7 @@ def training_section(learners: Learners) -> Section | None:
 
 def _losses(learners: Learners, over_time: bool) -> Lines:
     def along(one: LearnerRecord, rows: Sequence[dict[str, Any]]) -> np.ndarray:
-        return one.clock(rows) if over_time else one.column(rows, "update")
+        return one.clock(rows) if over_time else _column(rows, "update")
 
     series: list[Series] = []
     for place, one in enumerate(learners):
@@ -198,15 +196,14 @@ def _losses(learners: Learners, over_time: bool) -> Lines:
     )
 
 
-def _measure(learners: Learners, name: str) -> Lines:
-    sources = dict.fromkeys(one.validation or "the validation split" for one in learners if name in one.measures)
+def _curves(learners: Learners, curves: Sequence[Sequence[Any]], mark: str = "both", **about: Any) -> list[Lines]:
+    """One figure with the curve of every learner that has any number, each in its own colour; none without curves."""
     series = tuple(
-        Series.of(one.name, one.column(one.evaluations, "update"), one.measure(name), mark="both", colour=place)
-        for place, one in enumerate(learners)
-        if name in one.measures
+        Series.of(one.name, *curve, mark=mark, colour=place)
+        for place, (one, curve) in enumerate(zip(learners, curves, strict=True))
+        if np.isfinite(curve[1]).any()
     )
-    measured = "; ".join(f"all of {source}" for source in sources)
-    return Lines(title=f"Validation {name}", measured=measured, x=Scale("update"), y=Scale(name), series=series)
+    return [Lines(series=series, **about)] if series else []
 
 
 def group_means(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
@@ -225,31 +222,20 @@ def group_means(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
 
 def anytime_section(learners: Learners) -> Section | None:
     """Every test measure against the number of depth steps."""
-    known = [(place, one) for place, one in enumerate(learners) if one.test.get("depth")]
-    if not known:
+    tests = [sorted((int(steps), row) for steps, row in one.test.get("depth", {}).items()) for one in learners]
+    names = dict.fromkeys(name for test in tests for _, row in test for name in row)
+    if not names:
         return None
-    names = list(dict.fromkeys(n for _, one in known for measures in one.test["depth"].values() for n in measures))
-    figures = tuple(
-        Lines(
-            title=f"Test {name} by depth steps",
-            measured="the whole test split",
-            x=Scale("depth steps", log=True),
-            y=Scale(name),
-            series=tuple(_by_steps(one, name, place) for place, one in known),
-        )
-        for name in names
-    )
-    gaps = [(one.name, one.test["gap to a tight solve"]) for _, one in known if "gap to a tight solve" in one.test]
+    figures: list[AbstractFigure] = []
+    for name in names:
+        about = {"title": f"Test {name} by depth steps", "measured": "the whole test split", "y": Scale(name)}
+        curves = [([steps for steps, _ in test], _column([row for _, row in test], name)) for test in tests]
+        figures += _curves(learners, curves, x=Scale("depth steps", log=True), **about)
+    gaps = [(one.name, one.test.get("gap to a tight solve")) for one in learners if one.test.get("depth")]
     prose = ("The same weights, solved in fewer or more steps: a coarse answer early, a finer one later.",
              *(f"{name}: at most {gap:.1%} of the largest output away from a tight adaptive solve."
-               for name, gap in gaps))  # fmt: skip
-    return Section("Anytime depth", prose, figures=figures)
-
-
-def _by_steps(one: LearnerRecord, name: str, place: int) -> Series:
-    rows = sorted((int(steps), measures) for steps, measures in one.test["depth"].items())
-    values = one.column([measures for _, measures in rows], name)
-    return Series.of(one.name, [steps for steps, _ in rows], values, mark="both", colour=place)
+               for name, gap in gaps if gap is not None))  # fmt: skip
+    return Section("Anytime depth", prose, figures=tuple(figures))
 
 
 def samplings_section(learners: Learners) -> Section | None:
@@ -261,7 +247,7 @@ def samplings_section(learners: Learners) -> Section | None:
     names = tuple(one.name for one in known)
     figures: list[AbstractFigure] = []
     for measure in [name for name in known[0].tests if name != "loss"] or ["loss"]:
-        found = np.array([one.column([one.test["samplings"].get(r, {}) for r in rows], measure) for one in known])
+        found = np.array([_column([one.test["samplings"].get(r, {}) for r in rows], measure) for one in known])
         title, whole = f"Test {measure} in other samplings", "the whole test split"
         bars = Bars(title=title, measured=whole, y=Scale(measure), categories=rows, names=names, values=found)
         cells = tuple((row, *values) for row, values in zip(rows, found.T.tolist(), strict=True))
