@@ -68,25 +68,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words or os.environ.get("CONTINUA_DEBUG", "0") not in ("", "0")
     words = [word for word in words if word != "--debug"]
+    if words[:1] == ["help"]:
+        words = [*(word for word in words[1:2] if word not in ("help", "-h")), "--help"]
     if not words or words[0] in ("-h", "--help"):
-        print(_usage(), end="")
+        lines = (f"  {name:<9}  {command.summary}" for name, command in COMMANDS.items())
+        print(_USAGE.format(commands="\n".join(lines)), end="")
         return 0
     if words[0] in ("-V", "--version"):
         print(f"continua {version('continua')}")
         return 0
-    if words[0].partition("=")[0] in ("--completion", "--tyro-print-completion"):
-        return _complete(words)
-    if words[0] == "help":
-        if not words[1:] or words[1] in ("help", "-h", "--help"):
-            print(_usage(), end="")
-            return 0
-        words = [words[1], "--help"]
-    if words[0] not in COMMANDS:
-        return _fail(_unknown(words[0]), 2)
+    option, _, shell = words[0].partition("=")
     try:
-        return _run(words[0], words[1:], debug)
+        if option in ("--completion", "--tyro-print-completion"):
+            from continua.cli.parsing import completion
+
+            kinds = {name: command.load() for name, command in COMMANDS.items()}
+            print(completion(shell or "".join(words[1:2]), kinds), end="")
+            return 0
+        return _run(words[0], words[1:], debug) if words[0] in COMMANDS else _fail(_unknown(words[0]), 2)
     except KeyboardInterrupt:
         return _fail("stopped", _STOPPED)
+    except ValueError as error:
+        if debug:
+            raise
+        return _fail(str(error), 2)
 
 
 def _run(name: str, words: list[str], debug: bool) -> int:
@@ -109,41 +114,15 @@ def _run(name: str, words: list[str], debug: bool) -> int:
         if debug:
             raise
         if isinstance(error, OSError):
-            return _fail(_unusable(error), 1)
+            where = f" {error.filename!r}" if error.filename else ""
+            cure = "Look at the path, its rights and the space left."
+            return _fail(f"the file system refused{where}: {error.strerror or error}. {cure}", 1)
         return _fail(describe_error(error, kind), 1 if isinstance(error, TrainingError) else 2)
     except (MemoryError, RuntimeError) as error:
-        if debug or not _is_too_large(error):
+        # torch has no class of its own for memory that is not there on a processor
+        if debug or not (isinstance(error, MemoryError) or any(words in str(error).lower() for words in _TOO_LARGE)):
             raise
         return _fail("there is not enough memory for these sizes. Take smaller ones.", 1)
-
-
-def _complete(words: list[str]) -> int:
-    from continua.cli.parsing import completion
-
-    shell = words[0].partition("=")[2] or "".join(words[1:2])
-    try:
-        print(completion(shell, {name: command.load() for name, command in COMMANDS.items()}), end="")
-    except ValueError as error:
-        return _fail(str(error), 2)
-    return 0
-
-
-def _unusable(error: OSError) -> str:
-    where = f" {error.filename!r}" if error.filename else ""
-    return (
-        f"the file system refused{where}: {error.strerror or error}. Look at the path, its rights and the space left."
-    )
-
-
-def _is_too_large(error: MemoryError | RuntimeError) -> bool:
-    """Whether memory was asked for that is not there; torch has no class of its own for this on a processor."""
-    said = str(error).lower()
-    return isinstance(error, MemoryError) or any(words in said for words in _TOO_LARGE)
-
-
-def _usage() -> str:
-    lines = (f"  {name:<9}  {command.summary}" for name, command in COMMANDS.items())
-    return _USAGE.format(commands="\n".join(lines))
 
 
 def _unknown(word: str) -> str:

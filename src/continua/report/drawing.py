@@ -7,11 +7,12 @@ stretched. The script of the page therefore fits a figure to a phone, or zooms i
 import base64
 import dataclasses
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,9 +41,22 @@ _LETTER = 7.0
 """About the width of a letter."""
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class _Plot:
+class _Pin(NamedTuple):
+    """Something at a place (u, v) of the window, from 0 to 1 to the right and down; `kind` says how it moves."""
+
+    u: float
+    v: float
+    content: str
+    kind: str = ""
+
+    def svg(self, left: float, top: float, wide: float, high: float) -> str:
+        """For a window that stands there and is so large."""
+        kind = f' class="{self.kind}"' if self.kind else ""
+        where = f'transform="translate({left + self.u * wide:.1f} {top + self.v * high:.1f})"'
+        return f'<g{kind} data-u="{self.u:.4g}" data-v="{self.v:.4g}" {where}>{self.content}</g>'
+
+
+class _Plot(NamedTuple):
     """A drawing without its frame: what the window shows, the axes around it, and the numbers behind it.
 
     - `keys`: the name, the colour and the mark of everything that can be told apart;
@@ -55,21 +69,10 @@ class _Plot:
     window: str
     data: Mapping[str, Any]
     keys: Sequence[tuple[str, int, str]] = ()
-    pins: Sequence["_Pin"] = ()
+    pins: Sequence[_Pin] = ()
     below: float = 40.0
     aspect: float = 0.5
     labels: Sequence[str] = ()
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class _Pin:
-    """Something at a place (u, v) of the window, from 0 to 1 to the right and down; `kind` says how it moves."""
-
-    u: float
-    v: float
-    content: str
-    kind: str = ""
 
 
 def figure_svg(figure: AbstractFigure) -> tuple[str, dict[str, Any]]:
@@ -77,7 +80,11 @@ def figure_svg(figure: AbstractFigure) -> tuple[str, dict[str, Any]]:
     plot = _plot(figure)
     content, height, box = _frame(plot)
     attributes = f'viewBox="0 0 {_WIDTH} {height:.0f}" data-box="{box}" role="img" aria-label="{escape(figure.title)}"'
-    axes = {name: _axis_data(axis) for name, axis in (("x", plot.x), ("y", plot.y)) if axis is not None}
+    axes = {
+        name: {"label": axis.scale.label, "log": axis.scale.log, "low": axis.low, "high": axis.high}
+        for name, axis in (("x", plot.x), ("y", plot.y))
+        if axis is not None
+    }
     data = {"kind": figure.kind, "title": figure.title, **axes, **plot.data}
     return f'<svg xmlns="http://www.w3.org/2000/svg" class="drawing" {attributes}>{content}</svg>', data
 
@@ -132,40 +139,21 @@ def _frame(plot: _Plot) -> tuple[str, float, str]:
     high = max(wide * plot.aspect, 150.0)
     where = f'x="{left:.0f}" y="{top:.0f}" width="{wide:.0f}" height="{high:.0f}"'
     box = f'class="{{}}" {where} viewBox="0 0 {_UNITS} {_UNITS}" preserveAspectRatio="none"'
-    label = f'<text class="label" x="{-left:.0f}" y="-10">{escape(plot.y.scale.label)}</text>'
-    pins = [_Pin(0.0, 0.0, label), *_tick_pins(plot), *plot.pins]
-    content = [
-        legend,
-        f'<svg {box.format("grid box")} overflow="visible">{_grid(plot.y)}</svg>',
-        f"<svg {box.format('window box')}>{plot.window}</svg>",
-        *(_pin(pin, left + pin.u * wide, top + pin.v * high) for pin in pins),
+    pins = [
+        _Pin(0.0, 0.0, f'<text class="label" x="{-left:.0f}" y="-10">{escape(plot.y.scale.label)}</text>'),
+        *(_y_tick(1.0 - plot.y.at(t), t) for t in plot.y.ticks),
     ]
-    return (
-        "".join(content),
-        top + high + plot.below,
-        f"{left:.0f} {top:.0f} {right:.0f} {plot.below:.0f} {plot.aspect:.3f}",
-    )
-
-
-def _pin(pin: _Pin, x: float, y: float) -> str:
-    kind = f' class="{pin.kind}"' if pin.kind else ""
-    return (
-        f'<g{kind} data-u="{pin.u:.4g}" data-v="{pin.v:.4g}" transform="translate({x:.1f} {y:.1f})">{pin.content}</g>'
-    )
-
-
-def _grid(y: PlotAxis) -> str:
-    places = [round(_UNITS * (1.0 - y.at(t))) for t in y.ticks]
+    if plot.x is not None:
+        label = f'<text class="label" y="35" text-anchor="end">{escape(plot.x.scale.label)}</text>'
+        pins += [*(_x_tick(plot.x.at(t), t) for t in plot.x.ticks), _Pin(1.0, 1.0, label)]
+    places = [round(_UNITS * (1.0 - plot.y.at(t))) for t in plot.y.ticks]
     lines = "".join(f'<line x1="0" x2="{_UNITS}" y1="{p}" y2="{p}"/>' for p in places)
-    return f'{lines}<line class="axis" x1="0" x2="{_UNITS}" y1="{_UNITS}" y2="{_UNITS}"/>'
-
-
-def _tick_pins(plot: _Plot) -> list[_Pin]:
-    pins = [_y_tick(1.0 - plot.y.at(t), t) for t in plot.y.ticks]
-    if plot.x is None:
-        return pins
-    label = f'<text class="label" y="35" text-anchor="end">{escape(plot.x.scale.label)}</text>'
-    return [*pins, *(_x_tick(plot.x.at(t), t) for t in plot.x.ticks), _Pin(1.0, 1.0, label)]
+    lines += f'<line class="axis" x1="0" x2="{_UNITS}" y1="{_UNITS}" y2="{_UNITS}"/>'
+    grid = f'<svg {box.format("grid box")} overflow="visible">{lines}</svg>'
+    window = f"<svg {box.format('window box')}>{plot.window}</svg>"
+    marks = "".join(pin.svg(left, top, wide, high) for pin in [*pins, *plot.pins])
+    margins = f"{left:.0f} {top:.0f} {right:.0f} {plot.below:.0f} {plot.aspect:.3f}"
+    return legend + grid + window + marks, top + high + plot.below, margins
 
 
 def _x_tick(u: float, value: float, digits: int = 4) -> _Pin:
@@ -357,14 +345,8 @@ def _corners(left: float, right: float, one: float, other: float) -> str:
 
 def _wrap(name: str, letters: int) -> list[str]:
     """A name in lines of at most so many letters; a longer word is cut."""
-    lines: list[str] = []
-    for word in name.split(" "):
-        cut = f"{word[: letters - 1]}…" if len(word) > letters else word
-        if lines and len(lines[-1]) + len(cut) < letters:
-            lines[-1] += f" {cut}"
-        else:
-            lines.append(cut)
-    return lines
+    words = (word if len(word) <= letters else f"{word[: letters - 1]}…" for word in name.split(" "))
+    return textwrap.wrap(" ".join(words), letters, break_on_hyphens=False) or [""]
 
 
 def _marks(count: int, most: int) -> list[int]:
@@ -380,7 +362,3 @@ def _colour_key(label: str, low: float, high: float, palette: np.ndarray) -> str
     texts = (f'<text y="58">{escape(label)}</text>', f'<text class="low" x="{x:.0f}" y="58">{first}</text>',
              f'<text class="high" x="{bar + 86:.0f}" y="58">{format_tick(high)}</text>')  # fmt: skip
     return f'<g class="colours">{"".join(texts)}{image.format(png_address(strip))}</g>'
-
-
-def _axis_data(axis: PlotAxis) -> dict[str, Any]:
-    return {"label": axis.scale.label, "log": axis.scale.log, "low": axis.low, "high": axis.high}
