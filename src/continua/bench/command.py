@@ -6,7 +6,6 @@ from typing import Annotated, final
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 
 from continua.bench.attention import AttentionCost, EstimatorCost
 from continua.bench.benchmark import AbstractBenchmark, BenchResult, write_result
@@ -16,8 +15,9 @@ from continua.bench.memory import MemoryCost
 from continua.bench.optimisers import RecipeCost, SpectralGain
 from continua.bench.overhead import FieldCostRatio, Overhead
 from continua.bench.speed import Speed
+from continua.cli.measuring import show_table
 from continua.cli.parsing import Flag, Folder, choose
-from continua.runs import check_writable
+from continua.runs import Table, check_writable
 
 BENCHMARKS: dict[str, AbstractBenchmark] = {
     "speed": Speed(),
@@ -64,7 +64,7 @@ class Bench:
             console.print(f"[bold]{name}[/bold]: {benchmark.claim}")
             with console.status(f"measuring {name}"):
                 result = benchmark.run()
-            console.print(_rows(result), _ratios(result, judged=not self.quick))
+            console.print(show_table(_rows(result)), show_table(_ratios(result, judged=not self.quick)))
             words = ["continua", "bench", name, *(["--quick"] if self.quick else [])]
             path = write_result(self.output, name, words, benchmark, result)
             console.print(f"written: {path}\n", markup=False, highlight=False, soft_wrap=True)
@@ -77,24 +77,14 @@ class Bench:
 
 
 def _rows(result: BenchResult) -> Table:
-    table = Table()
-    names = list(dict.fromkeys(key for row in result.rows for key in row))
-    for name in names:
-        table.add_column(name, justify="left" if isinstance(result.rows[0].get(name), str) else "right")
-    for row in result.rows:
-        table.add_row(*(_format(row.get(name, "")) for name in names))
-    return table
+    names = tuple(dict.fromkeys(key for row in result.rows for key in row))
+    return Table(title="", columns=names, rows=tuple(tuple(row.get(name) for name in names) for row in result.rows))
 
 
 def _ratios(result: BenchResult, judged: bool) -> Table:
-    table = Table()
-    table.add_column("ratio")
-    for name in ("measured", "at most", "verdict"):
-        table.add_column(name, justify="right")
-    for ratio in result.ratios:
-        verdict = "" if ratio.limit is None or not judged else "holds" if ratio.holds else "fails"
-        table.add_row(ratio.name, _format(ratio.value), "" if ratio.limit is None else _format(ratio.limit), verdict)
-    return table
+    verdicts = [None if r.limit is None or not judged else "holds" if r.holds else "fails" for r in result.ratios]
+    rows = ((r.name, r.value, r.limit, verdict) for r, verdict in zip(result.ratios, verdicts, strict=True))
+    return Table(title="", columns=("ratio", "measured", "at most", "verdict"), rows=tuple(rows))
 
 
 def _format(value: str | int | float) -> str:

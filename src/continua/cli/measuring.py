@@ -1,6 +1,6 @@
 """What is measured of the models of a run at its end, and how it is told."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rich.table
@@ -52,17 +52,16 @@ def keep_portraits(run: Run, task: AbstractTask, learners: Sequence[Learner], se
     for learner in learners:
         resolution = None
         if not task.form.queries:  # answers at query times are compared in the samplings of the test
-            resolution = resolution_report(learner.model, batch.inputs, batch.targets, _loss(task)).plain()
+            labels = task.form.question in (Question.LABEL, Question.TOKEN)
+            loss = F.cross_entropy if labels else _relative_gap
+            resolution = resolution_report(learner.model, batch.inputs, batch.targets, loss).plain()
         keep_diagnostics(run, learner.name, diagnose(learner.model, batch, learner.objective, resolution, learner.name))
     used = [part for learner in learners for part in (learner.model, learner.optimiser, learner.objective)]
     run.note(references=[reference.plain() for reference in citation(*used)])
 
 
-def _loss(task: AbstractTask) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss of a task on outputs alone, as the resolution report reads them: present tokens in one row."""
-    if task.form.question in (Question.LABEL, Question.TOKEN):
-        return F.cross_entropy
-    return lambda output, targets: (output - targets).norm() / targets.norm()
+def _relative_gap(output: Tensor, targets: Tensor) -> Tensor:
+    return (output - targets).norm() / targets.norm()
 
 
 def results_tables(results: Results) -> list[rich.table.Table]:
@@ -84,7 +83,7 @@ def _table(title: str, first: str, by_model: Mapping[str, Mapping[str, Mapping[s
 
 def show_table(table: Table) -> rich.table.Table:
     """A table of a report for the terminal."""
-    shown = rich.table.Table(title=table.title, title_justify="left")
+    shown = rich.table.Table(title=table.title or None, title_justify="left")
     for place, name in enumerate(table.columns):
         shown.add_column(name, justify="right" if place else "left", no_wrap=not place)
     for row in table.rows:

@@ -123,18 +123,16 @@ def _check_names(file: Path, header: list[str], time: str, id: str | None, colum
 def _check_times(file: Path, lines: list[int], times: Tensor, words: list[str], column: str, several: bool) -> None:
     """Every time is a number, and later than the one before; `words` are the cells it was read from."""
     hint = "" if several else " Rows of several series need a column of ids: --id NAME."
-    for row, time in enumerate(times.tolist()):
+    for line, time, word, before in zip(lines, times.tolist(), words, [-math.inf, *times.tolist()], strict=False):
         if not math.isfinite(time):
             cure = (
                 f"Write numbers, such as hours since the start, in the column {column!r}, or name another with --time."
             )
-            refuse_row(file, lines[row], f"a time {words[row]!r}", cure)
-        before = float(times[row - 1]) if row else -math.inf
+            refuse_row(file, line, f"a time {word!r}", cure)
         if time == before:
-            refuse_row(file, lines[row], f"the time {words[row]} for the second time", f"Keep one row for it.{hint}")
+            refuse_row(file, line, f"the time {word} for the second time", f"Keep one row for it.{hint}")
         if time < before:
-            cure = f"Sort the rows by the column {column!r}.{hint}"
-            refuse_row(file, lines[row], f"the time {words[row]} comes after {before:g}", cure)
+            refuse_row(file, line, f"the time {word} comes after {before:g}", f"Sort the rows by {column!r}.{hint}")
 
 
 def _read_cells(file: Path) -> tuple[list[str], list[int], list[list[str]]]:

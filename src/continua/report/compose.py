@@ -4,18 +4,11 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple
 
 from continua.core.errors import reject
 from continua.report.page import Page
-from continua.report.sections import (
-    LearnerRecord,
-    anytime_section,
-    cards,
-    samplings_section,
-    summary_section,
-    training_section,
-)
+from continua.report.sections import LearnerRecord, cards, learner_sections
 from continua.runs import Reference, Run, Section, write_whole
 
 _ORDER = ("Results", "Predictions", "Training", "Depth", "Anytime depth", "Tokens", "Attention", "Heads",
@@ -39,9 +32,9 @@ def report_page(folders: Sequence[Path]) -> Page:
     names = _distinct_names([folder.resolve() for folder in folders])
     runs = [_read(folder, name, len(folders) > 1) for folder, name in zip(folders, names, strict=True)]
     learners = [one for run in runs for one in run.learners]
-    makers = (summary_section, training_section, anytime_section, samplings_section)
-    own = [section for make in makers if (section := make(learners)) is not None]
-    sections = sorted([*own, *(section for run in runs for section in run.sections)], key=lambda s: _place(s.heading))
+    places = {heading: place for place, heading in enumerate(_ORDER)}
+    sections = [*learner_sections(learners), *(section for run in runs for section in run.sections)]
+    sections.sort(key=lambda section: places.get(section.heading, len(places)))
     cited = {reference.key: reference for run in runs for reference in run.references}
     references = [cited[key] for key in sorted(cited)]
     appendix = [(f"Configuration of {run.name}", _configuration(run.manifest)) for run in runs]
@@ -49,9 +42,7 @@ def report_page(folders: Sequence[Path]) -> Page:
     return Page(_title(runs), subtitle, sections, cards(learners), references, appendix)
 
 
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class _RunRecord:
+class _RunRecord(NamedTuple):
     """What a folder says."""
 
     name: str
@@ -90,10 +81,6 @@ def _distinct_names(folders: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [f"{folder.name} ({i + 1})" for i, folder in enumerate(folders)]
-
-
-def _place(heading: str) -> int:
-    return _ORDER.index(heading) if heading in _ORDER else len(_ORDER)
 
 
 def _title(runs: Sequence[_RunRecord]) -> str:

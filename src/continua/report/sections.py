@@ -94,7 +94,7 @@ def _column(rows: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
 # --- results
 
 
-def summary_section(learners: Learners) -> Section | None:
+def _summary_section(learners: Learners) -> Section | None:
     """Size, test, validation and cost of every learner: a column for each, or a row where they are many."""
     if not learners:
         return None
@@ -154,7 +154,7 @@ def cards(learners: Learners) -> list[tuple[str, str]]:
 # --- the course of training
 
 
-def training_section(learners: Learners) -> Section | None:
+def _training_section(learners: Learners) -> Section | None:
     """Loss over updates and over time, every measure, evaluations, speed, learning rate and gradient norm."""
     known = [one for one in learners if one.updates or one.evaluations]
     if not known:
@@ -220,7 +220,7 @@ def group_means(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
 # --- the test, solved and sampled otherwise
 
 
-def anytime_section(learners: Learners) -> Section | None:
+def _anytime_section(learners: Learners) -> Section | None:
     """Every test measure against the number of depth steps."""
     tests = [sorted((int(steps), row) for steps, row in one.test.get("depth", {}).items()) for one in learners]
     names = dict.fromkeys(name for test in tests for _, row in test for name in row)
@@ -238,7 +238,7 @@ def anytime_section(learners: Learners) -> Section | None:
     return Section("Anytime depth", prose, figures=tuple(figures))
 
 
-def samplings_section(learners: Learners) -> Section | None:
+def _samplings_section(learners: Learners) -> Section | None:
     """The test in other samplings of token time, without further training."""
     known = [one for one in learners if len(one.test.get("samplings", {})) > 1]
     if not known:
@@ -254,3 +254,9 @@ def samplings_section(learners: Learners) -> Section | None:
         figures += [bars, Table(title=f"Test {measure}", columns=("sampling", *names), rows=cells)]
     prose = ("The test sampled otherwise than in training. Nothing was trained further.",)
     return Section("Resolution", prose, figures=tuple(figures))
+
+
+def learner_sections(learners: Learners) -> list[Section]:
+    """Everything that the records of some learners tell."""
+    makers = (_summary_section, _training_section, _anytime_section, _samplings_section)
+    return [section for make in makers if (section := make(learners)) is not None]
