@@ -198,8 +198,7 @@ def test_queries_of_another_cloud(dtype, materialised, causal):
         points, mass, queries = (leaf(part, kind) for part in (x, w, y))
         times, asked = t.to(kind), s.to(kind)
         if not results:
-            memory = operator.memory(theta, Cloud(points, mass, times))
-            found = operator.attend(theta, Cloud(queries, positions=asked), memory)
+            found = operator.velocity(theta, Cloud(queries, positions=asked), Cloud(points, mass, times))
         else:
             rows = measure_of_queries(mass, causal, asked, times)
             found = written_out_attention(theta, queries, points, rows, operator.inverse_temperature)
@@ -217,10 +216,9 @@ def test_causal_queries_of_another_cloud_need_times():
     message = r"positions = None: a causal query needs its time.* Give both clouds positions"
     for memory, queries in ((Cloud(x, w), Cloud(x, w, t)), (Cloud(x, w, t), Cloud(x, w))):
         with pytest.raises(ValueError, match=message):
-            operator.attend(theta, queries, operator.memory(theta, memory))
-    memory = operator.memory(theta, Cloud(x, w, t, w))
+            operator.velocity(theta, queries, memory)
     with pytest.raises(ValueError, match=r"own = 'given': .*BackwardRectangle"):
-        operator.attend(theta, Cloud(x, w, t), memory)
+        operator.velocity(theta, Cloud(x, w, t), Cloud(x, w, t, w))
 
 
 @causal_or_not

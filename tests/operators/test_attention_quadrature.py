@@ -64,7 +64,7 @@ def exact() -> torch.Tensor:
 def answer(times: torch.Tensor, mass: torch.Tensor | None) -> torch.Tensor:
     """The velocities of the queries, from the signal sampled at `times`."""
     memory = Cloud(signal(times[None]), None if mass is None else mass[None])
-    return OPERATOR.attend(THETA, ASKED, OPERATOR.memory(THETA, memory))[0]
+    return OPERATOR.velocity(THETA, ASKED, memory)[0]
 
 
 def warped(count: int) -> torch.Tensor:
@@ -123,7 +123,7 @@ def pasts(times: torch.Tensor, start: float) -> torch.Tensor:
     inner = start + (times[:, None] - start) * (nodes + 1) / 2
     # An interval of no length is a point: any positive mass gives its value.
     memory = Cloud(signal(inner), weights.expand(len(times), -1))
-    return OPERATOR.attend(THETA, Cloud(signal(times)[:, None]), OPERATOR.memory(THETA, memory))[:, 0]
+    return OPERATOR.velocity(THETA, Cloud(signal(times)[:, None]), memory)[:, 0]
 
 
 def test_the_reference_on_the_past_is_that_of_scipy():

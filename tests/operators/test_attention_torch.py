@@ -94,7 +94,7 @@ def test_cross_attention_equals_multihead_attention(dtype):
     x, y = drawn_points(dtype).requires_grad_(), drawn_points(dtype, 5)[:, :4].clone().requires_grad_()
     present = torch.tensor([[True] * 4, [True] * 2 + [False] * 2, [True] + [False] * 3])
     operator = Attention(HEADS, WIDTH // HEADS)
-    found = operator.attend(theta, Cloud(x), operator.memory(theta, Cloud(y, present.to(dtype))))
+    found = operator.velocity(theta, Cloud(x), Cloud(y, present.to(dtype)))
     expected, _ = module(x, y, y, need_weights=False, key_padding_mask=~present)
     close(found, expected)
     close(gradients(found, [x, y]), gradients(expected, [x, y]))

@@ -16,7 +16,7 @@ from continua.operators import (
     Rotary,
     Subset,
     Sum,
-    attention_weights,
+    attention_kernels,
     draw_theta,
 )
 from continua.spaces import Cloud
@@ -28,6 +28,10 @@ def double(float64): ...
 
 def theta_of(operator, width=8):
     return draw_theta(operator.spec(width), torch.Generator().manual_seed(0))
+
+
+def attention_weights(*given):
+    return [kernel.weights for kernel in attention_kernels(*given)]
 
 
 def points(tokens=6, width=8, batch=2):

@@ -56,7 +56,7 @@ def test_cross_attention_reads_the_memory_of_its_context():
     operator, inner = Cross(Attention(heads=2, key=3)), Attention(heads=2, key=3)
     theta = OperatorCase(operator).theta(WIDTH, torch.Generator().manual_seed(1))
     source = cloud(3, seed=4)
-    expected = inner.attend(theta, cloud(), inner.memory(theta, source))
+    expected = inner.velocity(theta, cloud(), source)
     assert torch.equal(operator.bind(Context(cloud(), source)).velocity(theta, cloud()), expected)
 
 

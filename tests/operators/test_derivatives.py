@@ -58,7 +58,7 @@ def gamma(q, x, beta, mass=None):
     eye = torch.eye(x.shape[-1], dtype=torch.float64)[None]
     theta = AttentionTheta(eye, eye, eye, eye)
     operator = Attention(1, x.shape[-1], beta=beta, biased=False, integral=Exact(materialised=True))
-    return operator.attend(theta, Cloud(q), operator.memory(theta, Cloud(x, mass)))
+    return operator.velocity(theta, Cloud(q), Cloud(x, mass))
 
 
 @pytest.mark.parametrize("mass", [None, torch.tensor([[0.1, 0.4, 0.2, 0.3]], dtype=torch.float64)])

@@ -87,7 +87,7 @@ def test_pre_norm_normalises_once_for_tokens_that_ask_themselves(monkeypatch):
     cloud = Cloud(normal(2, 3, WIDTH))
     operator.velocity(theta, cloud)
     assert len(calls) == 1
-    operator.attend(theta, Cloud(normal(2, 1, WIDTH)), operator.memory(theta, cloud))
+    operator.velocity(theta, Cloud(normal(2, 1, WIDTH)), cloud)
     assert len(calls) == 3
 
 
@@ -98,7 +98,7 @@ def test_pre_norm_leaves_the_memory_of_cross_attention_as_it_is():
     cloud, source = Cloud(normal(2, 3, WIDTH)), Cloud(normal(2, 4, WIDTH, seed=1))
     attention = Attention(heads=2, key=3)
     queries = Cloud(LayerNorm().normalise(theta.norm, cloud.points))
-    expected = attention.attend(theta.inner, queries, attention.memory(theta.inner, source))
+    expected = attention.velocity(theta.inner, queries, source)
     torch.testing.assert_close(operator.bind(Context(cloud, source)).velocity(theta, cloud), expected)
 
 

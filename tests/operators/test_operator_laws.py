@@ -159,7 +159,7 @@ def test_a_bound_operator_is_deterministic(case, seed):
 
 
 @each_operator
-def test_velocity_is_attend_of_memory_in_both_dtypes(case):
+def test_tokens_are_their_own_source_in_both_dtypes(case):
     parts, generator = tokens(0, True), torch.Generator().manual_seed(1)
     source = another_cloud()
     assert source.mass is not None and source.positions is not None
@@ -171,7 +171,7 @@ def test_velocity_is_attend_of_memory_in_both_dtypes(case):
         assert found.shape == cloud.points.shape and found.dtype == dtype
         # Other objects, same tokens: nothing may hang on which object asks.
         again = Cloud.on(cloud.points, cloud.measure)
-        assert torch.equal(bound.attend(theta, again, bound.memory(theta, cloud)), found)
+        assert torch.equal(bound.velocity(theta, again, cloud), found)
 
 
 # Forward mode in torch compiles its own decompositions with a deprecated call, once.

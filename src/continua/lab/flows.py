@@ -41,7 +41,7 @@ def softmax_mean(q: Queries, cloud: Cloud, beta: float, integral: AbstractTokenI
     """Gamma(q, mu) = int y e^{beta <q, y>} dmu(y) / int e^{beta <q, y>} dmu(y), by the project's attention."""
     width = q.shape[-1]
     operator, theta = Attention(1, width, beta=beta, biased=False, integral=integral), identity_theta(width)
-    return operator.attend(theta, Cloud(q), operator.memory(theta, cloud))
+    return operator.velocity(theta, Cloud(q), cloud)
 
 
 def solve_flow(

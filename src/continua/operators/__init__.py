@@ -8,7 +8,6 @@ from continua.operators.compose import (
     Sum,
     Watched,
     attention_kernels,
-    attention_weights,
     with_heads,
     with_integral,
     with_nodes,
@@ -57,7 +56,7 @@ __all__ = [
     "Filled", "Independent", "KVCache", "Lattice", "LayerNorm", "LogTokens", "Memory", "NoTheta", "NormTheta",
     "NormedTheta", "Nystrom", "Orthonormal", "PostNorm", "PreNorm", "Pullback", "Queries", "RMSNorm", "Role",
     "Rotary", "Sobol", "Spec", "Spectral", "SpectrallyNormed", "Structure", "Subset", "Sum", "Theta", "Tilted",
-    "Unnormalised", "Watched", "attention_kernels", "attention_weights", "bias", "count", "draw_level",
+    "Unnormalised", "Watched", "attention_kernels", "bias", "count", "draw_level",
     "draw_theta", "leaves", "linear", "map_leaves", "nodes_for", "pullback", "radial", "radial_slope", "rebuild",
     "spectral_norm", "wasserstein_bound", "why_not_cacheable", "with_heads", "with_integral", "with_nodes",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 
@@ -12,7 +12,7 @@ from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory
 from continua.operators.kernels import AbstractKernel, Dense
-from continua.operators.operator import AbstractOperator, Context, Role, bias, head_masses
+from continua.operators.operator import AbstractOperator, Context, Filled, Role, Spec, bias
 from continua.spaces import Cloud, Measure
 
 
@@ -132,10 +132,6 @@ class Attention(AbstractOperator):
             reject("integral", self.integral, "its landmarks would carry later tokens into earlier rows", cure)
         _ = self.inverse_temperature, self._axes  # made here: the lock of a cached property breaks a compiled graph
 
-    @property
-    def _value(self) -> int:
-        return self.key if self.value is None else self.value
-
     # What is read in every evaluation is cached: a property is a call, and a bound operator lives for a solve.
 
     @functools.cached_property
@@ -143,21 +139,27 @@ class Attention(AbstractOperator):
         """beta, or its default 1/sqrt(key)."""
         return 1.0 / math.sqrt(self.key) if self.beta is None else self.beta
 
+    @functools.cached_property
+    def _axes(self) -> tuple[int, int]:
+        """Nodes of the embedding axis, and where the heads stand among the axes of a weight: (..., heads, own axes)."""
+        return self.kernel.nodes, -1 - len(self.kernel.shape(1, 1))
+
     def spec(self, width: int) -> AttentionTheta:
-        heads, key, value, head, kernel = self.heads, self.key, self._value, Role.HEAD, self.kernel
+        heads, key, head, kernel = self.heads, self.key, Role.HEAD, self.kernel
+        value = key if self.value is None else self.value
         channels = kernel.channels(width)
         fan_in, spread = kernel.fan_in(channels), kernel.fan_in(value if self.measured else heads * value)
-        *own, _, _ = kernel.shape(value, channels)
         theta = AttentionTheta(
             q=kernel.weight((heads, *kernel.shape(channels, key)), fan_in, head),
             k=kernel.weight((heads, *kernel.shape(channels, key)), fan_in, head),
             v=kernel.weight((heads, *kernel.shape(channels, value)), fan_in, head),
-            o=kernel.weight((heads, *own, value, channels), spread, head),
+            o=kernel.weight((heads, *kernel.shape(channels, value)), spread, head),
         )
         if self.biased:
             theta = theta._replace(bq=bias((heads, key), head), bk=bias((heads, key), head))
             theta = theta._replace(bv=bias((heads, value), head), bo=bias((channels,)))
-        return theta._replace(p=head_masses(heads)) if self.measured else theta
+        masses: Any = Spec((heads,), Filled(1.0 / heads), Role.HEAD_MASS)  # equal at initialisation
+        return theta._replace(p=masses) if self.measured else theta
 
     def bind(self, context: Context) -> "Attention":
         integral = self.integral.bind(context)
@@ -165,24 +167,16 @@ class Attention(AbstractOperator):
         same = integral is self.integral and rotary is self.rotary
         return self if same else dataclasses.replace(self, integral=integral, rotary=rotary)
 
-    def velocity(self, theta: AttentionTheta, cloud: Cloud) -> Points:
-        return self.attend(theta, cloud, self.memory(theta, cloud))
-
-    def memory(self, theta: AttentionTheta, cloud: Cloud) -> Memory:
-        keys = self._to_heads(cloud.points, theta.k, theta.bk)
+    def velocity(self, theta: AttentionTheta, cloud: Cloud, source: Cloud | None = None) -> Points:
+        source = cloud if source is None else source
+        q, k = self._to_heads(cloud.points, theta.q, theta.bq), self._to_heads(source.points, theta.k, theta.bk)
         if self.rotary is not None:
-            keys = self.rotary.rotate(keys, cloud.measure, self.key)
-        return Memory(keys, self._to_heads(cloud.points, theta.v, theta.bv), cloud.measure)
-
-    def attend(self, theta: AttentionTheta, queries: Cloud, memory: Memory) -> Points:
-        q = self._to_heads(queries.points, theta.q, theta.bq)
-        if self.rotary is not None:
-            q = self.rotary.rotate(q, queries.measure, self.key)
-        if self._axes.nodes > 1:  # <q, k> = sum_a v_a q_a k_a along the embedding axis
-            v = self.kernel.weights(q)
-            assert v is not None
-            q = q * v.repeat_interleave(self.key)
-        y = self.integral.means(q, queries.measure, memory, self.inverse_temperature, self.causal)
+            q, k = self.rotary.rotate(q, cloud.measure, self.key), self.rotary.rotate(k, source.measure, self.key)
+        axis = self.kernel.axis
+        if axis is not None:  # <q, k> = sum_a v_a q_a k_a along the embedding axis
+            q = q * axis.weights(q).repeat_interleave(self.key)
+        memory = Memory(k, self._to_heads(source.points, theta.v, theta.bv), source.measure)
+        y = self.integral.means(q, cloud.measure, memory, self.inverse_temperature, self.causal)
         if theta.p is not None:
             y = y * theta.p[..., :, None, None]  # (batch heads queries value), p over heads
         return self._from_heads(y, theta.o, theta.bo)
@@ -208,19 +202,15 @@ class Attention(AbstractOperator):
         p = spread.new_ones(()) if theta.p is None else theta.p
         return (p * spread * (beta * radius**2 * turn + 1.0 + 2.0 * beta * radius * query)).sum(-1)
 
-    @functools.cached_property
-    def _axes(self) -> "_Axes":
-        return _Axes(self.kernel.nodes, len(self.kernel.shape(1, 1)))
-
     def _to_heads(
         self,
         x: Points,
         w: Float[Tensor, "*heads_own key channels"],
         b: Float[Tensor, "*batched heads key"] | None,
     ) -> Float[Tensor, "batch heads tokens nodes_key"]:
-        nodes, own = self._axes
-        heads = w.shape[-1 - own]
-        joined = w.movedim(-1 - own, -3).flatten(-3, -2)  # (..., heads*key, channels)
+        nodes, first = self._axes
+        heads = w.shape[first]
+        joined = w.movedim(first, -3).flatten(-3, -2)  # (..., heads*key, channels)
         y = self.kernel.apply(joined, None if b is None else b.flatten(-2), x)  # (batch tokens nodes*heads*key)
         if nodes == 1:
             return y.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -232,17 +222,10 @@ class Attention(AbstractOperator):
         o: Float[Tensor, "*heads_own value channels"],
         b: Float[Tensor, "*batched channels"] | None,
     ) -> Points:
-        nodes, own = self._axes
+        nodes, first = self._axes
         if nodes == 1:
             y = y.transpose(1, 2).flatten(2)  # (batch tokens heads*value)
         else:
             y = y.unflatten(-1, (nodes, -1)).permute(0, 2, 3, 1, 4).flatten(2)
-        joined = o.movedim(-1 - own, -3).flatten(-3, -2)  # (..., heads*value, channels)
+        joined = o.movedim(first, -3).flatten(-3, -2)  # (..., heads*value, channels)
         return self.kernel.apply(joined.transpose(-1, -2), b, y)
-
-
-class _Axes(NamedTuple):
-    """Nodes of the embedding axis, and how many axes of a weight are the kernel's: (..., heads, own axes)."""
-
-    nodes: int
-    own: int

@@ -13,7 +13,7 @@ from continua.core.shapes import Float, Points, Tensor
 from continua.operators.attention import Attention
 from continua.operators.integral import AbstractTokenIntegral, Means, Memory, Queries, attention_matrix, check_own
 from continua.operators.kernels import AbstractKernel
-from continua.operators.operator import AbstractOperator, Context, Theta
+from continua.operators.operator import AbstractOperator, AbstractWrapper, Context, Theta
 from continua.spaces import Axis, Cloud, Measure
 
 
@@ -34,35 +34,22 @@ class Sum(AbstractOperator):
     def bind(self, context: Context) -> "Sum":
         return Sum(tuple(term.bind(context.branch(place)) for place, term in enumerate(self.terms)))
 
-    def velocity(self, theta: Theta, cloud: Cloud) -> Points:
-        velocity = self.terms[0].velocity(theta[0], cloud)
+    def velocity(self, theta: Theta, cloud: Cloud, source: Cloud | None = None) -> Points:
+        velocity = self.terms[0].velocity(theta[0], cloud, source)
         for term, th in zip(self.terms[1:], theta[1:], strict=True):
-            velocity = velocity + term.velocity(th, cloud)
-        return velocity
-
-    def memory(self, theta: Theta, cloud: Cloud) -> tuple[Any, ...]:
-        return tuple(term.memory(th, cloud) for term, th in zip(self.terms, theta, strict=True))
-
-    def attend(self, theta: Theta, queries: Cloud, memory: tuple[Any, ...]) -> Points:
-        velocity = self.terms[0].attend(theta[0], queries, memory[0])
-        for term, th, mem in zip(self.terms[1:], theta[1:], memory[1:], strict=True):
-            velocity = velocity + term.attend(th, queries, mem)
+            velocity = velocity + term.velocity(th, cloud, source)
         return velocity
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Cross(AbstractOperator):
-    """f(x) = inner.attend(x, memory of the source): cross-attention from x to another cloud, such as an encoder's.
+class Cross(AbstractWrapper):
+    """f(x) = inner(x, source): cross-attention from x to another cloud, such as an encoder's.
 
     `source` is the memory of the context in which the operator was bound.
     """
 
-    inner: AbstractOperator
     source: Cloud | None = dataclasses.field(default=None, compare=False, repr=False)
-
-    def spec(self, width: int) -> Theta:
-        return self.inner.spec(width)
 
     def bind(self, context: Context) -> "Cross":
         if context.memory is None:
@@ -75,37 +62,27 @@ class Cross(AbstractOperator):
         below = dataclasses.replace(context, source=context.memory)
         return Cross(self.inner.bind(below), context.memory)
 
-    def velocity(self, theta: Theta, cloud: Cloud) -> Points:
-        return self.inner.attend(theta, cloud, self.memory(theta, cloud))
-
-    def memory(self, theta: Theta, cloud: Cloud) -> Any:
+    def velocity(self, theta: Theta, cloud: Cloud, source: Cloud | None = None) -> Points:
         if self.source is None:
             cure = "Call operator.bind(Context(cloud, memory=source)) and use what it returns."
             reject("source", None, "the operator was not bound, and has nothing to attend to", cure)
-        return self.inner.memory(theta, self.source)
-
-    def attend(self, theta: Theta, queries: Cloud, memory: Any) -> Points:
-        return self.inner.attend(theta, queries, memory)
+        return self.inner.velocity(theta, cloud, self.source)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Dropout(AbstractOperator):
+class Dropout(AbstractWrapper):
     """f(x) = mask * inner(x), the entries of the mask independently 0 with probability `rate`, else 1/(1 - rate).
 
     The mask is drawn at bind time and stays for the whole solve (one mask for each piece of a field that jumps, so
     that a list of layers has independent masks, as in the standard networks). Without a seed nothing is dropped.
     """
 
-    inner: AbstractOperator
     rate: float
     mask: Float[Tensor, "batch tokens width"] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         share(all=False, rate=self.rate)
-
-    def spec(self, width: int) -> Theta:
-        return self.inner.spec(width)
 
     def bind(self, context: Context) -> "Dropout":
         inner = self.inner.bind(context.branch(1))
@@ -116,16 +93,8 @@ class Dropout(AbstractOperator):
         kept = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) >= self.rate
         return Dropout(inner, self.rate, kept.to(x.dtype) / (1.0 - self.rate))
 
-    def velocity(self, theta: Theta, cloud: Cloud) -> Points:
-        return self._drop(self.inner.velocity(theta, cloud))
-
-    def memory(self, theta: Theta, cloud: Cloud) -> Any:
-        return self.inner.memory(theta, cloud)
-
-    def attend(self, theta: Theta, queries: Cloud, memory: Any) -> Points:
-        return self._drop(self.inner.attend(theta, queries, memory))
-
-    def _drop(self, velocity: Points) -> Points:
+    def velocity(self, theta: Theta, cloud: Cloud, source: Cloud | None = None) -> Points:
+        velocity = self.inner.velocity(theta, cloud, source)
         if self.mask is None:
             return velocity
         if self.mask.shape != velocity.shape:
@@ -144,19 +113,21 @@ def with_nodes(part: Part, nodes: int) -> Part:
 
 def with_heads(part: Part, heads: int) -> Part:
     """`part` with every attention at `heads` nodes of its measure of heads (see `AbstractHeadField.at_nodes`)."""
-    return _replace_parts(part, lambda x: _with_heads(x, heads) if isinstance(x, Attention) else None)
+
+    def change(x: Any) -> Attention | None:
+        if not isinstance(x, Attention):
+            return None
+        if not x.measured:
+            cure = "Build it with Attention(heads, key, measured=True) and a field ContinuousHeads or HeadHypernetwork."
+            reject("heads", heads, "these heads are counted, not a measure, and there are as many as there are", cure)
+        return dataclasses.replace(x, heads=heads)
+
+    return _replace_parts(part, change)
 
 
 def with_integral(part: Part, integral: AbstractTokenIntegral) -> Part:
     """`part` with `integral` in every attention."""
     return _replace_parts(part, lambda x: integral if isinstance(x, AbstractTokenIntegral) else None)
-
-
-def _with_heads(attention: Attention, heads: int) -> Attention:
-    if not attention.measured:
-        cure = "Build it with Attention(heads, key, measured=True) and a field ContinuousHeads or HeadHypernetwork."
-        reject("heads", heads, "these heads are counted, not a measure, and there are as many as there are", cure)
-    return dataclasses.replace(attention, heads=heads)
 
 
 def _replace_parts(part: Any, change: Callable[[Any], Any]) -> Any:
@@ -166,21 +137,18 @@ def _replace_parts(part: Any, change: Callable[[Any], Any]) -> Any:
         return changed
     if isinstance(part, tuple) and not hasattr(part, "_fields"):
         return tuple(_replace_parts(x, change) for x in part)
-    if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        old = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.init}
-        new = {name: _replace_parts(value, change) for name, value in old.items()}
-        differing = {name: value for name, value in new.items() if value != old[name]}
-        return dataclasses.replace(part, **differing) if differing else part
-    return part
-
-
-Weights = Float[Tensor, "batch heads queries tokens"]
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+        return part
+    old = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.init}
+    new = {name: _replace_parts(value, change) for name, value in old.items()}
+    differing = {name: value for name, value in new.items() if value != old[name]}
+    return dataclasses.replace(part, **differing) if differing else part
 
 
 class Kernel(NamedTuple):
     """The weights of one attention, and the measure of the tokens that answer: those of the cloud, or of a memory."""
 
-    weights: Weights
+    weights: Float[Tensor, "batch heads queries tokens"]
     answering: Measure
 
 
@@ -189,7 +157,7 @@ class Kernel(NamedTuple):
 class Watched(AbstractTokenIntegral):
     """The exact token integral that forms alpha, O(queries * tokens) in memory, and hands it to `show`, detached."""
 
-    show: Callable[["Kernel"], None]
+    show: Callable[[Kernel], None]
 
     def bind(self, context: Context) -> "Watched":
         return self
@@ -204,20 +172,12 @@ class Watched(AbstractTokenIntegral):
 def attention_kernels(
     operator: AbstractOperator, theta: Theta, cloud: Cloud, memory: Cloud | None = None
 ) -> list[Kernel]:
-    """`attention_weights`, each with the measure that it sums over."""
-    found: list[Kernel] = []
-    watched = with_integral(operator, Watched(found.append)).bind(Context(cloud, memory))
-    watched.velocity(theta, cloud)
-    return found
-
-
-def attention_weights(
-    operator: AbstractOperator, theta: Theta, cloud: Cloud, memory: Cloud | None = None
-) -> list[Weights]:
     """alpha_ij of every attention inside an operator, in the order in which they act; none where there is none.
 
     Rows sum to one, and are those of the exact softmax wherever the operator itself would estimate. Norms, rotary
     positions, masses and causality are those of the operator. On the counting measure: the weights of
     `torch.nn.MultiheadAttention` before they are averaged over heads.
     """
-    return [kernel.weights for kernel in attention_kernels(operator, theta, cloud, memory)]
+    found: list[Kernel] = []
+    with_integral(operator, Watched(found.append)).bind(Context(cloud, memory)).velocity(theta, cloud)
+    return found

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
-from continua.operators.operator import AbstractLaw, Normal, Orthonormal, Role, Spec
+from continua.operators.operator import Law, Normal, Orthonormal, Role, Spec
 from continua.spaces import (
     AbstractBasis,
     AbstractParameterSpace,
@@ -51,33 +51,17 @@ Incoming: TypeAlias = Float[Tensor, "batch tokens nodes_inputs"]
 Outgoing: TypeAlias = Float[Tensor, "batch tokens nodes_outputs"]
 
 
+@dataclasses.dataclass(frozen=True)
 class AbstractKernel(abc.ABC):
     """A linear map from functions with some channels to functions with others, on one embedding axis."""
 
+    axis: Axis | None
+    """`None` where a state is a plain vector, on a single node."""
+
     @property
     @abc.abstractmethod
-    def nodes(self) -> int:
-        """Nodes of the axis; 1 where a state is a plain vector."""
-
-    @abc.abstractmethod
-    def shape(self, inputs: int, outputs: int) -> tuple[int, ...]:
-        """The shape of a weight, (..., outputs, inputs)."""
-
-    @abc.abstractmethod
-    def fan_in(self, inputs: int) -> int:
-        """How many numbers each output sums over: weights of variance 1/fan_in keep the size of a state."""
-
-    @abc.abstractmethod
-    def apply(self, w: Tensor, b: Float[Tensor, "*batched outputs"] | None, x: Incoming) -> Outgoing:
-        """W x + b for every token; the bias is constant along the axis."""
-
-    @abc.abstractmethod
-    def at(self, nodes: int) -> "AbstractKernel":
-        """The same kernel, with the same weights, at another resolution."""
-
-    @abc.abstractmethod
-    def weights(self, like: Tensor) -> Float[Tensor, " nodes"] | None:
-        """v_a for inner products; `None` on a single node."""
+    def own(self) -> tuple[int, ...]:
+        """The axes of a weight (*own, outputs, inputs) that are the kernel's; an output sums over the last of them."""
 
     @property
     @abc.abstractmethod
@@ -85,8 +69,39 @@ class AbstractKernel(abc.ABC):
         """Where a weight lives."""
 
     @abc.abstractmethod
-    def law(self, fan_in: int) -> AbstractLaw:
+    def apply(self, w: Tensor, b: Float[Tensor, "*batched outputs"] | None, x: Incoming) -> Outgoing:
+        """W x + b for every token; the bias is constant along the axis."""
+
+    @final
+    @property
+    def nodes(self) -> int:
+        """Nodes of the axis."""
+        return 1 if self.axis is None else self.axis.nodes
+
+    @final
+    def shape(self, inputs: int, outputs: int) -> tuple[int, ...]:
+        """The shape of a weight."""
+        return (*self.own, outputs, inputs)
+
+    @final
+    def fan_in(self, inputs: int) -> int:
+        """How many numbers each output sums over: weights of variance 1/fan_in keep the size of a state."""
+        return math.prod(self.own[-1:]) * inputs
+
+    @final
+    def at(self, nodes: int) -> "AbstractKernel":
+        """The same kernel, with the same weights, at another resolution."""
+        if self.axis is None:
+            cure = "Build the model with Spectral or Convolution kernels to change its resolution."
+            reject("nodes", nodes, "a dense kernel knows one resolution, that of its matrix", cure)
+        return dataclasses.replace(self, axis=self.axis.at(nodes))
+
+    @final
+    def law(self, fan_in: int) -> Law:
         """The law of a weight that sums over `fan_in` numbers, such that states keep their size."""
+        space = self.space
+        rigid = isinstance(space, StiefelSpace)
+        return Orthonormal(multipliers=space.paired) if rigid else Normal(1.0 / math.sqrt(fan_in))
 
     @final
     def weight(self, shape: tuple[int, ...], fan_in: int, role: Role = Role.PLAIN) -> Any:
@@ -110,34 +125,19 @@ class Dense(AbstractKernel):
     With `orthonormal` its columns are so (its rows where it is wide), and remain so under `RiemannianAdam`.
     """
 
+    axis: None = dataclasses.field(default=None, init=False, repr=False)
     orthonormal: bool = False
 
     @property
-    def nodes(self) -> int:
-        return 1
-
-    def shape(self, inputs: int, outputs: int) -> tuple[int, ...]:
-        return (outputs, inputs)
-
-    def fan_in(self, inputs: int) -> int:
-        return inputs
-
-    def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
-        return F.linear(x, w, b) if w.ndim == 2 else linear(x, w, b)
-
-    def at(self, nodes: int) -> "Dense":
-        cure = "Build the model with Spectral or Convolution kernels to change its resolution."
-        reject("nodes", nodes, "a dense kernel knows one resolution, that of its matrix", cure)
-
-    def weights(self, like: Tensor) -> None:
-        return None
+    def own(self) -> tuple[int, ...]:
+        return ()
 
     @property
     def space(self) -> AbstractParameterSpace:
         return StiefelSpace() if self.orthonormal else FlatSpace(2)
 
-    def law(self, fan_in: int) -> AbstractLaw:
-        return Orthonormal() if self.orthonormal else Normal(1.0 / math.sqrt(fan_in))
+    def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
+        return F.linear(x, w, b) if w.ndim == 2 else linear(x, w, b)
 
 
 @final
@@ -159,36 +159,26 @@ class Spectral(AbstractKernel):
         return self.axis.tables(self.basis)
 
     @property
-    def nodes(self) -> int:
-        return self.axis.nodes
-
-    def shape(self, inputs: int, outputs: int) -> tuple[int, ...]:
-        return (self.basis.size, self.basis.size, outputs, inputs)
-
-    def fan_in(self, inputs: int) -> int:
-        return self.basis.size * inputs
-
-    def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
-        synthesis, analysis = self._tables
-        functions = x.unflatten(-1, (self.axis.nodes, -1))  # (batch tokens nodes inputs)
-        coefficients = torch.einsum("ja,btac->btjc", analysis.like(x), functions).flatten(2)
-        matrix = w.transpose(-3, -2).flatten(-4, -3).flatten(-2)  # ((modes outputs), (modes inputs))
-        mixed = F.linear(coefficients, matrix) if matrix.ndim == 2 else linear(coefficients, matrix)
-        mixed = mixed.unflatten(-1, (self.basis.size, -1))
-        return _add_bias(torch.einsum("ai,btic->btac", synthesis.like(x), mixed), b)
-
-    def at(self, nodes: int) -> "Spectral":
-        return Spectral(self.axis.at(nodes), self.basis)
-
-    def weights(self, like: Tensor) -> Tensor:
-        return self.axis.weights(like)
+    def own(self) -> tuple[int, ...]:
+        return (self.basis.size, self.basis.size)
 
     @property
     def space(self) -> AbstractParameterSpace:
         return SpectralSpace()
 
-    def law(self, fan_in: int) -> AbstractLaw:
-        return Normal(1.0 / math.sqrt(fan_in))
+    def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
+        synthesis, analysis = self._tables
+        functions = x.unflatten(-1, (self.axis.nodes, -1))  # (batch tokens nodes inputs)
+        coefficients = torch.einsum("ja,btac->btjc", analysis.like(x), functions).flatten(2)
+        matrix = joined_modes(w)
+        mixed = F.linear(coefficients, matrix) if matrix.ndim == 2 else linear(coefficients, matrix)
+        mixed = mixed.unflatten(-1, (self.basis.size, -1))
+        return _add_bias(torch.einsum("ai,btic->btac", synthesis.like(x), mixed), b)
+
+
+def joined_modes(w: Float[Tensor, "*batched modes more_modes outputs inputs"]) -> Tensor:
+    """The matrix ((modes outputs), (modes inputs)) of a `Spectral` kernel."""
+    return w.transpose(-3, -2).flatten(-4, -3).flatten(-2)
 
 
 @final
@@ -216,37 +206,26 @@ class Convolution(AbstractKernel):
             reject("axis", self.axis, "the FFT needs even nodes", "Use Axis(nodes, channels, MidpointRule()).")
 
     @property
-    def nodes(self) -> int:
-        return self.axis.nodes
-
-    def shape(self, inputs: int, outputs: int) -> tuple[int, ...]:
-        return (self.modes + 1, 2, outputs, inputs)
-
-    def fan_in(self, inputs: int) -> int:
-        return 2 * inputs
-
-    def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
-        functions = x.unflatten(-1, (self.nodes, -1))
-        spectrum = torch.fft.rfft(functions, dim=2)[:, :, : self.modes + 1]
-        real, imaginary = w.unbind(-3)
-        moving = (torch.arange(self.modes + 1, device=w.device) > 0).to(w.dtype)  # R(0) is real
-        multipliers = torch.complex(real, imaginary * moving[:, None, None])
-        rows = "bmoi" if w.ndim == 5 else "moi"
-        mixed = torch.einsum(f"{rows},btmi->btmo", multipliers, spectrum)
-        return _add_bias(torch.fft.irfft(mixed, n=self.nodes, dim=2), b)
-
-    def at(self, nodes: int) -> "Convolution":
-        return dataclasses.replace(self, axis=self.axis.at(nodes))
-
-    def weights(self, like: Tensor) -> Tensor:
-        return self.axis.weights(like)
+    def own(self) -> tuple[int, ...]:
+        return (self.modes + 1, 2)
 
     @property
     def space(self) -> AbstractParameterSpace:
         return StiefelSpace(paired=True) if self.unitary else SpectralSpace(paired=True)
 
-    def law(self, fan_in: int) -> AbstractLaw:
-        return Orthonormal(multipliers=True) if self.unitary else Normal(1.0 / math.sqrt(fan_in))
+    def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
+        nodes = self.axis.nodes
+        spectrum = torch.fft.rfft(x.unflatten(-1, (nodes, -1)), dim=2)[:, :, : self.modes + 1]
+        rows = "bmoi" if w.ndim == 5 else "moi"
+        mixed = torch.einsum(f"{rows},btmi->btmo", multipliers(w), spectrum)
+        return _add_bias(torch.fft.irfft(mixed, n=nodes, dim=2), b)
+
+
+def multipliers(w: Float[Tensor, "*batched frequencies 2 outputs inputs"]) -> Tensor:
+    """R(om) of a `Convolution`, complex; R(0) is real."""
+    real, imaginary = w.unbind(-3)
+    moving = (torch.arange(w.shape[-4], device=w.device) > 0).to(w.dtype)
+    return torch.complex(real, imaginary * moving[:, None, None])
 
 
 def _add_bias(functions: Float[Tensor, "batch tokens nodes outputs"], b: Tensor | None) -> Outgoing:

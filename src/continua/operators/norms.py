@@ -2,14 +2,14 @@
 
 import abc
 import dataclasses
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 import torch.nn.functional as F
 
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.kernels import per_token
-from continua.operators.operator import AbstractOperator, Context, NoTheta, Theta, bias, gain
+from continua.operators.operator import AbstractOperator, Context, Filled, NoTheta, Spec, Theta, bias
 from continua.spaces import Axis, Cloud
 
 
@@ -36,30 +36,39 @@ class AbstractNorm(abc.ABC):
         """The normalised states."""
 
 
-@final
 @dataclasses.dataclass(frozen=True)
-class LayerNorm(AbstractNorm):
-    """gain * (x - mean x) / sqrt(var x + eps) + bias. Equals `torch.nn.functional.layer_norm`.
+class AbstractAffineNorm(AbstractNorm):
+    """A norm with a trained gain.
 
-    With an `axis` the means weigh its nodes by v_a, and gain and bias belong to channels, constant along it. With
+    With an `axis` means weigh its nodes by v_a, and gain and bias belong to channels, constant along it. With
     `written=True` it is written out in elementary operations: torch's own takes mean and variance for constants in its
     third derivative (pytorch issue 175754), which the gradient of a penalty on the Jacobian needs.
     """
 
-    eps: float = 1e-5
+    eps: float
     affine: bool = True
     biased: bool = True
     axis: Axis | None = None
     written: bool = False
 
+    @final
     def spec(self, width: int) -> NormTheta:
         if not self.affine:
             return NormTheta()
-        channels = width if self.axis is None else self.axis.channels
-        return NormTheta(gain((channels,)), bias((channels,)) if self.biased else None)
+        shape = (width if self.axis is None else self.axis.channels,)
+        return NormTheta(Spec(shape, Filled(1.0)), bias(shape) if self.biased else None)  # pyright: ignore[reportArgumentType]
 
-    def bind(self, context: Context) -> "LayerNorm":
+    @final
+    def bind(self, context: Context) -> "AbstractAffineNorm":
         return dataclasses.replace(self, written=True) if context.second_order else self
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class LayerNorm(AbstractAffineNorm):
+    """gain * (x - mean x) / sqrt(var x + eps) + bias. Equals `torch.nn.functional.layer_norm`."""
+
+    eps: float = 1e-5
 
     def normalise(self, theta: NormTheta, x: Points) -> Points:
         if self.axis is not None or self.written:
@@ -72,24 +81,11 @@ class LayerNorm(AbstractNorm):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class RMSNorm(AbstractNorm):
-    """gain * x / sqrt(mean x^2 + eps). Equals `torch.nn.functional.rms_norm`.
-
-    With an `axis` the mean weighs its nodes by v_a, and the gain belongs to channels, constant along it. `written` as
-    for `LayerNorm`.
-    """
+class RMSNorm(AbstractAffineNorm):
+    """gain * x / sqrt(mean x^2 + eps). Equals `torch.nn.functional.rms_norm`."""
 
     eps: float = 1e-6
-    affine: bool = True
-    axis: Axis | None = None
-    written: bool = False
-
-    def spec(self, width: int) -> NormTheta:
-        channels = width if self.axis is None else self.axis.channels
-        return NormTheta(gain((channels,)) if self.affine else None)
-
-    def bind(self, context: Context) -> "RMSNorm":
-        return dataclasses.replace(self, written=True) if context.second_order else self
+    biased: bool = dataclasses.field(default=False, init=False, repr=False)
 
     def normalise(self, theta: NormTheta, x: Points) -> Points:
         if self.axis is not None or self.written:
@@ -135,55 +131,42 @@ class NormedTheta(NamedTuple):
     inner: Theta
 
 
-@final
 @dataclasses.dataclass(frozen=True)
-class PreNorm(AbstractOperator):
-    """f(x) = inner(norm(x)): the operator of GPT-2 and most later networks."""
+class AbstractNormed(AbstractOperator):
+    """An operator with a norm of its own."""
 
     norm: AbstractNorm
     inner: AbstractOperator
 
+    @final
     def spec(self, width: int) -> NormedTheta:
         return NormedTheta(self.norm.spec(width), self.inner.spec(width))
 
-    def bind(self, context: Context) -> "PreNorm":
-        return PreNorm(self.norm.bind(context), self.inner.bind(context))
-
-    def velocity(self, theta: NormedTheta, cloud: Cloud) -> Points:
-        return self.inner.velocity(theta.inner, cloud.at(self.norm.normalise(theta.norm, cloud.points)))
-
-    def memory(self, theta: NormedTheta, cloud: Cloud) -> Any:
-        return self.inner.memory(theta.inner, cloud.at(self.norm.normalise(theta.norm, cloud.points)))
-
-    def attend(self, theta: NormedTheta, queries: Cloud, memory: Any) -> Points:
-        return self.inner.attend(theta.inner, queries.at(self.norm.normalise(theta.norm, queries.points)), memory)
+    @final
+    def bind(self, context: Context) -> "AbstractNormed":
+        return type(self)(self.norm.bind(context), self.inner.bind(context))
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class PostNorm(AbstractOperator):
+class PreNorm(AbstractNormed):
+    """f(x) = inner(norm(x)): the operator of GPT-2 and most later networks."""
+
+    def velocity(self, theta: NormedTheta, cloud: Cloud, source: Cloud | None = None) -> Points:
+        if source is not None:
+            source = source.at(self.norm.normalise(theta.norm, source.points))
+        return self.inner.velocity(theta.inner, cloud.at(self.norm.normalise(theta.norm, cloud.points)), source)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PostNorm(AbstractNormed):
     """f(x) = norm(x + inner(x)) - x: the residual step of BERT as a velocity.
 
     One Euler step of size 1 gives norm(x + inner(x)) exactly, and at any other step size it is still the same ODE;
     projecting with a trained norm after each step is not (docs/mathematics.md, section 3).
     """
 
-    norm: AbstractNorm
-    inner: AbstractOperator
-
-    def spec(self, width: int) -> NormedTheta:
-        return NormedTheta(self.norm.spec(width), self.inner.spec(width))
-
-    def bind(self, context: Context) -> "PostNorm":
-        return PostNorm(self.norm.bind(context), self.inner.bind(context))
-
-    def velocity(self, theta: NormedTheta, cloud: Cloud) -> Points:
+    def velocity(self, theta: NormedTheta, cloud: Cloud, source: Cloud | None = None) -> Points:
         x = cloud.points
-        return self.norm.normalise(theta.norm, x + self.inner.velocity(theta.inner, cloud)) - x
-
-    def memory(self, theta: NormedTheta, cloud: Cloud) -> Any:
-        return self.inner.memory(theta.inner, cloud)
-
-    def attend(self, theta: NormedTheta, queries: Cloud, memory: Any) -> Points:
-        x = queries.points
-        return self.norm.normalise(theta.norm, x + self.inner.attend(theta.inner, queries, memory)) - x
+        return self.norm.normalise(theta.norm, x + self.inner.velocity(theta.inner, cloud, source)) - x

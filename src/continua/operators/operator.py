@@ -6,7 +6,7 @@ import enum
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
 from torch import nn
@@ -19,17 +19,9 @@ Theta = Any
 """A named tuple (or plain tuple) of tensors, further tuples, and `None` where an operator goes without."""
 
 
-class AbstractLaw(abc.ABC):
-    """The law from which a parameter is drawn at initialisation."""
-
-    @abc.abstractmethod
-    def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-        """A tensor of this shape."""
-
-
 @final
 @dataclasses.dataclass(frozen=True)
-class Normal(AbstractLaw):
+class Normal:
     """Independent normal entries of standard deviation `deviation`."""
 
     deviation: float
@@ -40,7 +32,7 @@ class Normal(AbstractLaw):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Filled(AbstractLaw):
+class Filled:
     """Every entry equals `value`."""
 
     value: float
@@ -51,7 +43,7 @@ class Filled(AbstractLaw):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Orthonormal(AbstractLaw):
+class Orthonormal:
     """Matrices with orthonormal columns (rows where they are wide), evenly distributed over all such.
 
     With `multipliers` the shape is (..., modes + 1, 2, out, in): unitary for each frequency, real for frequency zero.
@@ -64,6 +56,10 @@ class Orthonormal(AbstractLaw):
         if self.multipliers:
             x[..., 0, 1, :, :] = 0.0
         return StiefelSpace(paired=self.multipliers).project(x)  # the polar factor of a Gaussian is evenly distributed
+
+
+Law: TypeAlias = Normal | Filled | Orthonormal
+"""What a parameter is drawn from at initialisation: `law.draw(shape, generator)`."""
 
 
 class Role(enum.Enum):
@@ -85,7 +81,7 @@ class Spec:
     """
 
     shape: tuple[int, ...]
-    law: AbstractLaw
+    law: Law
     role: Role = Role.PLAIN
     space: AbstractParameterSpace | None = None
 
@@ -98,25 +94,10 @@ class Spec:
             return SimplexSpace()
         return FlatSpace(min(2, len(self.shape) - (self.role is Role.HEAD)))
 
-    @property
-    def numel(self) -> int:
-        """How many numbers it holds."""
-        return math.prod(self.shape)
-
-
-def gain(shape: tuple[int, ...]) -> Any:
-    """The `Spec` of a gain, one at initialisation."""
-    return Spec(shape, Filled(1.0))
-
 
 def bias(shape: tuple[int, ...], role: Role = Role.PLAIN) -> Any:
     """The `Spec` of a bias, zero at initialisation."""
     return Spec(shape, Filled(0.0), role)
-
-
-def head_masses(heads: int) -> Any:
-    """The `Spec` of the masses of heads, equal at initialisation."""
-    return Spec((heads,), Filled(1.0 / heads), Role.HEAD_MASS)
 
 
 def leaves(theta: Theta, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -200,7 +181,7 @@ def draw_theta(spec: Theta, generator: torch.Generator | None = None) -> Theta:
 
 def count(spec: Theta) -> int:
     """How many numbers theta holds at one depth."""
-    return sum(leaf.numel if isinstance(leaf, Spec) else leaf.numel() for _, leaf in leaves(spec))
+    return sum(math.prod(leaf.shape) for _, leaf in leaves(spec))
 
 
 @final
@@ -237,13 +218,11 @@ class NoTheta(NamedTuple):
 
 
 class AbstractOperator(abc.ABC):
-    """Acts at one depth: velocity(x_i) = attend(theta, x, memory(theta, mu)).
+    """Acts at one depth: velocity(x_i) = f(theta, x_i, mu).
 
-    `memory` holds what the tokens offer (keys, values, masses), `attend` what queries make of it. Self-attention,
-    cross-attention, queries at unobserved times and cached generation are this one pair of calls. An operator has no
-    state: parameters come from a field, randomness and measures from `bind`. The leaves of theta, all or none of them,
-    may carry a leading batch axis (one set of parameters for each sequence). The velocity of an absent token means
-    nothing.
+    An operator has no state: parameters come from a field, randomness and measures from `bind`. The leaves of theta,
+    all or none of them, may carry a leading batch axis (one set of parameters for each sequence). The velocity of an
+    absent token means nothing.
     """
 
     @abc.abstractmethod
@@ -255,19 +234,8 @@ class AbstractOperator(abc.ABC):
         """This operator with everything fixed that must not change during a solve."""
 
     @abc.abstractmethod
-    def memory(self, theta: Theta, cloud: Cloud) -> Any:
-        """What the tokens of `cloud` offer to queries."""
-
-    @abc.abstractmethod
-    def attend(self, theta: Theta, queries: Cloud, memory: Any) -> Points:
-        """The velocity of the queries, given a memory."""
-
-    @abc.abstractmethod
-    def velocity(self, theta: Theta, cloud: Cloud) -> Points:
-        """The velocity of the tokens among themselves, attend(theta, cloud, memory(theta, cloud)).
-
-        Asked for by itself because tokens that are their own memory need their norm, or the norm of a kernel, once.
-        """
+    def velocity(self, theta: Theta, cloud: Cloud, source: Cloud | None = None) -> Points:
+        """The velocity of the tokens of `cloud`, mu the measure of `source`; by default of the tokens themselves."""
 
 
 class AbstractPointwise(AbstractOperator):
@@ -282,13 +250,16 @@ class AbstractPointwise(AbstractOperator):
         return self
 
     @final
-    def velocity(self, theta: Theta, cloud: Cloud) -> Points:
+    def velocity(self, theta: Theta, cloud: Cloud, source: Cloud | None = None) -> Points:
         return self.act(theta, cloud.points)
 
-    @final
-    def memory(self, theta: Theta, cloud: Cloud) -> None:
-        return None
+
+@dataclasses.dataclass(frozen=True)
+class AbstractWrapper(AbstractOperator):
+    """An operator around another one, with the same parameters."""
+
+    inner: AbstractOperator
 
     @final
-    def attend(self, theta: Theta, queries: Cloud, memory: None) -> Points:
-        return self.act(theta, queries.points)
+    def spec(self, width: int) -> Theta:
+        return self.inner.spec(width)

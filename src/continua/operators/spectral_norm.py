@@ -1,13 +1,14 @@
 """Spectral normalisation: kernels whose operator norm does not exceed a limit, at every depth."""
 
 import dataclasses
-from typing import Any, final
+from typing import final
 
 import torch
 
 from continua.core.checks import positive
 from continua.core.shapes import Points, Tensor
-from continua.operators.operator import AbstractOperator, Context, Spec, Theta, leaves, rebuild
+from continua.operators.kernels import joined_modes, multipliers
+from continua.operators.operator import AbstractWrapper, Context, Spec, Theta, leaves, rebuild
 from continua.spaces import AbstractParameterSpace, Cloud, FlatSpace, SpectralSpace
 
 
@@ -31,15 +32,16 @@ def _leading(m: Tensor) -> tuple[Tensor, Tensor]:
     if m.shape[-2] < m.shape[-1]:
         v, u = _leading(m.mH)
         return u, v
-    m = torch.where(m.isfinite(), m, 0.0)
-    m = m / m.abs().amax((-2, -1), keepdim=True).clamp_min(torch.finfo(m.dtype).tiny)  # squares stay in range
+    m, tiny = torch.where(m.isfinite(), m, 0.0), torch.finfo(m.dtype).tiny
+    m = m / m.abs().amax((-2, -1), keepdim=True).clamp_min(tiny)  # squares stay in range
     v = torch.linalg.eigh(m.mH @ m).eigenvectors[..., -1:]
-    return _unit(m @ v), v
+    u = m @ v
+    return u / torch.linalg.vector_norm(u, dim=-2, keepdim=True).clamp_min(tiny), v
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class SpectrallyNormed(AbstractOperator):
+class SpectrallyNormed(AbstractWrapper):
     """The inner operator with every kernel W in it replaced by W min(1, limit/|W|_2).
 
     |W|_2 is the norm of the kernel as an operator: of the matrix, of the coefficients in an orthonormal basis, of each
@@ -48,26 +50,16 @@ class SpectrallyNormed(AbstractOperator):
     arXiv 1802.05957.
     """
 
-    inner: AbstractOperator
     limit: float = 1.0
 
     def __post_init__(self) -> None:
         positive(limit=self.limit)
 
-    def spec(self, width: int) -> Theta:
-        return self.inner.spec(width)
-
     def bind(self, context: Context) -> "SpectrallyNormed":
         return dataclasses.replace(self, inner=self.inner.bind(context))
 
-    def velocity(self, theta: Theta, cloud: Cloud) -> Points:
-        return self.inner.velocity(self.normalise_kernels(theta, cloud.points.shape[-1]), cloud)
-
-    def memory(self, theta: Theta, cloud: Cloud) -> Any:
-        return self.inner.memory(self.normalise_kernels(theta, cloud.points.shape[-1]), cloud)
-
-    def attend(self, theta: Theta, queries: Cloud, memory: Any) -> Points:
-        return self.inner.attend(self.normalise_kernels(theta, queries.points.shape[-1]), queries, memory)
+    def velocity(self, theta: Theta, cloud: Cloud, source: Cloud | None = None) -> Points:
+        return self.inner.velocity(self.normalise_kernels(theta, cloud.points.shape[-1]), cloud, source)
 
     def normalise_kernels(self, theta: Theta, width: int) -> Theta:
         """Theta with its kernels scaled down to the limit."""
@@ -77,9 +69,7 @@ class SpectrallyNormed(AbstractOperator):
     def _scale(self, w: Tensor, space: AbstractParameterSpace) -> Tensor:
         if not (isinstance(space, SpectralSpace) or space == FlatSpace(2)):
             return w
-        matrices = operator_matrices(w, space)
-        sigma = spectral_norm(matrices)
-        scale = self.limit / sigma.clamp_min(self.limit)
+        scale = self.limit / spectral_norm(operator_matrices(w, space)).clamp_min(self.limit)
         return w * scale.reshape(*scale.shape, *(1 for _ in range(w.ndim - scale.ndim)))
 
 
@@ -87,12 +77,4 @@ def operator_matrices(w: Tensor, space: AbstractParameterSpace) -> Tensor:
     """The matrices whose largest singular values are the norms of a kernel: one a kernel, or one a multiplier."""
     if not isinstance(space, SpectralSpace):
         return w
-    if not space.paired:
-        return w.transpose(-3, -2).flatten(-4, -3).flatten(-2)  # ((modes outputs), (modes inputs))
-    real, imaginary = w.unbind(-3)
-    moving = (torch.arange(w.shape[-4], device=w.device) > 0).to(w.dtype)  # R(0) is real
-    return torch.complex(real, imaginary * moving[:, None, None])
-
-
-def _unit(v: Tensor) -> Tensor:
-    return v / torch.linalg.vector_norm(v, dim=-2, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+    return multipliers(w) if space.paired else joined_modes(w)
