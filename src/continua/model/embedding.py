@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import nn
 
-from continua.core.checks import at_least, is_a
+from continua.core.checks import at_least, has_shape, is_a
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Points, Tensor
 from continua.fields import Constant
@@ -25,10 +25,8 @@ class AbstractEmbedding(nn.Module, abc.ABC):
     reads the samples and changes neither them nor the other queries.
     """
 
-    @property
-    @abc.abstractmethod
-    def width(self) -> int:
-        """Size of one token's state."""
+    width: int
+    """Size of one token's state."""
 
     @abc.abstractmethod
     def forward(self, *inputs: Any, query_times: Tensor | None = None, **named: Any) -> Cloud | WithQueries:
@@ -42,22 +40,17 @@ class CloudEmbedding(AbstractEmbedding):
     def __init__(self, width: int) -> None:
         super().__init__()
         at_least(1, width=width)
-        self._width = width
-
-    @property
-    def width(self) -> int:
-        return self._width
+        self.width = width
 
     def forward(self, cloud: Any, query_times: Tensor | None = None) -> Cloud:
         if query_times is not None:
+            why = "a cloud does not say what a time without a sample is"
             cure = "Pass a cloud with queries to the model itself: cloud.with_queries(points, times)."
-            reject(
-                "query_times", tuple(query_times.shape), "a cloud does not say what a time without a sample is", cure
-            )
+            reject("query_times", tuple(query_times.shape), why, cure)
         if isinstance(cloud, Tensor):
             cloud = Cloud(cloud)
         is_a(Cloud, "Pass Cloud(points, mass, positions), or points (batch, tokens, width).", cloud=cloud)
-        return check_cloud(cloud, self._width)
+        return check_cloud(cloud, self.width)
 
 
 def check_cloud(cloud: Cloud, width: int) -> Cloud:
@@ -68,13 +61,87 @@ def check_cloud(cloud: Cloud, width: int) -> Cloud:
     return cloud
 
 
-@final
-class TokenEmbedding(AbstractEmbedding):
-    """Whole numbers from a vocabulary, as trained vectors, with a code for their positions: x_i = E[n_i] + code(t_i).
+class AbstractSampleEmbedding(AbstractEmbedding):
+    """Tokens at real times t_i, with a code for their positions: x_i = state_i + code(t_i).
 
-    Where `present` is false a token is absent, and whatever number stands there is not read. With `queries` a trained
-    vector stands for a token that was not observed. Without a `clock` times are taken as they are.
+    `rule` turns the times into quadrature masses, so that refining the sampling of one signal converges. With `queries`
+    a trained vector stands for a token that was not observed. Without a `clock` times are taken as they are. Where
+    `present` is false a token is absent, and whatever stands there is not read.
     """
+
+    def _place(
+        self,
+        width: int,
+        code: AbstractPositionCode | None,
+        rule: AbstractSampleRule,
+        queries: bool,
+        clock: Clock | None,
+    ) -> None:
+        """What every such embedding holds; called last in a constructor, for the order of random draws."""
+        if code is not None and code.width != width:
+            reject("code", code.width, f"its width is not that of the tokens, {width}", f"Build it with width={width}.")
+        self.width, self.code, self.rule, self.queries, self.clock = width, code, rule, queries, clock
+        self.unobserved = nn.Parameter(torch.randn(width) * 0.02) if queries else None
+
+    @abc.abstractmethod
+    def _check(self, samples: Tensor) -> None:
+        """Rejects what is no batch of samples, with the cure."""
+
+    @abc.abstractmethod
+    def _states(self, samples: Tensor, present: Bool[Tensor, "batch tokens"] | None) -> Points:
+        """The samples embedded one by one, absent ones as anything finite."""
+
+    @final
+    def forward(
+        self,
+        samples: Tensor,
+        positions: Tensor | None = None,
+        present: Tensor | None = None,
+        query_times: Tensor | None = None,
+    ) -> Cloud | WithQueries:
+        """The weighted cloud of embedded tokens; without positions and without a clock, time is the index."""
+        self._check(samples)
+        _check_rows(samples.shape[:2], positions, present)
+        points, code, rule = self._states(samples, present), self.code, self.rule
+        times = self._times(points, positions, present)
+        if code is not None:
+            points = points + code(times if present is None else times.masked_fill(~present, 0.0))
+        given = None if positions is None and self.clock is None else times
+        if isinstance(rule, Counting):  # no quadrature, so absent tokens may stand anywhere
+            cloud = Cloud(points, None if present is None else present.to(points.dtype), given)
+        else:
+            own = rule.own(times, present) if isinstance(rule, AbstractCausalRule) else None
+            cloud = Cloud(points, rule.mass(times, present), given, own)
+        return cloud if query_times is None else cloud.with_queries(*self._queries(query_times, cloud))
+
+    def _times(self, points: Points, times: Tensor | None, present: Tensor | None) -> Tensor:
+        """Without a clock float64 times, such as seconds since 1970, would be rounded to float32 and merge."""
+        batch, tokens, _ = points.shape
+        if times is None and self.clock is None:
+            return torch.arange(tokens, dtype=points.dtype, device=points.device).expand(batch, tokens)
+        if times is None:
+            return self.clock.even(present, (batch, tokens), points)
+        if self.clock is not None:
+            return self.clock.read(times, present, points)
+        if times.is_floating_point() and times.dtype != points.dtype:
+            cure = "Give the embedding a Clock(start, end), or shift times to start near 0 and convert them."
+            reject("positions", times.dtype, f"the model works in {points.dtype}", cure)
+        return times.to(points)
+
+    def _queries(self, query_times: Tensor, cloud: Cloud) -> tuple[Points, Tensor]:
+        """States and times of queries: the vector of the unobserved, with the code of each time."""
+        if self.unobserved is None:
+            why, cure = "this embedding has no state for times without a sample", "Build the model with queries=True."
+            reject("query_times", tuple(query_times.shape), why, cure)
+        has_shape((None, None), "Pass a tensor of shape (batch, queries).", query_times=query_times)
+        times = self._times(cloud.points, query_times, None)
+        points = self.unobserved.expand(*times.shape, -1)
+        return points if self.code is None else points + self.code(times), times
+
+
+@final
+class TokenEmbedding(AbstractSampleEmbedding):
+    """Whole numbers n_i from a vocabulary, as trained vectors, with a code for positions: x_i = E[n_i] + code(t_i)."""
 
     def __init__(
         self,
@@ -87,50 +154,30 @@ class TokenEmbedding(AbstractEmbedding):
     ) -> None:
         super().__init__()
         at_least(1, vocabulary=vocabulary, width=width)
-        _check_code(code, width)
-        self.vocabulary, self.code, self.rule, self.clock = vocabulary, code, rule, clock
+        self.vocabulary = vocabulary
         self.table = nn.Parameter(torch.randn(vocabulary, width) * 0.02)
-        self.unobserved = nn.Parameter(torch.randn(width) * 0.02) if queries else None
+        self._place(width, code, rule, queries, clock)
 
-    @property
-    def width(self) -> int:
-        return self.table.shape[1]
-
-    @property
-    def queries(self) -> bool:
-        """Whether times without a token may be asked for."""
-        return self.unobserved is not None
-
-    def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None = None,
-        present: Tensor | None = None,
-        query_times: Tensor | None = None,
-    ) -> Cloud | WithQueries:
-        _check_tensor("tokens", tokens)
-        if tokens.ndim != 2 or tokens.numel() == 0:
+    def _check(self, samples: Tensor) -> None:
+        _check_tensor("tokens", samples)
+        if samples.ndim != 2 or samples.numel() == 0:
             cure = "Pass a tensor of shape (batch, tokens); a single sequence is tokens.unsqueeze(0)."
-            reject("tokens", tuple(tokens.shape), "tokens have two axes, neither empty", cure)
-        if tokens.is_floating_point() or tokens.dtype == torch.bool:
-            reject("tokens", tokens.dtype, "tokens are whole numbers", "Convert with tokens.long().")
-        _check_tokens(tokens, positions, present)
-        if present is not None:
-            tokens = tokens.masked_fill(~present, 0)
+            reject("tokens", tuple(samples.shape), "tokens have two axes, neither empty", cure)
+        if samples.is_floating_point() or samples.dtype == torch.bool:
+            reject("tokens", samples.dtype, "tokens are whole numbers", "Convert with tokens.long().")
+
+    def _states(self, samples: Tensor, present: Bool[Tensor, "batch tokens"] | None) -> Points:
+        tokens = samples if present is None else samples.masked_fill(~present, 0)
         unknown = tokens[(tokens < 0) | (tokens >= self.vocabulary)]
         if unknown.numel() > 0:
             cure = f"Pass whole numbers from 0 to {self.vocabulary - 1}, and mark padding in present."
             reject("tokens", int(unknown[0]), "there is no such token", cure)
-        return _cloud(self, self.table[tokens], positions, present, query_times)
+        return self.table[tokens]
 
 
 @final
-class VectorEmbedding(AbstractEmbedding):
-    """Samples of a signal with several features, at real times: x_i = W u_i + b + code(t_i).
-
-    `rule` turns the times into quadrature masses, so that refining the sampling of one signal converges. With `queries`
-    a trained vector stands in for W u + b at times without a sample. Without a `clock` times are taken as they are.
-    """
+class VectorEmbedding(AbstractSampleEmbedding):
+    """Samples of a signal with several features, at real times: x_i = W u_i + b + code(t_i)."""
 
     def __init__(
         self,
@@ -143,101 +190,26 @@ class VectorEmbedding(AbstractEmbedding):
     ) -> None:
         super().__init__()
         at_least(1, features=features, width=width)
-        _check_code(code, width)
+        self.features = features
         self.linear = nn.Linear(features, width)
-        self.code, self.rule, self.clock = code, rule, clock
-        self.unobserved = nn.Parameter(torch.randn(width) * 0.02) if queries else None
+        self._place(width, code, rule, queries, clock)
 
-    @property
-    def features(self) -> int:
-        """Numbers in one sample."""
-        return self.linear.in_features
-
-    @property
-    def width(self) -> int:
-        return self.linear.out_features
-
-    @property
-    def queries(self) -> bool:
-        """Whether times without a sample may be asked for."""
-        return self.unobserved is not None
-
-    def forward(
-        self,
-        values: Tensor,
-        positions: Tensor | None = None,
-        present: Tensor | None = None,
-        query_times: Tensor | None = None,
-    ) -> Cloud | WithQueries:
-        _check_tensor("values", values)
-        if values.ndim != 3 or values.numel() == 0 or values.shape[-1] != self.features:
+    def _check(self, samples: Tensor) -> None:
+        _check_tensor("values", samples)
+        if samples.ndim != 3 or samples.numel() == 0 or samples.shape[-1] != self.features:
             cure = f"Pass a tensor of shape (batch, tokens, {self.features}); a single sequence is values.unsqueeze(0)."
-            reject("values", tuple(values.shape), "the shape does not fit the embedding", cure)
-        if values.dtype != self.linear.weight.dtype:
+            reject("values", tuple(samples.shape), "the shape does not fit the embedding", cure)
+        if samples.dtype != self.linear.weight.dtype:
             cure = f"Convert with values.to({self.linear.weight.dtype})."
-            reject("values", values.dtype, "the model has another dtype", cure)
-        _check_tokens(values[..., 0], positions, present)
-        if present is not None:
-            values = values.masked_fill(~present.unsqueeze(-1), 0.0)
+            reject("values", samples.dtype, "the model has another dtype", cure)
+
+    def _states(self, samples: Tensor, present: Bool[Tensor, "batch tokens"] | None) -> Points:
+        values = samples if present is None else samples.masked_fill(~present.unsqueeze(-1), 0.0)
         if not bool(torch.isfinite(values).all()):
             at = (~torch.isfinite(values)).nonzero()[0].tolist()
             cure = "Remove or impute the sample, or mark it absent in present."
             reject(f"values{at}", float(values[tuple(at)]), "a sample is not finite", cure)
-        return _cloud(self, self.linear(values), positions, present, query_times)
-
-
-def _cloud(
-    embedding: TokenEmbedding | VectorEmbedding,
-    points: Points,
-    positions: Tensor | None,
-    present: Bool[Tensor, "batch tokens"] | None,
-    query_times: Tensor | None,
-) -> Cloud | WithQueries:
-    """The weighted cloud of embedded tokens; without positions and without a clock, time is the index."""
-    times, code, rule = _times(embedding.clock, points, positions, present), embedding.code, embedding.rule
-    if code is not None:
-        points = points + code(times if present is None else times.masked_fill(~present, 0.0))
-    given = None if positions is None and embedding.clock is None else times
-    if isinstance(rule, Counting):  # no quadrature, so absent tokens may stand anywhere
-        cloud = Cloud(points, None if present is None else present.to(points.dtype), given)
-    else:
-        own = rule.own(times, present) if isinstance(rule, AbstractCausalRule) else None
-        cloud = Cloud(points, rule.mass(times, present), given, own)
-    if query_times is None:
-        return cloud
-    return cloud.with_queries(*_queries(embedding, query_times, cloud))
-
-
-def _times(clock: Clock | None, points: Points, positions: Tensor | None, present: Tensor | None) -> Tensor:
-    shape = (points.shape[0], points.shape[1])
-    if positions is None:
-        if clock is not None:
-            return clock.even(present, shape, points)
-        return torch.arange(shape[1], dtype=points.dtype, device=points.device).expand(shape)
-    return _read_times(clock, positions, present, points)
-
-
-def _read_times(clock: Clock | None, times: Tensor, present: Tensor | None, points: Points) -> Tensor:
-    """Without a clock float64 times, such as seconds since 1970, would be rounded to float32 and merge."""
-    if clock is not None:
-        return clock.read(times, present, points)
-    if times.is_floating_point() and times.dtype != points.dtype:
-        cure = "Give the embedding a Clock(start, end), or shift times to start near 0 and convert them."
-        reject("positions", times.dtype, f"the model works in {points.dtype}", cure)
-    return times.to(points)
-
-
-def _queries(embedding: TokenEmbedding | VectorEmbedding, query_times: Tensor, cloud: Cloud) -> tuple[Points, Tensor]:
-    """States and times of queries: the vector of the unobserved, with the code of each time."""
-    if embedding.unobserved is None:
-        cure = "Build the model with queries=True, and train it on such queries."
-        reject("query_times", tuple(query_times.shape), "this embedding has no state for times without a sample", cure)
-    if query_times.ndim != 2:
-        cure = "Pass a tensor of shape (batch, queries)."
-        reject("query_times", tuple(query_times.shape), "query times have two axes", cure)
-    times = _read_times(embedding.clock, query_times, None, cloud.points)
-    points = embedding.unobserved.expand(*times.shape, -1)
-    return points if embedding.code is None else points + embedding.code(times), times
+        return self.linear(values)
 
 
 def _check_tensor(name: str, value: object) -> None:
@@ -250,24 +222,19 @@ def _check_tensor(name: str, value: object) -> None:
         reject(name, type(value).__name__, "this is no plain tensor", cure)
 
 
-def _check_tokens(like: Tensor, positions: Tensor | None, present: Tensor | None) -> None:
+def _check_rows(shape: torch.Size, positions: Tensor | None, present: Tensor | None) -> None:
     """Mask and times have one entry per token."""
     for name, tensor in (("positions", positions), ("present", present)):
         if tensor is None:
             continue
         _check_tensor(name, tensor)
-        if tensor.shape != like.shape:
-            cure = f"Pass one entry per token: shape {tuple(like.shape)}."
+        if tensor.shape != shape:
+            cure = f"Pass one entry per token: shape {tuple(shape)}."
             reject(name, tuple(tensor.shape), "the shape does not fit the tokens", cure)
     if positions is not None and positions.dtype == torch.bool:
         reject("positions", positions.dtype, "this is a mask, and times are numbers", "Pass the mask as present=...")
     if present is not None and present.dtype != torch.bool:
         reject("present", present.dtype, "this is no mask", "Convert with present.bool(); true means present.")
-
-
-def _check_code(code: AbstractPositionCode | None, width: int) -> None:
-    if code is not None and code.width != width:
-        reject("code", code.width, f"its width is not that of the tokens, {width}", f"Build it with width={width}.")
 
 
 class AbstractEmbeddingWrapper(AbstractEmbedding):
@@ -291,12 +258,8 @@ class NormedEmbedding(AbstractEmbeddingWrapper):
 
     def __init__(self, inner: AbstractEmbedding, norm: AbstractNorm = LayerNorm()) -> None:
         super().__init__()
-        self.inner, self.norm = inner, norm
+        self.inner, self.norm, self.width = inner, norm, inner.width
         self.theta = Constant(norm.spec(inner.width))
-
-    @property
-    def width(self) -> int:
-        return self.inner.width
 
     def wrap(self, cloud: Cloud) -> Cloud:
         return cloud.at(self.norm.normalise(self.theta(0.0), cloud.points))
@@ -308,11 +271,7 @@ class ProjectedEmbedding(AbstractEmbeddingWrapper):
 
     def __init__(self, inner: AbstractEmbedding, manifold: AbstractManifold) -> None:
         super().__init__()
-        self.inner, self.manifold = inner, manifold
-
-    @property
-    def width(self) -> int:
-        return self.inner.width
+        self.inner, self.manifold, self.width = inner, manifold, inner.width
 
     def wrap(self, cloud: Cloud) -> Cloud:
         return cloud.at(self.manifold.project(cloud.points))

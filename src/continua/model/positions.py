@@ -60,10 +60,7 @@ class Clock:
 class AbstractPositionCode(nn.Module, abc.ABC):
     """t -> a vector of the model's width."""
 
-    @property
-    @abc.abstractmethod
-    def width(self) -> int:
-        """Size of the code."""
+    width: int
 
     @abc.abstractmethod
     def forward(self, positions: Positions) -> Points:
@@ -76,12 +73,8 @@ class LearnedPositions(AbstractPositionCode):
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
         at_least(1, length=length, width=width)
-        self.length = length
+        self.length, self.width = length, width
         self.table = nn.Parameter(torch.randn(length, width) * 0.02)
-
-    @property
-    def width(self) -> int:
-        return self.table.shape[1]
 
     def forward(self, positions: Positions) -> Points:
         index = positions.long()
@@ -91,9 +84,7 @@ class LearnedPositions(AbstractPositionCode):
             reject("positions", between[0].item(), "a learned table knows whole numbers only", cure)
         beyond = index[(index < 0) | (index >= self.length)]
         if beyond.numel() > 0:
-            cure = (
-                f"Shorten the sequence, or build the model with LearnedPositions(length > {int(beyond.max())}, width)."
-            )
+            cure = f"Shorten the sequence, or build LearnedPositions(length > {int(beyond.max())}, width)."
             reject("positions", int(beyond[0]), f"the table reaches from 0 to {self.length - 1}", cure)
         return self.table[index]
 
@@ -113,12 +104,8 @@ class FourierPositions(AbstractPositionCode):
         super().__init__()
         at_least(1, width=width, features=features)
         positive(scale=scale)
-        self.features, self.scale = features, float(scale)
+        self.width, self.features, self.scale = width, features, float(scale)
         self.linear = nn.Linear(2 * features, width)
-
-    @property
-    def width(self) -> int:
-        return self.linear.out_features
 
     def frequencies(self) -> Float[Tensor, " features"]:
         """om_k in float64: a buffer would round them to whatever dtype the model passes through."""
@@ -150,15 +137,11 @@ class SinusoidalPositions(AbstractPositionCode):
             reject("width", width, "sines and cosines come in pairs", f"Pass {width - 1} or {width + 1}.")
         if not (0 < slowest <= fastest and math.isfinite(fastest)):
             reject("slowest", slowest, f"fastest = {fastest}: frequencies are ordered", "Pass 0 < slowest <= fastest.")
-        self._width, self.fastest, self.slowest = width, fastest, slowest
-
-    @property
-    def width(self) -> int:
-        return self._width
+        self.width, self.fastest, self.slowest = width, fastest, slowest
 
     def frequencies(self) -> Float[Tensor, " half"]:
         """om_k in float64: a buffer would round them to whatever dtype the model passes through."""
-        share = torch.arange(self._width // 2, dtype=torch.float64) / (self._width // 2)
+        share = torch.arange(self.width // 2, dtype=torch.float64) / (self.width // 2)
         return self.fastest * (self.slowest / self.fastest) ** share
 
     def forward(self, positions: Positions) -> Points:

@@ -59,15 +59,9 @@ class Layers:
         divides(self.width, "the width", heads=self.heads)
         share(all=False, dropout=self.dropout)
 
-    @property
-    def depth(self) -> float:
-        """The depth of the flow: each layer has thickness 1."""
-        return float(self.count)
-
     def attention(self, causal: bool = False) -> AbstractOperator:
         """The multi-head attention of a layer."""
-        heads = Attention(self.heads, self.width // self.heads, causal=causal, biased=self.biased)
-        return self._with_dropout(heads)
+        return self._with_dropout(Attention(self.heads, self.width // self.heads, causal=causal, biased=self.biased))
 
     def cross(self) -> AbstractOperator:
         """The attention of a decoder's layer to the encoder's tokens."""
@@ -83,46 +77,32 @@ class Layers:
         edges = [piece / pieces for piece in range(self.count * pieces + 1)]
         return Part(operator, PiecewiseConstant(operator.spec(self.width), edges))
 
-    def solver(self, stepper: AbstractStepper) -> Solver:
-        """One step of `stepper` for each layer, dz = 1."""
-        return Solver(stepper, Fixed(self.count))
-
     def _with_dropout(self, operator: AbstractOperator) -> AbstractOperator:
         return Dropout(operator, self.dropout) if self.dropout > 0.0 else operator
-
-
-def add_norm(operator: AbstractOperator, norm: AbstractNorm, norm_first: bool) -> AbstractOperator:
-    """The residual branch of a layer with its norm: before the operator, or after the sum with the residual."""
-    return PreNorm(norm, operator) if norm_first else PostNorm(norm, operator)
 
 
 _Arguments = ParamSpec("_Arguments")
 _Made = TypeVar("_Made")
 
 
-def _explain_parts(parts: str) -> Callable[[Callable[_Arguments, _Made]], Callable[_Arguments, _Made]]:
+def _explain_parts(make: Callable[_Arguments, _Made]) -> Callable[_Arguments, _Made]:
     """A call without its parts, or with others, is met with the call as it should be."""
+    name, signature = make.__name__, inspect.signature(make)
+    built = "Layers(count, width, heads), TokenEmbedding(vocabulary, width), TokenReadout(width, vocabulary)"
+    cure = f"Pass built parts: {name}({', '.join([*signature.parameters][:3])}), such as {built}."
 
-    def of(make: Callable[_Arguments, _Made]) -> Callable[_Arguments, _Made]:
-        @functools.wraps(make)
-        def call(*given: _Arguments.args, **named: _Arguments.kwargs) -> _Made:
-            try:
-                inspect.signature(make).bind(*given, **named)
-            except TypeError as error:
-                raise TypeError(f"{make.__name__}: {error}. Pass built parts: {make.__name__}({parts}).") from None
-            return make(*given, **named)
+    @functools.wraps(make)
+    def call(*given: _Arguments.args, **named: _Arguments.kwargs) -> _Made:
+        try:
+            signature.bind(*given, **named)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}. {cure}") from None
+        return make(*given, **named)
 
-        return call
-
-    return of
-
-
-_TOKENS = "Layers(count, width, heads), TokenEmbedding(vocabulary, width), TokenReadout(width, vocabulary)"
-_SIGNALS = "Layers(count, width, heads), VectorEmbedding(features, width), MeanReadout(width, outputs)"
-_PAIR = "(layers, layers), (embedding, embedding), TokenReadout(width, vocabulary)"
+    return call
 
 
-@_explain_parts(_TOKENS)
+@_explain_parts
 def gpt(
     layers: Layers, embedding: AbstractEmbedding, readout: AbstractReadout, norm: AbstractNorm = LayerNorm()
 ) -> ContinuousTransformer:
@@ -138,7 +118,7 @@ def gpt(
     return encoder(layers, embedding, readout, norm, norm_first=True, causal=True)
 
 
-@_explain_parts(_TOKENS)
+@_explain_parts
 def bert(
     layers: Layers, embedding: AbstractEmbedding, readout: AbstractReadout, norm: AbstractNorm = LayerNorm()
 ) -> ContinuousTransformer:
@@ -150,7 +130,7 @@ def bert(
     return encoder(layers, embedding, readout, norm, norm_first=False, causal=False)
 
 
-@_explain_parts(_SIGNALS)
+@_explain_parts
 def encoder(
     layers: Layers,
     embedding: AbstractEmbedding,
@@ -164,11 +144,12 @@ def encoder(
     The torch encoder's last norm is the readout's: `NormReadout(width, norm)`, or `Unnormalised()` for none.
     """
     branches = (layers.attention(causal), layers.feedforward())
-    parts = [layers.part(add_norm(branch, norm, norm_first)) for branch in branches]
-    return _network(layers, embedding, Flow(parts, layers.depth), readout, LieTrotter(Euler()))
+    normed = PreNorm if norm_first else PostNorm
+    parts = [layers.part(normed(norm, branch)) for branch in branches]
+    return _network(layers, embedding, parts, readout, LieTrotter(Euler()))
 
 
-@_explain_parts(_TOKENS)
+@_explain_parts
 def parallel(
     layers: Layers,
     embedding: AbstractEmbedding,
@@ -185,10 +166,10 @@ def parallel(
     branches = (layers.attention(causal), layers.feedforward())
     operators = [PreNorm(norm, Sum(branches))] if shared else [PreNorm(norm, branch) for branch in branches]
     parts = [layers.part(operator) for operator in operators]
-    return _network(layers, embedding, Flow(parts, layers.depth), readout, Euler())
+    return _network(layers, embedding, parts, readout, Euler())
 
 
-@_explain_parts(_TOKENS)
+@_explain_parts
 def macaron(
     layers: Layers,
     embedding: AbstractEmbedding,
@@ -204,10 +185,10 @@ def macaron(
     """
     halves = layers.part(PreNorm(norm, layers.feedforward()), pieces=2)
     whole = layers.part(PreNorm(norm, layers.attention(causal)))
-    return _network(layers, embedding, Flow([halves, whole], layers.depth), readout, Strang(Euler()))
+    return _network(layers, embedding, [halves, whole], readout, Strang(Euler()))
 
 
-@_explain_parts(_SIGNALS)
+@_explain_parts
 def sphere(
     layers: Layers,
     embedding: AbstractEmbedding,
@@ -225,10 +206,10 @@ def sphere(
     step: AbstractStepper = Projected(Euler(), manifold)
     parts = [layers.part(branch) for branch in (layers.attention(causal), layers.feedforward())]
     start = ProjectedEmbedding(embedding, manifold)
-    return _network(layers, start, Flow(parts, layers.depth), readout, step if together else LieTrotter(step))
+    return _network(layers, start, parts, readout, step if together else LieTrotter(step))
 
 
-@_explain_parts(_PAIR)
+@_explain_parts
 def encoder_decoder(
     layers: tuple[Layers, Layers],
     embeddings: tuple[AbstractEmbedding, AbstractEmbedding],
@@ -247,7 +228,7 @@ def encoder_decoder(
     return EncoderDecoder(reader, decoder(layers[1], embeddings[1], readout, norm, norm_first, causal))
 
 
-@_explain_parts(_TOKENS)
+@_explain_parts
 def decoder(
     layers: Layers,
     embedding: AbstractEmbedding,
@@ -258,14 +239,17 @@ def decoder(
 ) -> ContinuousTransformer:
     """A stack of attention, cross-attention and feed-forward, equal to `torch.nn.TransformerDecoder`."""
     branches = (layers.attention(causal), layers.cross(), layers.feedforward())
-    parts = [layers.part(add_norm(branch, norm, norm_first)) for branch in branches]
-    return _network(layers, embedding, Flow(parts, layers.depth), readout, LieTrotter(Euler()))
+    normed = PreNorm if norm_first else PostNorm
+    parts = [layers.part(normed(norm, branch)) for branch in branches]
+    return _network(layers, embedding, parts, readout, LieTrotter(Euler()))
 
 
 def _network(
-    layers: Layers, embedding: AbstractEmbedding, flow: Flow, readout: AbstractReadout, stepper: AbstractStepper
+    layers: Layers, embedding: AbstractEmbedding, parts: list[Part], readout: AbstractReadout, stepper: AbstractStepper
 ) -> ContinuousTransformer:
+    """Each layer has thickness 1 and one step of `stepper`, dz = 1."""
     if embedding.width != layers.width:
         cure = f"Build both with width={layers.width}."
         reject("embedding", embedding.width, f"its width is not that of the layers, {layers.width}", cure)
-    return ContinuousTransformer(embedding, flow, readout, layers.solver(stepper), Direct())
+    flow, solver = Flow(parts, float(layers.count)), Solver(stepper, Fixed(layers.count))
+    return ContinuousTransformer(embedding, flow, readout, solver, Direct())

@@ -16,15 +16,10 @@ from continua.spaces import AbstractBasis
 class AbstractProfile(nn.Module, abc.ABC):
     """zeta(z), a number that multiplies the whole velocity at depth z."""
 
-    @property
-    @abc.abstractmethod
-    def breaks(self) -> tuple[float, ...]:
-        """Depths where it jumps, increasing."""
-
-    @property
-    @abc.abstractmethod
-    def reach(self) -> float:
-        """The depth Z that it was built for, which is that of its flow."""
+    reach: float
+    """The depth Z that it was built for, which is that of its flow."""
+    breaks: tuple[float, ...] = ()
+    """Depths where it jumps, increasing."""
 
     @abc.abstractmethod
     def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
@@ -39,15 +34,7 @@ class LinearProfile(AbstractProfile):
         super().__init__()
         check_depth(depth)
         finite(start=start, end=end)
-        self.start, self.end, self.depth = float(start), float(end), float(depth)
-
-    @property
-    def breaks(self) -> tuple[float, ...]:
-        return ()
-
-    @property
-    def reach(self) -> float:
-        return self.depth
+        self.start, self.end, self.depth, self.reach = float(start), float(end), float(depth), float(depth)
 
     def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
         return self.start + (self.end - self.start) * (z / self.depth)
@@ -60,16 +47,9 @@ class BasisProfile(AbstractProfile):
     def __init__(self, basis: AbstractBasis, depth: float = 1.0) -> None:
         super().__init__()
         check_depth(depth)
-        self.basis, self.depth = basis, float(depth)
+        self.basis, self.depth, self.reach = basis, float(depth), float(depth)
         self.expansion = Expansion((Spec((1,), Filled(1.0)),), basis, depth)
-
-    @property
-    def breaks(self) -> tuple[float, ...]:
-        return self.expansion.breaks
-
-    @property
-    def reach(self) -> float:
-        return self.expansion.depth
+        self.breaks = self.expansion.breaks
 
     def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
         (zeta,) = self.expansion(z, inside)

@@ -18,20 +18,12 @@ from continua.spaces import AbstractBasis, Axis, Cloud
 class AbstractReadout(nn.Module, abc.ABC):
     """The cloud at depth Z -> output."""
 
-    @property
-    @abc.abstractmethod
-    def width(self) -> int:
-        """Size of the tokens that it reads."""
-
-    @property
-    @abc.abstractmethod
-    def outputs(self) -> int:
-        """How many numbers it gives, per token or per sequence."""
-
-    @property
-    @abc.abstractmethod
-    def per_token(self) -> bool:
-        """Whether there is one output per token, in its place."""
+    width: int
+    """Size of the tokens that it reads."""
+    outputs: int
+    """How many numbers it gives, per token or per sequence."""
+    per_token: bool = True
+    """Whether there is one output per token, in its place."""
 
     @abc.abstractmethod
     def forward(self, cloud: Cloud) -> Tensor:
@@ -48,20 +40,8 @@ class NormReadout(AbstractReadout):
     def __init__(self, width: int, norm: AbstractNorm = LayerNorm()) -> None:
         super().__init__()
         at_least(1, width=width)
-        self._width, self.norm = width, norm
+        self.width, self.outputs, self.norm = width, width, norm
         self.theta = Constant(norm.spec(width))
-
-    @property
-    def width(self) -> int:
-        return self._width
-
-    @property
-    def outputs(self) -> int:
-        return self._width
-
-    @property
-    def per_token(self) -> bool:
-        return True
 
     def forward(self, cloud: Cloud) -> Points:
         return self.norm.normalise(self.theta(0.0), cloud.points)
@@ -70,32 +50,17 @@ class NormReadout(AbstractReadout):
 class AbstractLinearReadout(AbstractReadout):
     """W norm(x) + b of something that is made of normalised tokens."""
 
-    normalised: NormReadout
-    linear: nn.Linear
-
-    @property
-    def width(self) -> int:
-        return self.normalised.width
-
-    @property
-    def outputs(self) -> int:
-        return self.linear.out_features
-
-    @property
-    def norm(self) -> AbstractNorm:
-        """The norm before the linear map."""
-        return self.normalised.norm
+    def __init__(self, width: int, outputs: int, norm: AbstractNorm = LayerNorm(), bias: bool = True) -> None:
+        super().__init__()
+        at_least(1, outputs=outputs)
+        self.width, self.outputs, self.norm, self.bias = width, outputs, norm, bias
+        self.normalised = NormReadout(width, norm)
+        self.linear = nn.Linear(width, outputs, bias=bias)
 
 
 @final
 class TokenReadout(AbstractLinearReadout):
     """One output per token: logits W norm(x_i) + b."""
-
-    def __init__(self, width: int, outputs: int, norm: AbstractNorm = LayerNorm(), bias: bool = True) -> None:
-        super().__init__()
-        at_least(1, outputs=outputs)
-        self.normalised = NormReadout(width, norm)
-        self.linear = nn.Linear(width, outputs, bias=bias)
 
     @classmethod
     def from_embedding(cls, embedding: TokenEmbedding, norm: AbstractNorm = LayerNorm()) -> "TokenReadout":
@@ -103,15 +68,6 @@ class TokenReadout(AbstractLinearReadout):
         readout = cls(embedding.width, embedding.vocabulary, norm, bias=False)
         readout.linear.weight = embedding.table
         return readout
-
-    @property
-    def bias(self) -> bool:
-        """Whether there is a bias b."""
-        return self.linear.bias is not None
-
-    @property
-    def per_token(self) -> bool:
-        return True
 
     def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
         return self.linear(self.normalised(cloud))
@@ -126,15 +82,7 @@ class MeanReadout(AbstractLinearReadout):
     Differentiable in the masses, where these are.
     """
 
-    def __init__(self, width: int, outputs: int, norm: AbstractNorm = LayerNorm()) -> None:
-        super().__init__()
-        at_least(1, outputs=outputs)
-        self.normalised = NormReadout(width, norm)
-        self.linear = nn.Linear(width, outputs)
-
-    @property
-    def per_token(self) -> bool:
-        return False
+    per_token = False
 
     def forward(self, cloud: Cloud) -> Float[Tensor, "batch outputs"]:
         points, mass = self.normalised(cloud), cloud.measure.mass
@@ -154,11 +102,7 @@ class SynthesisEmbedding(AbstractEmbeddingWrapper):
     def __init__(self, inner: AbstractEmbedding, axis: Axis, basis: AbstractBasis) -> None:
         super().__init__()
         _check_modes(inner.width, axis, basis)
-        self.inner, self.axis, self.basis = inner, axis, basis
-
-    @property
-    def width(self) -> int:
-        return self.axis.width
+        self.inner, self.axis, self.basis, self.width = inner, axis, basis, axis.width
 
     def wrap(self, cloud: Cloud) -> Cloud:
         coefficients = cloud.points.unflatten(-1, (self.basis.size, -1))
@@ -174,18 +118,7 @@ class AnalysisReadout(AbstractReadout):
         super().__init__()
         _check_modes(inner.width, axis, basis)
         self.inner, self.axis, self.basis = inner, axis, basis
-
-    @property
-    def width(self) -> int:
-        return self.axis.width
-
-    @property
-    def outputs(self) -> int:
-        return self.inner.outputs
-
-    @property
-    def per_token(self) -> bool:
-        return self.inner.per_token
+        self.width, self.outputs, self.per_token = axis.width, inner.outputs, inner.per_token
 
     def forward(self, cloud: Cloud) -> Tensor:
         functions = cloud.points.unflatten(-1, (self.axis.nodes, -1))

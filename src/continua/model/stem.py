@@ -129,13 +129,9 @@ class StemEmbedding(AbstractEmbeddingWrapper):
         super().__init__()
         if inner.width != stem.width:
             reject("stem", stem.width, f"the embedding has width {inner.width}", f"Pass width={inner.width}.")
-        self.inner, self.stem = inner, stem
+        self.inner, self.stem, self.width = inner, stem, stem.outputs
         wider = stem.outputs != stem.width
         self.skip = nn.Linear(stem.width, stem.outputs, bias=False) if wider else None
-
-    @property
-    def width(self) -> int:
-        return self.stem.outputs
 
     def wrap(self, cloud: Cloud) -> Cloud:
         points = cloud.points if self.skip is None else self.skip(cloud.points)

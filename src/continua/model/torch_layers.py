@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from continua.core.checks import at_least
 from continua.core.errors import reject
-from continua.core.shapes import Tensor
-from continua.fields import Constant, PiecewiseConstant
+from continua.fields import PiecewiseConstant
 from continua.model.embedding import CloudEmbedding
-from continua.model.flow import Flow, Part
+from continua.model.flow import Part
 from continua.model.presets import Layers, decoder, encoder
 from continua.model.readout import NormReadout
 from continua.model.transformer import ContinuousTransformer, EncoderDecoder
@@ -25,7 +25,6 @@ from continua.operators import (
     Activation,
     Attention,
     AttentionTheta,
-    Dense,
     Exact,
     FeedForward,
     FeedForwardTheta,
@@ -34,7 +33,9 @@ from continua.operators import (
     NormTheta,
     PostNorm,
     PreNorm,
+    Theta,
     Unnormalised,
+    leaves,
 )
 
 
@@ -86,48 +87,37 @@ def _stack(module: nn.Module, causal: bool) -> ContinuousTransformer:
     if not isinstance(module, nn.TransformerEncoder | nn.TransformerDecoder):
         cure = "Pass nn.TransformerEncoder, nn.TransformerDecoder or nn.Transformer."
         reject("module", type(module).__name__, "it is no stack of torch", cure)
-    layers = _same_layers(module)
+    encodes = isinstance(module, nn.TransformerEncoder)
+    kind = nn.TransformerEncoderLayer if encodes else nn.TransformerDecoderLayer
+    layers: list[Any] = list(module.layers)
+    if not layers or any(type(layer) is not kind for layer in layers):
+        names = sorted({type(layer).__name__ for layer in layers})
+        reject("module", names, f"its layers are not {kind.__name__}", "Bring others over with attention_theta.")
     make, norm, norm_first = _make(layers)
-    last = Unnormalised() if module.norm is None else _norm(module.norm)
-    build = encoder if isinstance(module, nn.TransformerEncoder) else decoder
-    model = build(make, CloudEmbedding(make.width), NormReadout(make.width, last), norm, norm_first, causal)
+    readout = NormReadout(make.width, Unnormalised() if module.norm is None else _norm(module.norm))
+    build = encoder if encodes else decoder
+    model = build(make, CloudEmbedding(make.width), readout, norm, norm_first, causal)
     model.to(device=layers[0].linear1.weight.device, dtype=layers[0].linear1.weight.dtype)
     branches = zip(*(_branches(layer) for layer in layers), strict=True)
     for part, thetas in zip(model.flow.parts, branches, strict=True):
         assert isinstance(part, Part) and isinstance(part.field, PiecewiseConstant)
         part.field.fill(thetas)
     if module.norm is not None:
-        _fill(model.readout, norm_theta(_layer_norm(module.norm)))
+        readout.theta.fill(norm_theta(module.norm))
     return model.train(module.training)
 
 
-def _same_layers(module: nn.TransformerEncoder | nn.TransformerDecoder) -> list[Any]:
-    kind = nn.TransformerEncoderLayer if isinstance(module, nn.TransformerEncoder) else nn.TransformerDecoderLayer
-    layers = list(module.layers)
-    if not layers or any(type(layer) is not kind for layer in layers):
-        names = sorted({type(layer).__name__ for layer in layers})
-        reject("module", names, f"its layers are not {kind.__name__}", "Bring others over with attention_theta.")
-    return layers
-
-
-def _fill(readout: nn.Module, theta: NormTheta) -> None:
-    assert isinstance(readout, NormReadout) and isinstance(readout.theta, Constant)
-    readout.theta.fill(theta)
-
-
 def _branches(layer: Any) -> list[NormedTheta]:
-    """Norm and weights of the residual branches of a layer, in their order."""
-    inner: list[Any] = [attention_theta(layer.self_attn)]
+    """Norm and weights of the residual branches of a layer, in their order: views of torch's own tensors."""
+    inner: list[Any] = [attention_theta(layer.self_attn), feedforward_theta(layer.linear1, layer.linear2)]
     if isinstance(layer, nn.TransformerDecoderLayer):
-        inner.append(attention_theta(layer.multihead_attn))
-    inner.append(feedforward_theta(layer.linear1, layer.linear2))
+        inner.insert(1, attention_theta(layer.multihead_attn))
     return [NormedTheta(norm_theta(norm), theta) for norm, theta in zip(_norms(layer), inner, strict=True)]
 
 
-def _norms(layer: Any) -> list[nn.LayerNorm]:
+def _norms(layer: Any) -> list[Any]:
     """The norms of the residual branches of a layer, in their order."""
-    norms = [layer.norm1, layer.norm2]
-    return [_layer_norm(n) for n in ([*norms, layer.norm3] if isinstance(layer, nn.TransformerDecoderLayer) else norms)]
+    return [layer.norm1, layer.norm2, *([layer.norm3] if isinstance(layer, nn.TransformerDecoderLayer) else [])]
 
 
 def _make(layers: Sequence[Any]) -> tuple[Layers, AbstractNorm, bool]:
@@ -151,16 +141,11 @@ def _make(layers: Sequence[Any]) -> tuple[Layers, AbstractNorm, bool]:
     return makes.pop(), *norms.pop()
 
 
-def _layer_norm(module: object) -> nn.LayerNorm:
+def _norm(module: object) -> AbstractNorm:
     if not isinstance(module, nn.LayerNorm) or len(module.normalized_shape) != 1:
         reject("norm", module, "it is no LayerNorm over the embedding axis", "Pass nn.LayerNorm(width).")
-    return module
-
-
-def _norm(module: object) -> AbstractNorm:
-    known = _layer_norm(module)
-    affine = known.elementwise_affine
-    return LayerNorm(known.eps, affine, biased=affine and known.bias is not None)
+    affine = module.elementwise_affine
+    return LayerNorm(module.eps, affine, biased=affine and module.bias is not None)
 
 
 def activation_of(function: object) -> Activation:
@@ -200,81 +185,52 @@ def to_torch(model: ContinuousTransformer, layers: int) -> nn.TransformerEncoder
     encoder's last norm; any other stays with the model. torch takes padding and causality with each call:
     `src_key_padding_mask`, and `mask` with `is_causal`. The inverse of `from_torch`.
     """
-    attending, feeding = _parts(model.flow)
-    kind, norm = type(attending.operator), attending.operator.norm
-    dz = model.flow.depth / layers if layers > 0 else 0.0
-    if kind is PostNorm and (dz != 1.0 or model.flow.profile is not None):
+    at_least(1, layers=layers)
+    kind, norm, attention, feedforward = _torch_layer(model)
+    dz, profile = model.flow.depth / layers, model.flow.profile
+    if kind is PostNorm and (dz != 1.0 or profile is not None):
         cure = f"Pass layers={model.flow.depth:g} and no profile, or build the model with PreNorm."
         reject("layers", layers, f"a post-norm layer takes a step of 1, not of {dz:g}", cure)
-    layered = model.to_layers(layers)
-    heads, hidden = attending.operator.inner, feeding.operator.inner
-    stack = _torch_stack(model, layers, heads, hidden, norm, norm_first=kind is PreNorm)
-    fields = [part.field for part in layered.flow.parts if isinstance(part.field, PiecewiseConstant)]
-    for index, layer in enumerate(stack.layers):
+    like = next(model.flow.parameters())
+    placed = {"dtype": like.dtype, "device": like.device, "bias": attention.biased}
+    made = {"dropout": 0.0, "activation": _ACTIVATIONS[feedforward.phi1], "layer_norm_eps": norm.eps, **placed}
+    sizes = model.embedding.width, attention.heads, feedforward.hidden
+    layer = nn.TransformerEncoderLayer(*sizes, batch_first=True, norm_first=kind is PreNorm, **made)
+    stack = nn.TransformerEncoder(layer, layers, _last(model, placed), enable_nested_tensor=False)
+    fields = [part.field for part in model.to_layers(layers).flow.parts if isinstance(part, Part)]
+    for index, filled in enumerate(stack.layers):
         z, middle = index * dz, (index + 0.5) * dz
-        scale = dz if model.flow.profile is None else dz * float(model.flow.profile(z, middle))
-        _fill_layer(layer, fields[0](middle), fields[1](middle), scale if kind is PreNorm else 1.0)
+        scale = dz if profile is None else dz * float(profile(z, middle))
+        for held, field in zip(_branches(filled), fields, strict=True):
+            _copy(held, field(middle), scale)
     return stack.train(model.training)
 
 
-def _parts(flow: Flow) -> tuple[Any, Any]:
-    """The attention and the feed-forward of a flow that torch has a layer for."""
-    parts = [part for part in flow.parts if isinstance(part, Part)]
-    operators = [part.operator for part in parts]
+def _torch_layer(model: ContinuousTransformer) -> tuple[type, LayerNorm, Attention, FeedForward]:
+    """PreNorm or PostNorm, norm, attention and feed-forward of a flow; what torch's layer does not have is refused."""
+    operators: list[Any] = [part.operator for part in model.flow.parts if isinstance(part, Part)]
     shapes = [(type(o).__name__, type(getattr(o, "inner", None)).__name__) for o in operators]
-    known = len(parts) == 2 and shapes[0][0] == shapes[1][0] and shapes[0][0] in ("PreNorm", "PostNorm")
-    if not known or [inner for _, inner in shapes] != ["Attention", "FeedForward"]:
+    if shapes not in ([(kind, "Attention"), (kind, "FeedForward")] for kind in ("PreNorm", "PostNorm")):
         reject("model", shapes, "torch has no layer of this make", _WHOLE)
-    first, second = parts
-    assert isinstance(first.operator, PreNorm | PostNorm) and isinstance(second.operator, PreNorm | PostNorm)
-    if first.operator.norm != second.operator.norm:
-        reject("model", [o.norm for o in (first.operator, second.operator)], "its norms differ", _WHOLE)
-    _check(first.operator.norm, first.operator.inner, second.operator.inner)
-    return first, second
-
-
-def _check(norm: AbstractNorm, attention: Any, feedforward: Any) -> None:
-    """Refuses, one by one, what torch's layer does not have."""
-    assert isinstance(attention, Attention) and isinstance(feedforward, FeedForward)
-    if not isinstance(norm, LayerNorm) or norm != LayerNorm(norm.eps, biased=attention.biased):
+    norm, attention, feedforward = operators[0].norm, operators[0].inner, operators[1].inner
+    heads, key, biased, width = attention.heads, attention.key, attention.biased, model.embedding.width
+    if norm != operators[1].norm or not isinstance(norm, LayerNorm) or norm != LayerNorm(norm.eps, biased=biased):
         reject("norm", norm, "torch's layer has a LayerNorm with a gain, and biases everywhere or nowhere", _WHOLE)
-    usual = Attention(attention.heads, attention.key, causal=attention.causal, biased=attention.biased)
-    same = (attention.value or attention.key, attention.inverse_temperature) == (usual.key, usual.inverse_temperature)
+    usual = Attention(heads, key, causal=attention.causal, biased=biased)
+    same = (attention.value or key, attention.inverse_temperature) == (key, usual.inverse_temperature)
     known = dataclasses.replace(attention, value=None, beta=None, integral=Exact())
     if not (same and isinstance(attention.integral, Exact) and known == usual):
         cure = "Export heads on the counting measure with beta = 1/sqrt(key), value = key, Exact, Dense, no rotary."
         reject("attention", attention, "torch's attention is another one", cure)
-    if feedforward.phi1 not in _ACTIVATIONS or feedforward.phi2 is not Activation.IDENTITY:
-        reject("feedforward", feedforward, "torch's layer has another activation", "Use GELU or RELU, then IDENTITY.")
-    if feedforward.kernel != Dense() or feedforward.biased != attention.biased:
-        cure = "Use a Dense kernel, and biases in attention and feed-forward alike."
-        reject("feedforward", feedforward, "torch's layer has one setting for all", cure)
-
-
-def _torch_stack(
-    model: ContinuousTransformer,
-    layers: int,
-    attention: Attention,
-    feedforward: FeedForward,
-    norm: LayerNorm,
-    norm_first: bool,
-) -> nn.TransformerEncoder:
-    width = model.embedding.width
-    if attention.heads * attention.key != width:
+    if heads * key != width:
         cure = f"Build the model with key = {width} / heads."
-        reject("attention", (attention.heads, attention.key), f"torch's heads share the width {width}", cure)
-    like = next(model.flow.parameters())
-    placed = {"dtype": like.dtype, "device": like.device, "bias": attention.biased}
-    made = {
-        "dropout": 0.0,
-        "activation": _ACTIVATIONS[feedforward.phi1],
-        "layer_norm_eps": norm.eps,
-        "batch_first": True,
-    }
-    layer = nn.TransformerEncoderLayer(
-        width, attention.heads, feedforward.hidden, norm_first=norm_first, **made, **placed
-    )
-    return nn.TransformerEncoder(layer, layers, _last(model, placed), enable_nested_tensor=False)
+        reject("attention", (heads, key), f"torch's heads share the width {width}", cure)
+    if feedforward.phi1 not in _ACTIVATIONS or feedforward != FeedForward(
+        feedforward.hidden, feedforward.phi1, biased=biased
+    ):
+        cure = "Use GELU or RELU, then IDENTITY, a Dense kernel, and biases in attention and feed-forward alike."
+        reject("feedforward", feedforward, "torch's layer has another one", cure)
+    return type(operators[0]), norm, attention, feedforward
 
 
 def _last(model: ContinuousTransformer, placed: dict[str, Any]) -> nn.LayerNorm | None:
@@ -286,35 +242,12 @@ def _last(model: ContinuousTransformer, placed: dict[str, Any]) -> nn.LayerNorm 
     if not isinstance(norm, LayerNorm) or norm.axis is not None:
         cure = "Use NormReadout(width, LayerNorm()) or NormReadout(width, Unnormalised())."
         reject("readout", norm, "torch's encoder ends with a LayerNorm or with none", cure)
-    affine = {**placed, "bias": norm.affine and norm.biased}
-    last = nn.LayerNorm(readout.width, norm.eps, norm.affine, **affine)
-    _copy_norm(last, readout.theta(0.0))
+    last = nn.LayerNorm(readout.width, norm.eps, norm.affine, **{**placed, "bias": norm.affine and norm.biased})
+    _copy(norm_theta(last), readout.theta(0.0))
     return last
 
 
-def _fill_layer(layer: Any, attending: Any, feeding: Any, scale: float) -> None:
-    a: AttentionTheta = attending.inner
-    f: FeedForwardTheta = feeding.inner
-    _copy(layer.self_attn.in_proj_weight, torch.cat([w.flatten(0, 1) for w in (a.q, a.k, a.v)]))
-    _copy(layer.self_attn.out_proj.weight, scale * a.o.flatten(0, 1).t())
-    _copy(layer.linear1.weight, f.w1)
-    _copy(layer.linear2.weight, scale * f.w2)
-    if a.bq is not None and a.bk is not None and a.bv is not None and a.bo is not None:
-        _copy(layer.self_attn.in_proj_bias, torch.cat([b.flatten() for b in (a.bq, a.bk, a.bv)]))
-        _copy(layer.self_attn.out_proj.bias, scale * a.bo)
-    if f.b1 is not None and f.b2 is not None:
-        _copy(layer.linear1.bias, f.b1)
-        _copy(layer.linear2.bias, scale * f.b2)
-    _copy_norm(layer.norm1, attending.norm)
-    _copy_norm(layer.norm2, feeding.norm)
-
-
-def _copy_norm(module: nn.LayerNorm, theta: NormTheta) -> None:
-    for held, given in ((module.weight, theta.gain), (module.bias, theta.bias)):
-        if given is not None:
-            _copy(held, given)
-
-
-def _copy(held: Tensor, given: Tensor) -> None:
-    assert held.shape == given.shape, "checked before"
-    held.copy_(given)
+def _copy(held: Theta, given: Theta, step: float = 1.0) -> None:
+    """Into views of torch's tensors; the step goes into what a branch adds to the residual."""
+    for (name, into), (_, leaf) in zip(leaves(held), leaves(given), strict=True):
+        into.copy_(step * leaf if name in ("inner.o", "inner.bo", "inner.w2", "inner.b2") else leaf)
