@@ -9,7 +9,7 @@ from continua.model import (
     ContinuousTransformer,
     Flow,
     FourierPositions,
-    LocalStem,
+    InterpolatedStem,
     MeanReadout,
     NormedEmbedding,
     Part,
@@ -48,7 +48,7 @@ EMBEDDINGS = {
     "vectors": vectors,
     "normed": lambda rule=Trapezoid(): NormedEmbedding(vectors(rule)),
     "projected": lambda rule=Trapezoid(): ProjectedEmbedding(vectors(rule), Sphere()),
-    "stemmed": lambda rule=Trapezoid(): StemEmbedding(vectors(rule), LocalStem(WIDTH, 0.4)),
+    "stemmed": lambda rule=Trapezoid(): StemEmbedding(vectors(rule), InterpolatedStem(WIDTH, 0.4)),
 }
 each_embedding = pytest.mark.parametrize("embedding", EMBEDDINGS.values(), ids=EMBEDDINGS.keys())
 
@@ -163,7 +163,7 @@ def test_mistakes_are_named(unchecked):
         model_of(vectors(queries=False))(VALUES, TIMES, query_times=ASKED)
     with pytest.raises(ValueError, match="TokenReadout"):
         model_of(vectors(), readout=MeanReadout(WIDTH, 1))(VALUES, TIMES, query_times=ASKED)
-    with pytest.raises(ValueError, match="two axes"):
+    with pytest.raises(ValueError, match="the shape must be"):
         model_of(vectors())(VALUES, TIMES, query_times=ASKED[0])
     with pytest.raises(ValueError, match="float32"):
         model_of(vectors())(VALUES, TIMES, query_times=ASKED.float())

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from continua.core.arguments import arguments_of
-from continua.core.slopes import fitted_slope
-from continua.model import LocalStem, StemEmbedding, VectorEmbedding, load, save
+from continua.model import InterpolatedStem, StemEmbedding, VectorEmbedding, load, save
 from continua.spaces import CausalTrapezoid, Cloud, Trapezoid
 
 each_causality = pytest.mark.parametrize("causal", [False, True], ids=["both sides", "causal"])
@@ -16,31 +15,14 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def stem_of(causal: bool, width: int = 2, radius: float = 0.3) -> LocalStem:
+def stem_of(causal: bool, width: int = 2, radius: float = 0.3) -> InterpolatedStem:
     torch.manual_seed(0)
-    return LocalStem(width, radius, 4, causal)
-
-
-def written_out(stem: LocalStem, cloud: Cloud, queries: torch.Tensor) -> torch.Tensor:
-    """sum_j w_j kappa((t - t_j)/R)/R x_j at times `queries`, over all pairs."""
-    lag = (queries.unsqueeze(-1) - cloud.positions.unsqueeze(-2)) / stem.radius
-    unit = lag if stem.causal else (lag + 1) / 2
-    splines = stem.basis.evaluate(unit.clamp(0, 1).flatten())[:, 3:-3].view(*unit.shape, stem.modes)
-    splines = splines * ((unit > 0) & (unit < 1)).unsqueeze(-1)
-    kernel = torch.einsum("bqtm,mcd->bqtcd", splines, stem.coefficients) / stem.radius
-    return torch.einsum("bqtcd,bt,btc->bqd", kernel, cloud.mass, cloud.points)
+    return InterpolatedStem(width, radius, 4, causal)
 
 
 def sampled(batch: int = 2, tokens: int = 30) -> Cloud:
     times = torch.rand(batch, tokens, generator=torch.Generator().manual_seed(1)).sort(-1).values
     return Cloud(draw(batch, tokens, 2), Trapezoid().mass(times), times)
-
-
-@each_causality
-@pytest.mark.parametrize("radius", [0.02, 0.3, 5.0])
-def test_it_is_the_sum_over_all_pairs(causal, radius):
-    stem, cloud = stem_of(causal, radius=radius), sampled()
-    torch.testing.assert_close(stem(cloud), written_out(stem, cloud, cloud.positions), rtol=1e-12, atol=1e-12)
 
 
 @each_causality
@@ -50,55 +32,13 @@ def test_without_positions_time_is_the_index(causal):
     torch.testing.assert_close(stem(Cloud(points)), stem(Cloud(points, torch.ones(1, 7), index)))
 
 
-@each_causality
-def test_refining_irregular_samples_converges_at_order_two(causal):
-    stem, queries = stem_of(causal, radius=0.13), torch.linspace(0.05, 0.95, 7)
-
-    def signal(count: int) -> Cloud:
-        even = torch.linspace(0, 1, count + 1)
-        times = torch.cat([even + 0.12 * torch.sin(6 * even) * even * (1 - even), queries]).sort().values.unique()
-        points = torch.stack([torch.sin(7 * times), torch.exp(times)], -1).unsqueeze(0)
-        return Cloud(points, Trapezoid().mass(times.unsqueeze(0)), times.unsqueeze(0))
-
-    def error(count: int) -> float:
-        cloud = signal(count)
-        return float((stem(cloud)[0, torch.searchsorted(cloud.positions[0], queries)] - reference).abs().max())
-
-    with torch.no_grad():
-        reference = written_out(stem, signal(20000), queries.unsqueeze(0))[0]
-        counts = [80, 160, 320, 640]
-        errors = [error(count) for count in counts]
-    assert fitted_slope([1 / count for count in counts], errors) == pytest.approx(2.0, abs=0.2)
-
-
-@each_causality
-def test_what_lies_beyond_the_radius_is_not_read(causal):
-    stem, cloud = stem_of(causal), sampled(1)
-    points = cloud.points.clone().requires_grad_()
-    times = cloud.positions[0]
-    (g,) = torch.autograd.grad(stem(Cloud(points, cloud.mass, cloud.positions))[0, 15].sum(), points)
-    lag = times[15] - times
-    near = (lag > 0) & (lag < stem.radius) if causal else lag.abs() < stem.radius
-    assert bool((g[0, ~near] == 0).all()) and bool((g[0, near] != 0).any(-1).all())
-
-
 def test_a_causal_stem_does_not_know_the_next_time():
-    """Its kernel vanishes at lag 0, so the token's own mass, which knows that time, is not read."""
     stem, cloud = stem_of(True), sampled(1)
     times = cloud.positions.clone()
     times[0, 20:] += 0.05
     for rule in (Trapezoid(), CausalTrapezoid()):
         before, after = (stem(Cloud(cloud.points, rule.mass(t), t))[0, :20] for t in (cloud.positions, times))
         assert torch.equal(before, after)
-
-
-@each_causality
-def test_splitting_a_token_changes_nothing(causal):
-    stem, cloud = stem_of(causal), sampled()
-    index = torch.tensor([*range(12), 11, *range(12, 30)])
-    share = torch.ones(31).index_fill(0, torch.tensor([11, 12]), 0.5)
-    split = stem(Cloud(cloud.points[:, index], cloud.mass[:, index] * share, cloud.positions[:, index]))
-    torch.testing.assert_close(split, stem(cloud)[:, index], rtol=1e-12, atol=1e-12)
 
 
 @each_causality
@@ -111,14 +51,6 @@ def test_absent_tokens_change_nothing_wherever_they_stand(causal):
     found = stem(Cloud(points, mass, times))
     assert bool(torch.isfinite(found).all())
     torch.testing.assert_close(found[:, here], stem(cloud), rtol=1e-12, atol=1e-12)
-
-
-def test_queries_read_the_neighbourhood_of_their_time():
-    stem, cloud = stem_of(False), sampled()
-    times = torch.tensor([[0.31, 0.77], [0.5, -3.0]])
-    wider, where = cloud.with_queries(draw(2, 2, 2, seed=4), times)
-    found = stem(wider).take_along_dim(where.unsqueeze(-1), 1)
-    torch.testing.assert_close(found, written_out(stem, cloud, times), rtol=1e-12, atol=1e-12)
 
 
 @each_causality
@@ -145,7 +77,7 @@ def test_both_dtypes_whatever_the_default():
 def test_a_stemmed_embedding_adds_the_neighbourhood_and_is_saved(tmp_path):
     torch.manual_seed(0)
     inner = VectorEmbedding(3, 2)
-    embedding = StemEmbedding(inner, LocalStem(2, 0.5, modes=3, causal=True))
+    embedding = StemEmbedding(inner, InterpolatedStem(2, 0.5, modes=3, causal=True))
     values, times = draw(2, 6, 3), draw(2, 6).abs().cumsum(-1)
     cloud = inner(values, times)
     found = embedding(values, times)
@@ -157,8 +89,8 @@ def test_a_stemmed_embedding_adds_the_neighbourhood_and_is_saved(tmp_path):
 
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match="radius"):
-        LocalStem(2, 0.0)
+        InterpolatedStem(2, 0.0)
     with pytest.raises(ValueError, match="modes"):
-        LocalStem(2, 1.0, modes=0)
+        InterpolatedStem(2, 1.0, modes=0)
     with pytest.raises(ValueError, match="width 3"):
-        StemEmbedding(VectorEmbedding(1, 3), LocalStem(2, 1.0))
+        StemEmbedding(VectorEmbedding(1, 3), InterpolatedStem(2, 1.0))

@@ -31,7 +31,7 @@ from continua.model.readout import (
     TokenReadout,
     axis_of,
 )
-from continua.model.stem import AbstractStem, InterpolatedStem, LocalStem, StemEmbedding, interpolate
+from continua.model.stem import InterpolatedStem, StemEmbedding, interpolate
 from continua.model.storage import decode, encode, load, save
 from continua.model.torch_layers import (
     activation_of,
@@ -45,10 +45,10 @@ from continua.model.transformer import ContinuousTransformer, EncoderDecoder, Re
 
 __all__ = [
     "AbstractEmbedding", "AbstractEmbeddingWrapper", "AbstractPositionCode", "AbstractProfile", "AbstractReadout",
-    "AbstractStem", "AnalysisReadout", "BasisProfile", "CachedDecoder", "Clock", "CloudEmbedding",
+    "AnalysisReadout", "BasisProfile", "CachedDecoder", "Clock", "CloudEmbedding",
     "ContinuousTransformer", "Cost", "Depth", "EmbeddingAxis", "EncoderDecoder", "Flow", "FlowVectorField",
     "FourierPositions", "Generator", "HeadMeasure", "InterpolatedStem", "LITERATURE", "Layers", "LearnedPositions",
-    "LinearProfile", "LocalStem", "MeanReadout", "NormReadout", "NormedEmbedding", "Part", "ProjectedEmbedding",
+    "LinearProfile", "MeanReadout", "NormReadout", "NormedEmbedding", "Part", "ProjectedEmbedding",
     "Rate", "Result", "Sampling", "Setting", "SinusoidalPositions", "Stem", "StemEmbedding", "SynthesisEmbedding",
     "TokenEmbedding", "TokenReadout", "TokenTime", "VectorEmbedding", "Window", "activation_of", "attention_theta",
     "axis_of", "bert", "citation", "decode", "decoder", "encode", "encoder", "encoder_decoder", "feedforward_theta",

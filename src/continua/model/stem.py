@@ -1,6 +1,5 @@
-"""Continuous local stems: convolution over token time with a kernel that is a smooth function of t - s."""
+"""The continuous local stem: convolution over token time with a kernel that is a smooth function of t - s."""
 
-import abc
 from typing import NamedTuple, final
 
 import torch
@@ -18,73 +17,18 @@ _NODES = 2
 """Nodes of the midpoint rule in each interval between two knots."""
 
 
-class AbstractStem(nn.Module, abc.ABC):
-    """From a cloud to numbers at every token that depend on its neighbourhood in token time.
+@final
+class InterpolatedStem(nn.Module):
+    """y(t_i) = int kappa(u) x^(t_i - R u) du, x^ the linear interpolant of the tokens that have mass.
 
     The kernel is kappa(u) = sum_m C_m N_m(u) for |u| < 1 (0 < u < 1 if `causal`), u = (t - s)/R: N_m are the cubic
     B-splines that vanish with two derivatives at both ends, C_m matrices. Tokens of `width` numbers become `outputs`
     numbers, by default as many. At the start a signal that is constant over the radius R keeps its variance.
-    """
 
-    def __init__(
-        self, width: int, radius: float, modes: int, causal: bool, outputs: int | None, extra: int = 0
-    ) -> None:
-        super().__init__()
-        at_least(1, width=width, modes=modes, outputs=outputs)
-        positive(radius=radius)
-        self.width, self.radius, self.modes, self.causal = width, float(radius), modes, causal
-        self.outputs = width if outputs is None else outputs
-        integral = (1.0 if causal else 2.0) / (modes + _DEGREE)  # of every N_m
-        spread = 1.0 / (integral * (modes * width) ** 0.5)
-        self.coefficients = nn.Parameter(torch.randn(modes, width + extra, self.outputs) * spread)
-
-    @abc.abstractmethod
-    def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
-        """The numbers at every token."""
-
-
-@final
-class LocalStem(AbstractStem):
-    """y(t_i) = sum_j w_j kappa((t_i - t_j)/R)/R x_j.
-
-    The integral of a continuous kernel against the samples' quadrature masses: it is the same operator on any sampling,
-    irregular ones included, and refining the samples converges at the rule's order. The kernel vanishes at lag 0 if
-    `causal`, so that a token's own mass, which may know the next time, is not read.
-
-    Memory is O(tokens * neighbours * width), the most neighbours that a token has within the radius counted for all.
-    """
-
-    def __init__(
-        self, width: int, radius: float, modes: int = 5, causal: bool = False, outputs: int | None = None
-    ) -> None:
-        super().__init__(width, radius, modes, causal, outputs)
-        self.basis = BSpline(modes + 2 * _DEGREE, _DEGREE)
-
-    def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
-        times = times_of(cloud)
-        near = _neighbours(times.detach(), cloud.present, self.radius)  # (tokens near)
-        lag = times.unsqueeze(-1) - times[:, near]
-        mass = torch.ones_like(times) if cloud.mass is None else cloud.mass
-        weights = self._kernel(lag) * (mass[:, near] * _is_first(near)).unsqueeze(-1)
-        mixed = torch.einsum("btkm,btkc->btmc", weights, cloud.points[:, near])
-        return torch.einsum("btmc,mcd->btd", mixed, self.coefficients)
-
-    def _kernel(self, lag: Float[Tensor, "batch tokens near"]) -> Float[Tensor, "batch tokens near modes"]:
-        """N_m(lag/R)/R, zero outside the support."""
-        unit = lag / self.radius if self.causal else 0.5 * (lag / self.radius + 1.0)
-        inside = (unit >= 0.0) & (unit <= 1.0)
-        values = self.basis.evaluate(unit.clamp(0.0, 1.0).flatten())[:, _DEGREE:-_DEGREE]
-        return torch.where(inside.unsqueeze(-1), values.view(*lag.shape, self.modes), 0.0) / self.radius
-
-
-@final
-class InterpolatedStem(AbstractStem):
-    """y(t_i) = int kappa(u) x^(t_i - R u) du, x^ the linear interpolant of the tokens that have mass.
-
-    x^ is constant beyond the first and the last of them and, if `causal`, beyond the last one up to t_i. In `LocalStem`
-    the product kappa x is integrated by the masses, which asks for several samples within each N_m; here kappa meets
-    the interpolant (product integration), so the kernel may be finer than the sampling. Inserting interpolated samples
-    changes nothing. The integral over u is a midpoint rule on fixed lags. Second order in the spacing of the samples.
+    x^ is constant beyond the first and the last of the tokens and, if `causal`, beyond the last one up to t_i. A rule
+    for kappa x that used the masses would ask for several samples within each N_m; here kappa meets the interpolant
+    (product integration), so the kernel may be finer than the sampling. Inserting interpolated samples changes nothing.
+    The integral over u is a midpoint rule on fixed lags. Second order in the spacing of the samples.
 
     With `gaps` the kernel meets one more signal, the distance from s to the nearest sample over R: the interpolant does
     not say where it was observed and where it is a guess. It falls to zero as samples are added.
@@ -99,8 +43,14 @@ class InterpolatedStem(AbstractStem):
         outputs: int | None = None,
         gaps: bool = False,
     ) -> None:
-        super().__init__(width, radius, modes, causal, outputs, extra=int(gaps))
-        self.gaps = gaps
+        super().__init__()
+        at_least(1, width=width, modes=modes, outputs=outputs)
+        positive(radius=radius)
+        self.width, self.radius, self.modes, self.causal, self.gaps = width, float(radius), modes, causal, gaps
+        self.outputs = width if outputs is None else outputs
+        integral = (1.0 if causal else 2.0) / (modes + _DEGREE)  # of every N_m
+        spread = 1.0 / (integral * (modes * width) ** 0.5)
+        self.coefficients = nn.Parameter(torch.randn(modes, width + int(gaps), self.outputs) * spread)
         self._unit, self._weights = _lag_rule(modes, causal)
 
     def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
@@ -125,7 +75,7 @@ class StemEmbedding(AbstractEmbeddingWrapper):
     narrow embedding, with as many channels as the signal has features or a few more, costs little.
     """
 
-    def __init__(self, inner: AbstractEmbedding, stem: AbstractStem) -> None:
+    def __init__(self, inner: AbstractEmbedding, stem: InterpolatedStem) -> None:
         super().__init__()
         if inner.width != stem.width:
             reject("stem", stem.width, f"the embedding has width {inner.width}", f"Pass width={inner.width}.")
@@ -144,24 +94,6 @@ def times_of(cloud: Cloud) -> Float[Tensor, "batch tokens"]:
         index = torch.arange(cloud.points.shape[1], dtype=cloud.points.dtype, device=cloud.points.device)
         return index.expand(cloud.points.shape[:2])
     return cloud.positions if cloud.present is None else cloud.positions.masked_fill(~cloud.present, 0.0)
-
-
-def _neighbours(times: Tensor, present: Tensor | None, radius: float) -> Int[Tensor, "tokens near"]:
-    """For every token the indices that may lie within the radius in some sequence; sorted times make them a band."""
-    counts = torch.ones_like(times, dtype=torch.bool) if present is None else present
-    clock = torch.where(counts, times, -torch.inf).cummax(-1).values  # an absent token has the time of the one before
-    index = torch.arange(times.shape[1], device=times.device)
-    low = torch.searchsorted(clock, clock - radius)
-    high = torch.searchsorted(clock, clock + radius, right=True) - 1
-    reach = int(torch.where(counts, torch.maximum(index - low, high - index), 0).max())
-    band = index[:, None] + torch.arange(-reach, reach + 1, device=times.device)
-    return band.clamp(0, times.shape[1] - 1)
-
-
-def _is_first(near: Int[Tensor, "tokens near"]) -> Bool[Tensor, "tokens near"]:
-    """Where an index stands for the first time in its row: the clamped ends of the band must not count twice."""
-    before = torch.cat([torch.full_like(near[:, :1], -1), near[:, :-1]], 1)
-    return near != before
 
 
 def _lag_rule(modes: int, causal: bool) -> tuple[Float[Tensor, " lags"], Float[Tensor, "lags modes"]]:
@@ -194,7 +126,7 @@ def interpolate(
         at = _bracket(samples, times, where, latest)
         lower, upper = (points.take_along_dim(side.unsqueeze(-1), 1) for side in (at.left, at.right))
         seen = lower.lerp(upper, at.share.unsqueeze(-1))
-    if latest is not None:  # before the first sample a causal reader knows nothing
+    if at.known is not None:  # before the first sample a causal reader knows nothing
         seen = seen.masked_fill(~at.known.unsqueeze(-1), 0.0)
     return seen, at.distance.expand_as(where)
 
@@ -215,8 +147,8 @@ class _Bracket(NamedTuple):
     right: Int[Tensor, "batch places"]
     share: Float[Tensor, "batch places"]
     distance: Float[Tensor, "batch places"]
-    known: Bool[Tensor, "batch places"]
-    """Whether the left one may be known."""
+    known: Bool[Tensor, "batch places"] | None
+    """Whether the left one may be known, where that is asked."""
 
 
 def _bracket(
@@ -226,7 +158,7 @@ def _bracket(
     latest: Float[Tensor, "batch places"] | None,
 ) -> _Bracket:
     left, right = _neighbour_samples(samples, times.detach(), where.detach())
-    known = torch.ones_like(left, dtype=torch.bool)
+    known = None
     if latest is not None:  # a sample that is still to come is not known: the last one is held
         now, clock = latest.detach(), times.detach()
         right = torch.where(clock.gather(1, right) > now, left, right)
