@@ -117,12 +117,12 @@ class AbstractSampleEmbedding(AbstractEmbedding):
     def _times(self, points: Points, times: Tensor | None, present: Tensor | None) -> Tensor:
         """Without a clock float64 times, such as seconds since 1970, would be rounded to float32 and merge."""
         batch, tokens, _ = points.shape
-        if times is None and self.clock is None:
-            return torch.arange(tokens, dtype=points.dtype, device=points.device).expand(batch, tokens)
-        if times is None:
-            return self.clock.even(present, (batch, tokens), points)
         if self.clock is not None:
+            if times is None:
+                return self.clock.even(present, (batch, tokens), points)
             return self.clock.read(times, present, points)
+        if times is None:
+            return torch.arange(tokens, dtype=points.dtype, device=points.device).expand(batch, tokens)
         if times.is_floating_point() and times.dtype != points.dtype:
             cure = "Give the embedding a Clock(start, end), or shift times to start near 0 and convert them."
             reject("positions", times.dtype, f"the model works in {points.dtype}", cure)

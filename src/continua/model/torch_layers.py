@@ -102,7 +102,7 @@ def _stack(module: nn.Module, causal: bool) -> ContinuousTransformer:
     for part, thetas in zip(model.flow.parts, branches, strict=True):
         assert isinstance(part, Part) and isinstance(part.field, PiecewiseConstant)
         part.field.fill(thetas)
-    if module.norm is not None:
+    if isinstance(module.norm, nn.LayerNorm):
         readout.theta.fill(norm_theta(module.norm))
     return model.train(module.training)
 

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -56,7 +56,8 @@ class AbstractAffineNorm(AbstractNorm):
         if not self.affine:
             return NormTheta()
         shape = (width if self.axis is None else self.axis.channels,)
-        return NormTheta(Spec(shape, Filled(1.0)), bias(shape) if self.biased else None)  # pyright: ignore[reportArgumentType]
+        gain: Any = Spec(shape, Filled(1.0))
+        return NormTheta(gain, bias(shape) if self.biased else None)
 
     @final
     def bind(self, context: Context) -> "AbstractAffineNorm":
