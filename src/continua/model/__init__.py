@@ -29,7 +29,6 @@ from continua.model.readout import (
     NormReadout,
     SynthesisEmbedding,
     TokenReadout,
-    axis_of,
 )
 from continua.model.stem import InterpolatedStem, StemEmbedding, interpolate
 from continua.model.storage import decode, encode, load, save
@@ -51,7 +50,7 @@ __all__ = [
     "LinearProfile", "MeanReadout", "NormReadout", "NormedEmbedding", "Part", "ProjectedEmbedding",
     "Rate", "Result", "Sampling", "Setting", "SinusoidalPositions", "Stem", "StemEmbedding", "SynthesisEmbedding",
     "TokenEmbedding", "TokenReadout", "TokenTime", "VectorEmbedding", "Window", "activation_of", "attention_theta",
-    "axis_of", "bert", "citation", "decode", "decoder", "encode", "encoder", "encoder_decoder", "feedforward_theta",
+    "bert", "citation", "decode", "decoder", "encode", "encoder", "encoder_decoder", "feedforward_theta",
     "from_torch", "generate", "gpt", "interpolate", "load", "macaron", "norm_theta", "parallel", "save",
     "source_and_target", "sphere", "stream_tokens", "to_torch", "transformer", "why_not_cacheable",
 ]  # fmt: skip

@@ -26,11 +26,8 @@ def citation(*used: Any) -> list[Reference]:
             why = "this is a class, and what it is made of is known only when it is built"
             reject("used", thing.__name__, why, "Pass the built object: continua.citation(model).")
     names = sorted({type(part).__name__ for thing in used for part in _parts(thing, set())})
-    found = []
-    for reference, users in LITERATURE.items():
-        using = [name for name in names if name in users]
-        if using:
-            found.append(dataclasses.replace(reference, uses=", ".join(using)))
+    uses = {reference: ", ".join(name for name in names if name in users) for reference, users in LITERATURE.items()}
+    found = [dataclasses.replace(reference, uses=using) for reference, using in uses.items() if using]
     return sorted(found, key=lambda reference: reference.key)
 
 
@@ -45,22 +42,16 @@ def _parts(thing: Any, seen: set[int]) -> Iterator[Any]:
         inner = list(thing)
     else:
         yield thing
-        inner = _inside(thing)
+        inner = []
+        if isinstance(thing, Optimizer):
+            inner = list(getattr(thing, "members", {}).values())
+        elif isinstance(thing, nn.Module):
+            made = arguments_of(thing) if type(thing).__module__.startswith("continua.") else {}
+            inner = [*made.values(), *thing.children()]
+        elif dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+            inner = [getattr(thing, field.name) for field in dataclasses.fields(thing)]
     for part in inner:
         yield from _parts(part, seen)
-
-
-def _inside(thing: Any) -> list[Any]:
-    if isinstance(thing, Optimizer):
-        return list(getattr(thing, "members", {}).values())
-    if isinstance(thing, type):
-        return []
-    if isinstance(thing, nn.Module):
-        made = arguments_of(thing) if type(thing).__module__.startswith("continua.") else {}
-        return [*made.values(), *thing.children()]
-    if dataclasses.is_dataclass(thing):
-        return [getattr(thing, field.name) for field in dataclasses.fields(thing)]
-    return []
 
 
 LITERATURE: dict[Reference, tuple[str, ...]] = {
@@ -141,7 +132,6 @@ LITERATURE: dict[Reference, tuple[str, ...]] = {
     Reference("zhang2019", "B. Zhang, R. Sennrich", 2019, "Root mean square layer normalization",
               "Advances in Neural Information Processing Systems 32"): ("RMSNorm",),
 }  # fmt: skip
-"""What was read, and the parts that come from it."""
 """Each reference with the names of the classes that it is the source of.
 
 Names instead of classes, so that rooms above this one (running costs, objectives) and torch's optimisers have their

@@ -4,7 +4,7 @@ import bisect
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol, final, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast, final, runtime_checkable
 
 import torch
 from torch import nn
@@ -77,7 +77,7 @@ class Flow(nn.Module):
             reject("parts", parts, "a flow needs at least one part", "Pass [Part(operator, field), ...].")
         positive(depth=depth)
         _check_reach(parts, depth, profile)
-        self.parts = nn.ModuleList(parts)
+        self.parts = cast("Sequence[Part]", nn.ModuleList(parts))
         self.depth = float(depth)
         self.profile = profile
         self._fits: set[int] = set()
@@ -109,7 +109,6 @@ class Flow(nn.Module):
         the rest as it is.
         """
         for part in self.parts:
-            assert isinstance(part, Part)
             part.compile_velocity(*args, **{"recompile_limit": 64, "isolate_recompiles": True, **named})
 
     def bind(
@@ -149,14 +148,12 @@ class Flow(nn.Module):
 
     def map_parts(self, change: Callable[[Part], Part]) -> "Flow":
         """The same flow with every part changed."""
-        parts = [change(part) for part in self.parts if isinstance(part, Part)]
-        return Flow(parts, self.depth, self.profile).train(self.training)
+        return Flow([change(part) for part in self.parts], self.depth, self.profile).train(self.training)
 
 
 def check_width(flow: Flow, width: int) -> None:
     """Rejects tokens of a width that the fields of a flow were not built for."""
     for index, part in enumerate(flow.parts):
-        assert isinstance(part, Part)
         wanted = {name: tuple(leaf.shape) for name, leaf in leaves(part.operator.spec(width))}
         held = {name: tuple(leaf.shape) for name, leaf in leaves(part.field.spec)}
         if wanted != held:
@@ -183,32 +180,27 @@ class FlowVectorField(AbstractVectorField):
     """A flow with everything fixed but depth and state: deterministic, whatever the operators draw."""
 
     def __init__(self, flow: Flow, context: Context, rates: tuple[Rate, ...], only: int | None = None) -> None:
-        self.flow = flow
-        self.context = context
-        self._rates = rates
+        self.flow, self.context, self._rates = flow, context, rates
         self._chosen = list(range(len(flow.parts))) if only is None else [only]
         self.weights = context.cloud.measure.weights()
         self._calls = 0
         self._piece: tuple[int, ...] | None = None
         self._terms: list[tuple[Part, AbstractOperator]] = []
-        self._breaks = [self._part(i).field.breaks for i in self._chosen]
+        self._breaks = [flow.parts[i].field.breaks for i in self._chosen]
         jumps = () if flow.profile is None else flow.profile.breaks
         self.breaks = tuple(sorted({b for breaks in (*self._breaks, jumps) for b in breaks}))
-        self._alone = [] if only is not None else [FlowVectorField(flow, context, (), i) for i in self._chosen]
-        self.parts = self._alone
+        self.parts = [] if only is not None else [FlowVectorField(flow, context, (), i) for i in self._chosen]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         memory = self.context.memory
-        given = [*self.context.cloud.measure.tensors]
-        if memory is not None:
-            given += [memory.points, *memory.measure.tensors]
-        seen = {id(t): t for t in (*self.flow.parameters(), *given) if t.requires_grad}
-        return tuple(seen.values())
+        read = () if memory is None else (memory.points, *memory.measure.tensors)
+        given = (*self.flow.parameters(), *self.context.cloud.measure.tensors, *read)
+        return tuple({id(t): t for t in given if t.requires_grad}.values())
 
     @property
     def evaluations(self) -> int:
-        alone = sum(part._calls for part in self._alone)
+        alone = sum(part._calls for part in self.parts)
         return self._calls + -(-alone // len(self._chosen))
 
     def initial(self) -> State:
@@ -231,11 +223,6 @@ class FlowVectorField(AbstractVectorField):
     def rates(self, z: Depth, x: Points, velocity: Points) -> tuple[Tensor, ...]:
         return tuple(rate(z, x, velocity) for rate in self._rates)
 
-    def _part(self, index: int) -> Part:
-        part = self.flow.parts[index]
-        assert isinstance(part, Part)
-        return part
-
     def _bind(self, inside: Depth) -> None:
         """Binds every operator for the pieces that hold `inside`; those of the last depth are remembered.
 
@@ -250,7 +237,7 @@ class FlowVectorField(AbstractVectorField):
             return
         self._piece = piece
         places = piece or tuple(0 for _ in self._chosen)
-        parts = [self._part(i) for i in self._chosen]
+        parts = [self.flow.parts[i] for i in self._chosen]
         contexts = [self.context.branch(i).branch(place) for i, place in zip(self._chosen, places, strict=True)]
         self._terms = [(part, part.operator.bind(context)) for part, context in zip(parts, contexts, strict=True)]
 

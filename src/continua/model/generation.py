@@ -1,7 +1,7 @@
 """Generation: tokens drawn one after the other from a causal model, with a key-value cache on a fixed grid of depth."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import final
 
 import torch
@@ -10,13 +10,7 @@ from continua.core.checks import at_least, not_negative
 from continua.core.errors import reject
 from continua.core.shapes import Float, Int, Tensor
 from continua.fields.field import MemoisedField
-from continua.model.embedding import (
-    AbstractEmbedding,
-    AbstractEmbeddingWrapper,
-    NormedEmbedding,
-    ProjectedEmbedding,
-    TokenEmbedding,
-)
+from continua.model.embedding import NormedEmbedding, ProjectedEmbedding, TokenEmbedding
 from continua.model.flow import Part
 from continua.model.readout import SynthesisEmbedding
 from continua.model.transformer import ContinuousTransformer
@@ -43,26 +37,24 @@ class CachedDecoder:
             cure = "Call model(tokens) on the whole sequence, or freeze a grid: model.at(steps=8)."
             reject("model", type(model).__name__, why, cure)
         self._cache, self._fields = KVCache(), list[MemoisedField]()
-        flow = model.flow.map_parts(self._with_cache)
+
+        def with_cache(part: Part) -> Part:
+            self._fields.append(MemoisedField(part.field))
+            return Part(with_integral(part.operator, CachedIntegral(self._cache)), self._fields[-1])
+
+        flow = model.flow.map_parts(with_cache)
         self._model = ContinuousTransformer(model.embedding, flow, model.readout, model.solver, model.gradient)
         self._model.training = False
-        self._length = self._sequences = 0
-
-    @property
-    def length(self) -> int:
+        self._sequences = 0
+        self.length = 0
         """How many tokens were read."""
-        return self._length
-
-    def _with_cache(self, part: Part) -> Part:
-        self._fields.append(MemoisedField(part.field))
-        return Part(with_integral(part.operator, CachedIntegral(self._cache)), self._fields[-1])
 
     def reset(self) -> None:
         """Begins a new sequence, with the weights that the model has now."""
         self._cache.clear()
         for field in self._fields:
             field.forget()
-        self._length = 0
+        self.length = 0
 
     @torch.no_grad()
     def decode(self, tokens: Tensor) -> Tensor:
@@ -70,17 +62,17 @@ class CachedDecoder:
 
         A piece that cannot be read, as it holds no such token or its solve fails, ends the sequence: all is forgotten.
         """
-        if self._length > 0 and tokens.shape[0] != self._sequences:
+        if self.length > 0 and tokens.shape[0] != self._sequences:
             cure = f"Pass tokens of shape ({self._sequences}, new), or begin anew with reset()."
             reject("tokens", tuple(tokens.shape), f"{self._sequences} sequences are being read", cure)
-        times = torch.arange(self._length, self._length + tokens.shape[-1], device=tokens.device)
+        times = torch.arange(self.length, self.length + tokens.shape[-1], device=tokens.device)
         self._cache.begin()
         try:
             output = self._model(tokens, times.expand(tokens.shape))
         except BaseException:  # an interrupt too would leave half of a piece behind
             self.reset()
             raise
-        self._length, self._sequences = self._length + tokens.shape[-1], tokens.shape[0]
+        self.length, self._sequences = self.length + tokens.shape[-1], tokens.shape[0]
         return output
 
 
@@ -89,19 +81,14 @@ def why_not_cacheable(model: ContinuousTransformer) -> str | None:
     solver = model.solver
     if not (isinstance(solver, Solver) and isinstance(solver.controller, AbstractGridController)):
         return "its grid of depth is not fixed: later tokens change the steps of earlier ones"
-    if not _is_token_by_token(model.embedding):
+    embedding = model.embedding
+    while isinstance(embedding, NormedEmbedding | ProjectedEmbedding | SynthesisEmbedding):
+        embedding = embedding.inner
+    if not (isinstance(embedding, TokenEmbedding) and isinstance(embedding.rule, Counting)):
         return "its embedding does not take whole numbers one by one, each counted once"
     if not model.readout.per_token:
         return "it has one output per sequence"
-    operators = (part.operator for part in model.flow.parts if isinstance(part, Part))
-    return next((why for operator in operators if (why := why_not_operator(operator)) is not None), None)
-
-
-def _is_token_by_token(embedding: AbstractEmbedding) -> bool:
-    if isinstance(embedding, AbstractEmbeddingWrapper):
-        alone = isinstance(embedding, NormedEmbedding | ProjectedEmbedding | SynthesisEmbedding)
-        return alone and _is_token_by_token(embedding.inner)
-    return isinstance(embedding, TokenEmbedding) and isinstance(embedding.rule, Counting)
+    return next((why for part in model.flow.parts if (why := why_not_operator(part.operator)) is not None), None)
 
 
 @final
@@ -191,41 +178,28 @@ def stream_tokens(
         cure = "Pass a tensor (batch, tokens) with at least one token; one sequence is prompt.unsqueeze(0)."
         reject("prompt", tuple(prompt.shape), "there is nothing to go on from", cure)
     model.eval()
-    read = _read_cached(model) if cached and why_not_cacheable(model) is None else _read_window(model)
-    return _stream(read, prompt, sampling, window, generator)
-
-
-_Read = Callable[[Tensor, int], Tensor]
-"""The logits after the last of some tokens, of which the window shows those from a place on."""
+    decoder = CachedDecoder(model) if cached and why_not_cacheable(model) is None else None
+    return _stream(model, decoder, prompt, sampling, window, generator)
 
 
 def _stream(
-    read: _Read, tokens: Tensor, sampling: Sampling, window: Window, generator: torch.Generator | None
+    model: ContinuousTransformer,
+    decoder: CachedDecoder | None,
+    tokens: Tensor,
+    sampling: Sampling,
+    window: Window,
+    generator: torch.Generator | None,
 ) -> Iterator[Tensor]:
     start = 0
     while True:
-        start = window.start(start, tokens.shape[1])
-        drawn = sampling.draw(read(tokens, start), generator)
+        before, start = start, window.start(start, tokens.shape[1])
+        if decoder is None:
+            with torch.no_grad():
+                logits = model(tokens[:, start:])
+        else:
+            if start != before:
+                decoder.reset()
+            logits = decoder.decode(tokens[:, start + decoder.length :])
+        drawn = sampling.draw(logits[:, -1], generator)
         tokens = torch.cat([tokens, drawn.unsqueeze(1)], 1)
         yield drawn
-
-
-def _read_window(model: ContinuousTransformer) -> _Read:
-    @torch.no_grad()
-    def read(tokens: Tensor, start: int) -> Tensor:
-        return model(tokens[:, start:])[:, -1]
-
-    return read
-
-
-def _read_cached(model: ContinuousTransformer) -> _Read:
-    decoder, began = CachedDecoder(model), 0
-
-    def read(tokens: Tensor, start: int) -> Tensor:
-        nonlocal began
-        if start != began:
-            decoder.reset()
-            began = start
-        return decoder.decode(tokens[:, start + decoder.length :])[:, -1]
-
-    return read

@@ -52,7 +52,11 @@ def load(folder: str | os.PathLike[str]) -> nn.Module:
     if digest(values) != description["sha256"]:
         cure = "Copy the folder again, or take an earlier checkpoint."
         reject("folder", str(folder), "model.safetensors does not match its hash: the file is damaged", cure)
-    model = _build(source, description["model"])
+    try:
+        model = decode(description["model"])
+    except (KeyError, TypeError) as error:
+        why = f"its description does not fit this version of continua ({error})"
+        reject("folder", str(source), why, "Load it with the version that saved it.")
     for copy, original in description["shared"].items():
         module, _, name = copy.rpartition(".")
         setattr(model.get_submodule(module), name, model.get_parameter(original))
@@ -71,9 +75,7 @@ def encode(value: Any) -> Any:
         return {"class": _name(value), "value": value.value}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return {"class": _name(value), "arguments": {k: encode(v) for k, v in value._asdict().items()}}  # pyright: ignore[reportAttributeAccessIssue]
-    if isinstance(value, list | tuple):
-        return [encode(v) for v in value]
-    if isinstance(value, nn.ModuleList):
+    if isinstance(value, list | tuple | nn.ModuleList):
         return [encode(v) for v in value]
     if isinstance(value, nn.Module) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
         return {"class": _name(value), "arguments": {k: encode(v) for k, v in arguments_of(value).items()}}
@@ -105,14 +107,6 @@ def _read(source: Path) -> dict[str, Any]:
         cure = f"This version reads format {FORMAT}; load it with the version of continua that saved it."
         reject("folder", str(source), f"its format is {description['format']}", cure)
     return description
-
-
-def _build(source: Path, description: Any) -> nn.Module:
-    try:
-        return decode(description)
-    except (KeyError, TypeError) as error:
-        why = f"its description does not fit this version of continua ({error})"
-        reject("folder", str(source), why, "Load it with the version that saved it.")
 
 
 def _shared_names(model: nn.Module) -> dict[str, str]:

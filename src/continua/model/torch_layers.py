@@ -16,7 +16,6 @@ from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.fields import PiecewiseConstant
 from continua.model.embedding import CloudEmbedding
-from continua.model.flow import Part
 from continua.model.presets import Layers, decoder, encoder
 from continua.model.readout import NormReadout
 from continua.model.transformer import ContinuousTransformer, EncoderDecoder
@@ -100,7 +99,7 @@ def _stack(module: nn.Module, causal: bool) -> ContinuousTransformer:
     model.to(device=layers[0].linear1.weight.device, dtype=layers[0].linear1.weight.dtype)
     branches = zip(*(_branches(layer) for layer in layers), strict=True)
     for part, thetas in zip(model.flow.parts, branches, strict=True):
-        assert isinstance(part, Part) and isinstance(part.field, PiecewiseConstant)
+        assert isinstance(part.field, PiecewiseConstant)
         part.field.fill(thetas)
     if isinstance(module.norm, nn.LayerNorm):
         readout.theta.fill(norm_theta(module.norm))
@@ -197,7 +196,7 @@ def to_torch(model: ContinuousTransformer, layers: int) -> nn.TransformerEncoder
     sizes = model.embedding.width, attention.heads, feedforward.hidden
     layer = nn.TransformerEncoderLayer(*sizes, batch_first=True, norm_first=kind is PreNorm, **made)
     stack = nn.TransformerEncoder(layer, layers, _last(model, placed), enable_nested_tensor=False)
-    fields = [part.field for part in model.to_layers(layers).flow.parts if isinstance(part, Part)]
+    fields = [part.field for part in model.to_layers(layers).flow.parts]
     for index, filled in enumerate(stack.layers):
         z, middle = index * dz, (index + 0.5) * dz
         scale = dz if profile is None else dz * float(profile(z, middle))
@@ -208,7 +207,7 @@ def to_torch(model: ContinuousTransformer, layers: int) -> nn.TransformerEncoder
 
 def _torch_layer(model: ContinuousTransformer) -> tuple[type, LayerNorm, Attention, FeedForward]:
     """PreNorm or PostNorm, norm, attention and feed-forward of a flow; what torch's layer does not have is refused."""
-    operators: list[Any] = [part.operator for part in model.flow.parts if isinstance(part, Part)]
+    operators: list[Any] = [part.operator for part in model.flow.parts]
     shapes = [(type(o).__name__, type(getattr(o, "inner", None)).__name__) for o in operators]
     if shapes not in ([(kind, "Attention"), (kind, "FeedForward")] for kind in ("PreNorm", "PostNorm")):
         reject("model", shapes, "torch has no layer of this make", _WHOLE)

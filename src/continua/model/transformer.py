@@ -84,7 +84,7 @@ class ContinuousTransformer(nn.Module):
         is_a(Flow, "Pass Flow([Part(operator, field), ...]).", flow=flow)
         is_a(AbstractReadout, "Pass TokenReadout(...) or MeanReadout(...).", readout=readout)
         if solver is None:
-            causal = any(is_causal(part.operator) for part in flow.parts if isinstance(part, Part))
+            causal = any(is_causal(part.operator) for part in flow.parts)
             solver = Solver(controller=Fixed(8)) if causal else Solver()
         is_a(AbstractSolver, "Pass Solver(stepper, controller), such as Solver(DormandPrince(), Fixed(8)).",
              solver=solver)  # fmt: skip
@@ -127,7 +127,7 @@ class ContinuousTransformer(nn.Module):
         noisy = self.training or any(cost.random for cost in costs)
         setting = Setting(self.flow, cloud, memory, fresh_seed(generator) if noisy else 0, self.training, self.axis)
         field = setting.bind(costs, self.gradient.second_order)
-        solver = self.solver if grid is None else dataclasses.replace(self._own_solver(), controller=Given(tuple(grid)))
+        solver = self.solver if grid is None else self._controlled_by(Given(tuple(grid)))
         solution = solver.solve(field, field.initial(), (0.0, self.flow.depth), self.gradient, save_at, observers)
         output = self.readout(cloud.at(solution.x))
         if where is not None:
@@ -181,7 +181,9 @@ class ContinuousTransformer(nn.Module):
         elif grid is not None:
             solver = self._controlled_by(Given(tuple(grid)))
         elif rtol is not None:
-            solver = self._controlled_by(_with_tolerance(self._own_solver().controller, rtol))
+            own = self.solver.controller if isinstance(self.solver, Solver) else None
+            kept = own if isinstance(own, Adaptive | PerSequence) else Adaptive()
+            solver = self._controlled_by(dataclasses.replace(kept, rtol=rtol, atol=rtol))
         return self._with(embedding, flow, readout, solver or self.solver, gradient or self.gradient)
 
     def to_layers(self, layers: int) -> "ContinuousTransformer":
@@ -195,13 +197,10 @@ class ContinuousTransformer(nn.Module):
         other.training = self.training
         return other
 
-    def _own_solver(self) -> Solver:
+    def _controlled_by(self, controller: AbstractController) -> Solver:
         if not isinstance(self.solver, Solver):
             reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(stepper, controller)).")
-        return self.solver
-
-    def _controlled_by(self, controller: AbstractController) -> Solver:
-        return dataclasses.replace(self._own_solver(), controller=controller)
+        return dataclasses.replace(self.solver, controller=controller)
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
@@ -212,7 +211,7 @@ class ContinuousTransformer(nn.Module):
         state = "vectors" if axis is None else f"functions at {axis.nodes} nodes x {axis.channels} channels"
         lines = [
             f"embedding: {type(self.embedding).__name__}, width {self.embedding.width} ({state})",
-            *(f"part: {_describe(part.operator)} by {type(part.field).__name__}" for part in self.flow.parts),  # pyright: ignore[reportAttributeAccessIssue]
+            *(f"part: {_describe(part.operator)} by {type(part.field).__name__}" for part in self.flow.parts),
             f"depth: {self.flow.depth:g}, {_describe(self.solver)}, gradient {_describe(self.gradient)}",
             f"readout: {type(self.readout).__name__}, {self.readout.outputs} outputs per "
             + ("token" if self.readout.per_token else "sequence"),
@@ -228,13 +227,6 @@ def _describe(thing: Any) -> str:
     values = [(f, getattr(thing, f.name)) for f in dataclasses.fields(thing) if f.repr]
     told = [f"{f.name}={_describe(v)}" for f, v in values if v != f.default and not isinstance(v, Axis)]
     return f"{type(thing).__name__}({', '.join(told)})"
-
-
-def _with_tolerance(controller: AbstractController, rtol: float) -> AbstractController:
-    """The same adaptive controller with other tolerances, or the default one in place of a grid."""
-    if isinstance(controller, Adaptive | PerSequence):
-        return dataclasses.replace(controller, rtol=rtol, atol=rtol)
-    return Adaptive(rtol, rtol)
 
 
 def _flow_with_heads(flow: Flow, heads: int) -> Flow:

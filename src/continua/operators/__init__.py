@@ -6,18 +6,17 @@ from continua.operators.compose import (
     Cross,
     Dropout,
     Sum,
-    Watched,
     attention_kernels,
     with_heads,
     with_integral,
     with_nodes,
 )
-from continua.operators.derivatives import Pullback, Tilted, pullback, radial, radial_slope, wasserstein_bound
+from continua.operators.derivatives import Tilted, pullback, radial, radial_slope, wasserstein_bound
 from continua.operators.feedforward import Activation, Damping, FeedForward, FeedForwardTheta
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory, Queries
 from continua.operators.kernels import AbstractKernel, Convolution, Dense, Spectral, linear
 from continua.operators.landmarks import Controlled, Nystrom
-from continua.operators.nodes import AbstractDraw, Independent, Lattice, LogTokens, Sobol, draw_level, nodes_for
+from continua.operators.nodes import AbstractDraw, Independent, LogTokens, Sobol, draw_level, nodes_for
 from continua.operators.norms import (
     AbstractNorm,
     LayerNorm,
@@ -53,10 +52,10 @@ __all__ = [
     "AbstractDraw", "AbstractKernel", "AbstractNorm", "AbstractOperator", "AbstractPointwise",
     "AbstractTokenIntegral", "Activation", "Attention", "AttentionTheta", "CachedIntegral", "Context", "Controlled",
     "Convolution", "Cross", "Damping", "Debiased", "Dense", "Dropout", "Exact", "FeedForward", "FeedForwardTheta",
-    "Filled", "Independent", "KVCache", "Lattice", "LayerNorm", "LogTokens", "Memory", "NoTheta", "NormTheta",
-    "NormedTheta", "Nystrom", "Orthonormal", "PostNorm", "PreNorm", "Pullback", "Queries", "RMSNorm", "Role",
+    "Filled", "Independent", "KVCache", "LayerNorm", "LogTokens", "Memory", "NoTheta", "NormTheta",
+    "NormedTheta", "Nystrom", "Orthonormal", "PostNorm", "PreNorm", "Queries", "RMSNorm", "Role",
     "Rotary", "Sobol", "Spec", "Spectral", "SpectrallyNormed", "Structure", "Subset", "Sum", "Theta", "Tilted",
-    "Unnormalised", "Watched", "attention_kernels", "bias", "count", "draw_level",
+    "Unnormalised", "attention_kernels", "bias", "count", "draw_level",
     "draw_theta", "leaves", "linear", "map_leaves", "nodes_for", "pullback", "radial", "radial_slope", "rebuild",
     "spectral_norm", "wasserstein_bound", "why_not_cacheable", "with_heads", "with_integral", "with_nodes",
 ]  # fmt: skip

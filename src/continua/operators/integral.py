@@ -160,8 +160,12 @@ def attention_matrix(
         diagonal = beta * (q * k).sum(-1) + measure.log_own[:, None, :]
         here = torch.eye(q.shape[-2], dtype=torch.bool, device=q.device)
         logits = torch.where(here, diagonal.unsqueeze(-1), logits)
-    seen = visible(asked, measure, q.device).unsqueeze(1)
-    alone = ~seen.any(-1, keepdim=True)  # sees the empty measure, whose mean is zero
+    return softmax_over(logits, visible(asked, measure, q.device).unsqueeze(1))
+
+
+def softmax_over(logits: Tensor, seen: Tensor) -> Tensor:
+    """The softmax over what is seen, and zero in a row that sees nothing: the mean of the empty measure is zero."""
+    alone = ~seen.any(-1, keepdim=True)
     alpha = torch.softmax(logits.masked_fill(~(seen | alone), -torch.inf), -1)
     return alpha.masked_fill(alone, 0.0)
 
@@ -175,8 +179,7 @@ def visible(
         cure = "Give both clouds positions, or use attention that is not causal."
         reject("positions", None, "a causal query needs its time and those of the tokens", cure)
     if t is None or s is None:
-        index = torch.arange(asked.shape[1], device=device).expand(asked.shape)
-        t = s = index
+        t = s = torch.arange(asked.shape[1], device=device).expand(asked.shape)
     heavy = measure.heavy
     if nodes is not None:
         s = s.gather(1, nodes)

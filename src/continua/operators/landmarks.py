@@ -43,7 +43,7 @@ class Nystrom(AbstractTokenIntegral):
     """B is twice differentiable; set by `bind`."""
 
     def __post_init__(self) -> None:
-        check_count("m", self.m)
+        check_count(self.m)
         share(none=False, all=False, ridge=self.ridge)
 
     def bind(self, context: Context) -> AbstractTokenIntegral:
@@ -103,7 +103,7 @@ class Controlled(AbstractTokenIntegral):
     nodes: Nodes | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_count("m", self.m)
+        check_count(self.m)
 
     def bind(self, context: Context) -> AbstractTokenIntegral:
         subset, baseline = Subset(self.m, self.draw).bind(context), self.baseline.bind(context)

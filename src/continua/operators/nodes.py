@@ -7,8 +7,7 @@ from typing import NamedTuple, final
 
 import torch
 
-from continua.core.checks import positive
-from continua.core.errors import reject
+from continua.core.checks import at_least, positive
 from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.operators.integral import Memory
@@ -35,10 +34,9 @@ def nodes_for(count: Count, tokens: int) -> int:
     return math.ceil(count.c * math.log(max(tokens, 2))) if isinstance(count, LogTokens) else count
 
 
-def check_count(name: str, count: Count) -> None:
+def check_count(m: Count) -> None:
     """Rejects a number of nodes below one."""
-    if isinstance(count, int) and count < 1:
-        reject(name, count, "an estimate needs at least one node", f"Pass {name} >= 1, or LogTokens(c).")
+    at_least(1, m=None if isinstance(m, LogTokens) else m)
 
 
 def tokens_of(measure: Measure) -> int:
@@ -64,14 +62,10 @@ class Nodes(NamedTuple):
             return -self.log_rate
         return measure.log_mass.gather(1, self.chosen) - self.log_rate
 
-    def of(
-        self, memory: Memory
-    ) -> tuple[Float[Tensor, "batch heads nodes key"], Float[Tensor, "batch heads nodes value"]]:
-        """Keys and values of the nodes."""
-        heads, key, value = memory.keys.shape[1], memory.keys.shape[-1], memory.values.shape[-1]
+    def of(self, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Keys (batch, heads, nodes, key) and values (batch, heads, nodes, value) of the nodes."""
         index = self.chosen[:, None, :, None]
-        keys = memory.keys.gather(2, index.expand(-1, heads, -1, key))
-        return keys, memory.values.gather(2, index.expand(-1, heads, -1, value))
+        return memory.keys.take_along_dim(index, 2), memory.values.take_along_dim(index, 2)
 
 
 def nodes_at(levels: Float[Tensor, "rows nodes"], measure: Measure, like: Tensor) -> Nodes:
@@ -84,16 +78,11 @@ def nodes_at(levels: Float[Tensor, "rows nodes"], measure: Measure, like: Tensor
     mass = mass if measure.mass is None else measure.mass.detach().double()
     share = mass / mass.sum(-1, keepdim=True)
     levels = levels.to(share).expand(batch, -1).contiguous()
-    index = torch.searchsorted(share.cumsum(-1), levels, right=True)
-    index = torch.minimum(index, _last(share))
+    last = torch.where(share > 0, torch.arange(tokens, device=share.device), -1).amax(-1, keepdim=True)
+    # rounding of the cumulative mass may point beyond the last token with mass
+    index = torch.minimum(torch.searchsorted(share.cumsum(-1), levels, right=True), last)
     log_rate = torch.log(levels.shape[1] * share.gather(1, index))
     return Nodes(index, log_rate.to(like.dtype))
-
-
-def _last(share: Float[Tensor, "batch tokens"]) -> Int[Tensor, "batch 1"]:
-    """The last token with mass: rounding of the cumulative mass may point beyond it."""
-    tokens = torch.arange(share.shape[1], device=share.device)
-    return torch.where(share > 0, tokens, -1).amax(-1, keepdim=True)
 
 
 _BITS = 30
@@ -145,16 +134,6 @@ class Sobol(AbstractDraw):
         digits = (engine.draw(count, dtype=torch.float64)[:, 0] * 2**_BITS).long().clamp_max(2**_BITS - 1)
         shift = torch.randint(2**_BITS, (rows, 1), generator=generator_of(branch_seed(seed, 1)))
         return ((digits ^ shift).double() + 0.5) / 2**_BITS
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Lattice(AbstractDraw):
-    """u_i = (i/m + shift) mod 1 with one random shift a sequence: as even as can be."""
-
-    def _levels(self, rows: int, count: int, seed: int) -> Float[Tensor, "rows nodes"]:
-        shift = torch.rand(rows, 1, generator=generator_of(seed), dtype=torch.float64)
-        return (torch.arange(count, dtype=torch.float64) / count + shift) % 1.0
 
 
 _DECAY = 1.5

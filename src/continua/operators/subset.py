@@ -8,8 +8,17 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed
-from continua.core.shapes import Bool, Float, Tensor
-from continua.operators.integral import AbstractTokenIntegral, Exact, Means, Memory, Queries, check_own, visible
+from continua.core.shapes import Float, Tensor
+from continua.operators.integral import (
+    AbstractTokenIntegral,
+    Exact,
+    Means,
+    Memory,
+    Queries,
+    check_own,
+    softmax_over,
+    visible,
+)
 from continua.operators.nodes import (
     AbstractDraw,
     Count,
@@ -48,7 +57,7 @@ class Subset(AbstractTokenIntegral):
     nodes: Nodes | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_count("m", self.m)
+        check_count(self.m)
         if self.kept is not None and not (isinstance(self.m, int) and 0 <= self.kept[0] < self.kept[1] <= self.m):
             reject("kept", self.kept, f"m = {self.m}: this is no part of the nodes", "Pass 0 <= start < stop <= m.")
 
@@ -85,15 +94,17 @@ def subset_means(q: Queries, asked: Measure, memory: Memory, beta: float, causal
         return in_blocks(lambda rows: softmax_means(q[:, :, rows], keys, values, beta, log_weight), q.shape[2])
     seen = visible(asked, memory.measure, q.device, nodes.chosen).unsqueeze(1)  # (batch 1 queries nodes)
     own = None
-    if asked is memory.measure:
+    if asked is memory.measure:  # a row's own token is counted apart, unless it has no mass
         own = _own_logit(q, memory, beta)
-        seen = torch.cat([_heavy(asked, seen), seen & _others(nodes, q.shape[2])], -1)
+        heavy = torch.ones_like(seen[..., :1]) if asked.heavy is None else asked.heavy[:, None, :, None]
+        rows = torch.arange(q.shape[2], device=q.device)
+        seen = torch.cat([heavy, seen & (nodes.chosen[:, None, None, :] != rows[:, None])], -1)
 
     def block(rows: slice) -> Tensor:
         logits = beta * (q[:, :, rows] @ keys.transpose(-1, -2)) + log_weight
         if own is None:
-            return _weights(logits, seen[:, :, rows]) @ values
-        alpha = _weights(torch.cat([own[:, :, rows], logits], -1), seen[:, :, rows])
+            return softmax_over(logits, seen[:, :, rows]) @ values
+        alpha = softmax_over(torch.cat([own[:, :, rows], logits], -1), seen[:, :, rows])
         return alpha[..., :1] * memory.values[:, :, rows] + alpha[..., 1:] @ values
 
     return in_blocks(block, q.shape[2])
@@ -111,30 +122,12 @@ def in_blocks(means: Callable[[slice], Tensor], queries: int) -> Tensor:
     return torch.cat([means(slice(start, start + _BLOCK)) for start in range(0, queries, _BLOCK)], 2)
 
 
-def _heavy(asked: Measure, seen: Tensor) -> Tensor:
-    """Whether a row holds its own token: a query without mass does not."""
-    return torch.ones_like(seen[..., :1]) if asked.heavy is None else asked.heavy[:, None, :, None]
-
-
-def _others(nodes: Nodes, queries: int) -> Bool[Tensor, "batch 1 queries nodes"]:
-    """Nodes that are not the row's own token, which is counted apart."""
-    rows = torch.arange(queries, device=nodes.chosen.device)
-    return (nodes.chosen[:, None, :] != rows[:, None]).unsqueeze(1)
-
-
 def _own_logit(q: Queries, memory: Memory, beta: float) -> Float[Tensor, "batch heads queries 1"]:
     """beta <q_i, k_i> + log w_ii."""
     measure = memory.measure
     logit = beta * (q * memory.keys).sum(-1, keepdim=True)
     log_own = measure.log_mass if measure.log_own is None else measure.log_own
     return logit if log_own is None else logit + log_own[:, None, :, None]
-
-
-def _weights(logits: Tensor, seen: Tensor) -> Tensor:
-    """The softmax over what is seen, and zero in a row that sees nothing."""
-    alone = ~seen.any(-1, keepdim=True)
-    alpha = torch.softmax(logits.masked_fill(~(seen | alone), -torch.inf), -1)
-    return alpha.masked_fill(alone, 0.0)
 
 
 class Level(NamedTuple):
@@ -169,7 +162,7 @@ class Debiased(AbstractTokenIntegral):
     """The exact term is twice differentiable; set by `bind`."""
 
     def __post_init__(self) -> None:
-        check_count("m", self.m)
+        check_count(self.m)
 
     def bind(self, context: Context) -> AbstractTokenIntegral:
         cloud = context.offering
