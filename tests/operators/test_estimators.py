@@ -304,7 +304,7 @@ def test_landmarks_refuse_causal_attention(estimator):
     "make", [Subset, Debiased, Nystrom, lambda m: Controlled(m, Nystrom(2)), lambda m: Controlled(2, Nystrom(m))]
 )
 def test_no_nodes_are_refused(make):
-    with pytest.raises(ValueError, match="at least one node"):
+    with pytest.raises(ValueError, match="m = 0: it must be a whole number, at least 1"):
         make(0)
 
 

@@ -189,7 +189,8 @@ class FlowVectorField(AbstractVectorField):
         self._breaks = [flow.parts[i].field.breaks for i in self._chosen]
         jumps = () if flow.profile is None else flow.profile.breaks
         self.breaks = tuple(sorted({b for breaks in (*self._breaks, jumps) for b in breaks}))
-        self.parts = [] if only is not None else [FlowVectorField(flow, context, (), i) for i in self._chosen]
+        self._alone = [] if only is not None else [FlowVectorField(flow, context, (), i) for i in self._chosen]
+        self.parts = self._alone
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -200,7 +201,7 @@ class FlowVectorField(AbstractVectorField):
 
     @property
     def evaluations(self) -> int:
-        alone = sum(part._calls for part in self.parts)
+        alone = sum(part._calls for part in self._alone)
         return self._calls + -(-alone // len(self._chosen))
 
     def initial(self) -> State:
