@@ -116,7 +116,9 @@ def interpolate(
     Constant beyond its ends. Equivalent to `numpy.interp` for each sequence and number. With `latest` only samples up
     to that time count, for each place its own: what a causal reader at time `latest` may know.
     """
-    samples, points = _samples(cloud), cloud.points
+    points, samples = cloud.points, cloud.present if cloud.mass is None else cloud.mass.detach() > 0
+    if samples is None:
+        samples = torch.ones_like(times, dtype=torch.bool)
     if _share_one_clock(samples, times, where):
         last = None if latest is None else latest[:1]
         at = _bracket(samples[:1], times[:1], where[:1], last)
@@ -168,15 +170,6 @@ def _bracket(
     inside = gap > 0
     share = torch.where(inside, (where - t0) / torch.where(inside, gap, 1.0), 0.0).clamp(0.0, 1.0)
     return _Bracket(left, right, share, torch.minimum((where - t0).abs(), (where - t1).abs()), known)
-
-
-def _samples(cloud: Cloud) -> Tensor:
-    """Which tokens are samples: those with mass. Padding and queries have none."""
-    if cloud.mass is not None:
-        return cloud.mass.detach() > 0
-    if cloud.present is not None:
-        return cloud.present
-    return torch.ones(cloud.points.shape[:2], dtype=torch.bool, device=cloud.points.device)
 
 
 def _neighbour_samples(

@@ -30,7 +30,9 @@ _IN_CODE = "Build such a model in code, and keep its values with model.state_dic
 def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     """Writes `model.json` and `model.safetensors` into `folder`, each whole or not at all."""
     target = Path(folder)
-    shared = _shared_names(model)
+    first: dict[int, str] = {}
+    names = ((name, first.setdefault(id(p), name)) for name, p in model.named_parameters(remove_duplicate=False))
+    shared = {name: original for name, original in names if name != original}  # further names of a parameter
     state = {name: value.contiguous() for name, value in model.state_dict().items() if name not in shared}
     values = safetensors.torch.save(state)
     description = {"format": FORMAT, "sha256": digest(values), "shared": shared, "model": encode(model)}
@@ -107,13 +109,6 @@ def _read(source: Path) -> dict[str, Any]:
         cure = f"This version reads format {FORMAT}; load it with the version of continua that saved it."
         reject("folder", str(source), f"its format is {description['format']}", cure)
     return description
-
-
-def _shared_names(model: nn.Module) -> dict[str, str]:
-    """Every further name of a parameter, with its first name."""
-    first: dict[int, str] = {}
-    names = ((name, first.setdefault(id(p), name)) for name, p in model.named_parameters(remove_duplicate=False))
-    return {name: original for name, original in names if name != original}
 
 
 def _name(value: Any) -> str:

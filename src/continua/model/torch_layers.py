@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, overload
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from continua.core.checks import at_least
@@ -147,24 +146,14 @@ def _norm(module: object) -> AbstractNorm:
     return LayerNorm(module.eps, affine, biased=affine and module.bias is not None)
 
 
-def activation_of(function: object) -> Activation:
-    """The activation that a function or module of torch is."""
-    if isinstance(function, nn.GELU):
-        return Activation.GELU_TANH if function.approximate == "tanh" else Activation.GELU
-    for activation, known in _KNOWN.items():
-        if function in known or isinstance(function, known[-1]):
+def activation_of(function: Any) -> Activation:
+    """The activation that a function or module of torch is, told by its values."""
+    x = torch.linspace(-10.0, 10.0, 81)
+    for activation in Activation:
+        if torch.equal(function(x.clone()), activation(x)):
             return activation
     names = ", ".join(activation.name for activation in Activation)
     reject("activation", function, "it is none of the library's", f"Use one of {names}.")
-
-
-_KNOWN: dict[Activation, tuple[Any, ...]] = {
-    Activation.GELU: (F.gelu, nn.GELU),
-    Activation.RELU: (F.relu, torch.relu, nn.ReLU),
-    Activation.SILU: (F.silu, nn.SiLU),
-    Activation.TANH: (torch.tanh, F.tanh, nn.Tanh),
-    Activation.IDENTITY: (nn.Identity,),
-}
 
 
 _ACTIVATIONS = {Activation.GELU: "gelu", Activation.RELU: "relu"}

@@ -130,7 +130,9 @@ def pullback(operator: Attention, theta: AttentionTheta, cloud: Cloud, costate: 
     slopes = (b @ w.mT, a @ w, e @ alpha)  # of a, b and y
     points = sum((_from_heads(s, t, theta.p) for s, t in zip(slopes, theta[:3], strict=True)), torch.zeros_like(x))
     pairs = zip((*slopes, mean), (x, x, x, costate), strict=True)
-    return Pullback(points, AttentionTheta(*(_outer(s, z) / tokens for s, z in pairs)))
+    # sum_i s_i z_i^T of every head
+    gradients = ((s.flatten(1, 2) @ z).unflatten(1, (s.shape[1], -1)) / tokens for s, z in pairs)
+    return Pullback(points, AttentionTheta(*gradients))
 
 
 def _in_heads(w: Float[Tensor, "*batched heads key width"], x: Points) -> _InHeads:
@@ -144,11 +146,6 @@ def _from_heads(
     """sum_k p_k W_k^T s_k."""
     s = s if p is None else s * p[..., None, None]
     return s.flatten(1, 2).mT @ w.flatten(-3, -2)
-
-
-def _outer(s: _InHeads, x: Points) -> Float[Tensor, "batch heads key width"]:
-    """sum_i s_i x_i^T of every head."""
-    return (s.flatten(1, 2) @ x).unflatten(1, (s.shape[1], -1))
 
 
 def _check(operator: Attention, theta: AttentionTheta, cloud: Cloud) -> None:

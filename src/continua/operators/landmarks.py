@@ -82,7 +82,9 @@ class Nystrom(AbstractTokenIntegral):
         """F A^+ means: from the landmarks to all queries."""
         keys, _ = check_bound(self.nodes).of(memory)
         near = torch.softmax(beta * (self.landmarks(q, asked, memory) @ keys.transpose(-1, -2)), -1)
-        values = _inverse(near, self.ridge) @ means
+        a = near.double()  # the product squares the condition number
+        gram = a @ a.mT + self.ridge * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+        values = torch.linalg.solve(gram, a).mT.to(near.dtype) @ means
         return in_blocks(lambda rows: softmax_means(q[:, :, rows], keys, values, beta), q.shape[2])
 
 
@@ -118,12 +120,3 @@ class Controlled(AbstractTokenIntegral):
         missed = low_rank.exact(rows, memory, beta) - subset_means(rows, asked, memory, beta, False, nodes)
         explained = low_rank.spread(q, missed, asked, memory, beta)
         return subset_means(q, asked, memory, beta, False, nodes) + explained
-
-
-def _inverse(
-    near: Float[Tensor, "batch heads landmarks landmarks"], ridge: float
-) -> Float[Tensor, "batch heads landmarks landmarks"]:
-    """A^T (A A^T + ridge)^-1, in float64: the product squares the condition number."""
-    a = near.double()
-    gram = a @ a.transpose(-1, -2) + ridge * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
-    return torch.linalg.solve(gram, a).transpose(-1, -2).to(near.dtype)

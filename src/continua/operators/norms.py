@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +45,7 @@ class AbstractAffineNorm(AbstractNorm):
     third derivative (pytorch issue 175754), which the gradient of a penalty on the Jacobian needs.
     """
 
+    centred: ClassVar[bool]
     eps: float
     affine: bool = True
     biased: bool = True
@@ -63,21 +64,30 @@ class AbstractAffineNorm(AbstractNorm):
     def bind(self, context: Context) -> "AbstractAffineNorm":
         return dataclasses.replace(self, written=True) if context.second_order else self
 
+    @abc.abstractmethod
+    def fused(self, x: Points, gain: Tensor | None = None, bias: Tensor | None = None) -> Points:
+        """The norm of torch, with one gain and bias for all sequences."""
+
+    @final
+    def normalise(self, theta: NormTheta, x: Points) -> Points:
+        if self.axis is not None or self.written:
+            return _along(self.axis or Axis(1, x.shape[-1]), theta, x, self.eps, self.centred)
+        if theta.gain is None or theta.gain.ndim == 1:
+            return self.fused(x, theta.gain, theta.bias)
+        x = self.fused(x) * per_token(theta.gain)
+        return x if theta.bias is None else x + per_token(theta.bias)
+
 
 @final
 @dataclasses.dataclass(frozen=True)
 class LayerNorm(AbstractAffineNorm):
     """gain * (x - mean x) / sqrt(var x + eps) + bias. Equals `torch.nn.functional.layer_norm`."""
 
+    centred: ClassVar[bool] = True
     eps: float = 1e-5
 
-    def normalise(self, theta: NormTheta, x: Points) -> Points:
-        if self.axis is not None or self.written:
-            return _along(self.axis or Axis(1, x.shape[-1]), theta, x, self.eps, centred=True)
-        if theta.gain is None or theta.gain.ndim == 1:
-            return F.layer_norm(x, x.shape[-1:], theta.gain, theta.bias, self.eps)
-        x = F.layer_norm(x, x.shape[-1:], eps=self.eps) * per_token(theta.gain)
-        return x if theta.bias is None else x + per_token(theta.bias)
+    def fused(self, x: Points, gain: Tensor | None = None, bias: Tensor | None = None) -> Points:
+        return F.layer_norm(x, x.shape[-1:], gain, bias, self.eps)
 
 
 @final
@@ -85,15 +95,12 @@ class LayerNorm(AbstractAffineNorm):
 class RMSNorm(AbstractAffineNorm):
     """gain * x / sqrt(mean x^2 + eps). Equals `torch.nn.functional.rms_norm`."""
 
+    centred: ClassVar[bool] = False
     eps: float = 1e-6
     biased: bool = dataclasses.field(default=False, init=False, repr=False)
 
-    def normalise(self, theta: NormTheta, x: Points) -> Points:
-        if self.axis is not None or self.written:
-            return _along(self.axis or Axis(1, x.shape[-1]), theta, x, self.eps, centred=False)
-        if theta.gain is None or theta.gain.ndim == 1:
-            return F.rms_norm(x, x.shape[-1:], theta.gain, self.eps)
-        return F.rms_norm(x, x.shape[-1:], eps=self.eps) * per_token(theta.gain)
+    def fused(self, x: Points, gain: Tensor | None = None, bias: Tensor | None = None) -> Points:
+        return F.rms_norm(x, x.shape[-1:], gain, self.eps)
 
 
 def _along(axis: Axis, theta: NormTheta, x: Points, eps: float, centred: bool) -> Points:

@@ -67,14 +67,12 @@ class SpectrallyNormed(AbstractWrapper):
         return rebuild(theta, {name: self._scale(leaf, specs[name].home) for name, leaf in leaves(theta)})
 
     def _scale(self, w: Tensor, space: AbstractParameterSpace) -> Tensor:
-        if not (isinstance(space, SpectralSpace) or space == FlatSpace(2)):
+        """The norm is that of one matrix a kernel, or one a multiplier."""
+        if isinstance(space, SpectralSpace):
+            matrices = multipliers(w) if space.paired else joined_modes(w)
+        elif space == FlatSpace(2):
+            matrices = w
+        else:
             return w
-        scale = self.limit / spectral_norm(operator_matrices(w, space)).clamp_min(self.limit)
+        scale = self.limit / spectral_norm(matrices).clamp_min(self.limit)
         return w * scale.reshape(*scale.shape, *(1 for _ in range(w.ndim - scale.ndim)))
-
-
-def operator_matrices(w: Tensor, space: AbstractParameterSpace) -> Tensor:
-    """The matrices whose largest singular values are the norms of a kernel: one a kernel, or one a multiplier."""
-    if not isinstance(space, SpectralSpace):
-        return w
-    return multipliers(w) if space.paired else joined_modes(w)

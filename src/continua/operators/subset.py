@@ -1,6 +1,7 @@
 """The token integral over a random subset of the tokens, and its unbiased form by randomised telescoping."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar, final
 
@@ -8,7 +9,7 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed
-from continua.core.shapes import Float, Tensor
+from continua.core.shapes import Tensor
 from continua.operators.integral import (
     AbstractTokenIntegral,
     Exact,
@@ -26,7 +27,6 @@ from continua.operators.nodes import (
     Nodes,
     check_count,
     draw_level,
-    last_level,
     nodes_for,
     tokens_of,
 )
@@ -95,7 +95,9 @@ def subset_means(q: Queries, asked: Measure, memory: Memory, beta: float, causal
     seen = visible(asked, memory.measure, q.device, nodes.chosen).unsqueeze(1)  # (batch 1 queries nodes)
     own = None
     if asked is memory.measure:  # a row's own token is counted apart, unless it has no mass
-        own = _own_logit(q, memory, beta)
+        log_own = asked.log_mass if asked.log_own is None else asked.log_own
+        own = beta * (q * memory.keys).sum(-1, keepdim=True)  # beta <q_i, k_i> + log w_ii
+        own = own if log_own is None else own + log_own[:, None, :, None]
         heavy = torch.ones_like(seen[..., :1]) if asked.heavy is None else asked.heavy[:, None, :, None]
         rows = torch.arange(q.shape[2], device=q.device)
         seen = torch.cat([heavy, seen & (nodes.chosen[:, None, None, :] != rows[:, None])], -1)
@@ -120,14 +122,6 @@ def in_blocks(means: Callable[[slice], Tensor], queries: int) -> Tensor:
     if queries <= _BLOCK:
         return means(slice(None))
     return torch.cat([means(slice(start, start + _BLOCK)) for start in range(0, queries, _BLOCK)], 2)
-
-
-def _own_logit(q: Queries, memory: Memory, beta: float) -> Float[Tensor, "batch heads queries 1"]:
-    """beta <q_i, k_i> + log w_ii."""
-    measure = memory.measure
-    logit = beta * (q * memory.keys).sum(-1, keepdim=True)
-    log_own = measure.log_mass if measure.log_own is None else measure.log_own
-    return logit if log_own is None else logit + log_own[:, None, :, None]
 
 
 class Level(NamedTuple):
@@ -170,7 +164,7 @@ class Debiased(AbstractTokenIntegral):
         m = nodes_for(self.m, tokens)
         if m >= tokens:
             return Exact().bind(context)
-        last = last_level(m, tokens)
+        last = max(1, math.ceil(math.log2(tokens / m)))  # the first level with as many nodes as tokens
         drawn, probability = draw_level(last, branch_seed(context.seed or 0, 0))
         seed = None if context.seed is None else branch_seed(context.seed, 1)
         nodes = Independent().nodes(cloud.measure, cloud.points, m * 2**drawn, seed)
