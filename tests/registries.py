@@ -292,7 +292,9 @@ def _both(layers: Layers, norm_first: bool) -> EncoderDecoder:
 all_presets: dict[str, PresetMaker] = {
     "gpt": lambda layers: gpt(layers, _embedding(layers), _readout(layers)),
     "gpt, tied": _gpt_tied,
-    "gpt, RMSNorm": lambda layers: gpt(layers, _embedding(layers), _readout(layers), RMSNorm()),
+    "gpt, RMSNorm": lambda layers: gpt(
+        dataclasses.replace(layers, norm=RMSNorm()), _embedding(layers), _readout(layers)
+    ),
     "bert": lambda layers: bert(layers, NormedEmbedding(_embedding(layers)), NormReadout(layers.width, Unnormalised())),
     "parallel": lambda layers: parallel(layers, _embedding(layers), _readout(layers)),
     "parallel, two norms": lambda layers: parallel(layers, _embedding(layers), _readout(layers), shared=False),

@@ -43,7 +43,8 @@ class Layers:
     - `width`, `heads`: heads of size width / heads, on the counting measure;
     - `hidden`: inner size of the feed-forward, 4 width by default;
     - `dropout`: rate at which components of a residual branch are dropped in training;
-    - `biased`: whether attention and feed-forward have biases.
+    - `biased`: whether attention and feed-forward have biases;
+    - `norm`: of every residual branch, each with parameters of its own.
     """
 
     count: int
@@ -53,6 +54,7 @@ class Layers:
     activation: Activation = Activation.GELU
     dropout: float = 0.0
     biased: bool = True
+    norm: AbstractNorm = LayerNorm()
 
     def __post_init__(self) -> None:
         at_least(1, count=self.count, width=self.width, heads=self.heads, hidden=self.hidden)
@@ -103,9 +105,7 @@ def _explain_parts(make: Callable[_Arguments, _Made]) -> Callable[_Arguments, _M
 
 
 @_explain_parts
-def gpt(
-    layers: Layers, embedding: AbstractEmbedding, readout: AbstractReadout, norm: AbstractNorm = LayerNorm()
-) -> ContinuousTransformer:
+def gpt(layers: Layers, embedding: AbstractEmbedding, readout: AbstractReadout) -> ContinuousTransformer:
     """Pre-norm, causal, attention before feed-forward: x <- x + A(norm1 x), x <- x + F(norm2 x).
 
     Lie-Trotter with Euler sub-steps. The readout has the last norm. GPT-2 itself (A. Radford et al., Language models
@@ -115,19 +115,17 @@ def gpt(
         embedding = TokenEmbedding(50257, 768, LearnedPositions(1024, 768))
         model = gpt(layers, embedding, TokenReadout.from_embedding(embedding))
     """
-    return encoder(layers, embedding, readout, norm, norm_first=True, causal=True)
+    return encoder(layers, embedding, readout, norm_first=True, causal=True)
 
 
 @_explain_parts
-def bert(
-    layers: Layers, embedding: AbstractEmbedding, readout: AbstractReadout, norm: AbstractNorm = LayerNorm()
-) -> ContinuousTransformer:
+def bert(layers: Layers, embedding: AbstractEmbedding, readout: AbstractReadout) -> ContinuousTransformer:
     """Post-norm, every token sees every other: x <- norm1(x + A x), x <- norm2(x + F x).
 
     Lie-Trotter with Euler sub-steps of the parts norm(x + f(x)) - x. BERT itself (J. Devlin et al., 2018) also
-    normalises its embedding: `NormedEmbedding(embedding, norm)`, with norm = LayerNorm(1e-12).
+    normalises its embedding: `NormedEmbedding(embedding, norm)`, with norm = LayerNorm(1e-12) here and in `Layers`.
     """
-    return encoder(layers, embedding, readout, norm, norm_first=False, causal=False)
+    return encoder(layers, embedding, readout, norm_first=False, causal=False)
 
 
 @_explain_parts
@@ -135,7 +133,6 @@ def encoder(
     layers: Layers,
     embedding: AbstractEmbedding,
     readout: AbstractReadout,
-    norm: AbstractNorm = LayerNorm(),
     norm_first: bool = False,
     causal: bool = False,
 ) -> ContinuousTransformer:
@@ -145,18 +142,13 @@ def encoder(
     """
     branches = (layers.attention(causal), layers.feedforward())
     normed = PreNorm if norm_first else PostNorm
-    parts = [layers.part(normed(norm, branch)) for branch in branches]
+    parts = [layers.part(normed(layers.norm, branch)) for branch in branches]
     return _network(layers, embedding, parts, readout, LieTrotter(Euler()))
 
 
 @_explain_parts
 def parallel(
-    layers: Layers,
-    embedding: AbstractEmbedding,
-    readout: AbstractReadout,
-    norm: AbstractNorm = LayerNorm(),
-    shared: bool = True,
-    causal: bool = True,
+    layers: Layers, embedding: AbstractEmbedding, readout: AbstractReadout, shared: bool = True, causal: bool = True
 ) -> ContinuousTransformer:
     """Attention and feed-forward side by side: x <- x + A(norm x) + F(norm x), the Euler step of the sum.
 
@@ -164,18 +156,13 @@ def parallel(
     2022); otherwise each has its own, as in GPT-NeoX (S. Black et al., 2022).
     """
     branches = (layers.attention(causal), layers.feedforward())
-    operators = [PreNorm(norm, Sum(branches))] if shared else [PreNorm(norm, branch) for branch in branches]
-    parts = [layers.part(operator) for operator in operators]
+    parts = [layers.part(PreNorm(layers.norm, f)) for f in ((Sum(branches),) if shared else branches)]
     return _network(layers, embedding, parts, readout, Euler())
 
 
 @_explain_parts
 def macaron(
-    layers: Layers,
-    embedding: AbstractEmbedding,
-    readout: AbstractReadout,
-    norm: AbstractNorm = LayerNorm(),
-    causal: bool = False,
+    layers: Layers, embedding: AbstractEmbedding, readout: AbstractReadout, causal: bool = False
 ) -> ContinuousTransformer:
     """Attention between two halves: x <- x + F1(norm1 x)/2, x <- x + A(norm2 x), x <- x + F2(norm3 x)/2.
 
@@ -183,8 +170,8 @@ def macaron(
     norms before the branches this is the network of Y. Lu et al., Understanding and improving Transformer from a
     multi-particle dynamic system point of view (2019).
     """
-    halves = layers.part(PreNorm(norm, layers.feedforward()), pieces=2)
-    whole = layers.part(PreNorm(norm, layers.attention(causal)))
+    halves = layers.part(PreNorm(layers.norm, layers.feedforward()), pieces=2)
+    whole = layers.part(PreNorm(layers.norm, layers.attention(causal)))
     return _network(layers, embedding, [halves, whole], readout, Strang(Euler()))
 
 
@@ -214,7 +201,6 @@ def encoder_decoder(
     layers: tuple[Layers, Layers],
     embeddings: tuple[AbstractEmbedding, AbstractEmbedding],
     readout: AbstractReadout,
-    norm: AbstractNorm = LayerNorm(),
     norm_first: bool = False,
     causal: bool = True,
 ) -> EncoderDecoder:
@@ -223,9 +209,9 @@ def encoder_decoder(
     The decoder's layers have a branch between attention and feed-forward that attends to the encoder's tokens after
     their last norm (A. Vaswani et al., Attention is all you need, 2017).
     """
-    memory = NormReadout(layers[0].width, norm)
-    reader = encoder(layers[0], embeddings[0], memory, norm, norm_first)
-    return EncoderDecoder(reader, decoder(layers[1], embeddings[1], readout, norm, norm_first, causal))
+    memory = NormReadout(layers[0].width, layers[0].norm)
+    reader = encoder(layers[0], embeddings[0], memory, norm_first)
+    return EncoderDecoder(reader, decoder(layers[1], embeddings[1], readout, norm_first, causal))
 
 
 @_explain_parts
@@ -233,14 +219,13 @@ def decoder(
     layers: Layers,
     embedding: AbstractEmbedding,
     readout: AbstractReadout,
-    norm: AbstractNorm = LayerNorm(),
     norm_first: bool = False,
     causal: bool = True,
 ) -> ContinuousTransformer:
     """A stack of attention, cross-attention and feed-forward, equal to `torch.nn.TransformerDecoder`."""
     branches = (layers.attention(causal), layers.cross(), layers.feedforward())
     normed = PreNorm if norm_first else PostNorm
-    parts = [layers.part(normed(norm, branch)) for branch in branches]
+    parts = [layers.part(normed(layers.norm, branch)) for branch in branches]
     return _network(layers, embedding, parts, readout, LieTrotter(Euler()))
 
 

@@ -91,10 +91,10 @@ def _stack(module: nn.Module, causal: bool) -> ContinuousTransformer:
     if not layers or any(type(layer) is not kind for layer in layers):
         names = sorted({type(layer).__name__ for layer in layers})
         reject("module", names, f"its layers are not {kind.__name__}", "Bring others over with attention_theta.")
-    make, norm, norm_first = _make(layers)
+    make, norm_first = _make(layers)
     readout = NormReadout(make.width, Unnormalised() if module.norm is None else _norm(module.norm))
     build = encoder if encodes else decoder
-    model = build(make, CloudEmbedding(make.width), readout, norm, norm_first, causal)
+    model = build(make, CloudEmbedding(make.width), readout, norm_first, causal)
     model.to(device=layers[0].linear1.weight.device, dtype=layers[0].linear1.weight.dtype)
     branches = zip(*(_branches(layer) for layer in layers), strict=True)
     for part, thetas in zip(model.flow.parts, branches, strict=True):
@@ -118,25 +118,29 @@ def _norms(layer: Any) -> list[Any]:
     return [layer.norm1, layer.norm2, *([layer.norm3] if isinstance(layer, nn.TransformerDecoderLayer) else [])]
 
 
-def _make(layers: Sequence[Any]) -> tuple[Layers, AbstractNorm, bool]:
-    """Sizes and choices of torch layers, their norm and whether it comes first; in all layers they must agree."""
+def _make(layers: Sequence[Any]) -> tuple[Layers, bool]:
+    """Sizes and choices of torch layers, and whether norms come first; in all layers they must agree."""
     makes = {
-        Layers(
-            count=len(layers),
-            width=layer.linear1.in_features,
-            heads=layer.self_attn.num_heads,
-            hidden=layer.linear1.out_features,
-            activation=activation_of(layer.activation),
-            dropout=layer.dropout1.p,
-            biased=layer.linear1.bias is not None,
+        (
+            Layers(
+                count=len(layers),
+                width=layer.linear1.in_features,
+                heads=layer.self_attn.num_heads,
+                hidden=layer.linear1.out_features,
+                activation=activation_of(layer.activation),
+                dropout=layer.dropout1.p,
+                biased=layer.linear1.bias is not None,
+                norm=_norm(norm),
+            ),
+            bool(layer.norm_first),
         )
         for layer in layers
+        for norm in _norms(layer)
     }
-    norms = {(_norm(norm), layer.norm_first) for layer in layers for norm in _norms(layer)}
-    if len(makes) > 1 or len(norms) > 1:
+    if len(makes) > 1:
         cure = "Fill a flow of your own with attention_theta, feedforward_theta and norm_theta."
-        reject("module", [*makes, *norms], "its layers are of different make", cure)
-    return makes.pop(), *norms.pop()
+        reject("module", [*makes], "its layers are of different make", cure)
+    return makes.pop()
 
 
 def _norm(module: object) -> AbstractNorm:

@@ -65,16 +65,16 @@ class AbstractAffineNorm(AbstractNorm):
         return dataclasses.replace(self, written=True) if context.second_order else self
 
     @abc.abstractmethod
-    def fused(self, x: Points, gain: Tensor | None = None, bias: Tensor | None = None) -> Points:
-        """The norm of torch, with one gain and bias for all sequences."""
+    def fuse(self, x: Points, gain: Tensor | None = None, bias: Tensor | None = None) -> Points:
+        """The fused norm of torch, with one gain and bias for all sequences."""
 
     @final
     def normalise(self, theta: NormTheta, x: Points) -> Points:
         if self.axis is not None or self.written:
             return _along(self.axis or Axis(1, x.shape[-1]), theta, x, self.eps, self.centred)
         if theta.gain is None or theta.gain.ndim == 1:
-            return self.fused(x, theta.gain, theta.bias)
-        x = self.fused(x) * per_token(theta.gain)
+            return self.fuse(x, theta.gain, theta.bias)
+        x = self.fuse(x) * per_token(theta.gain)
         return x if theta.bias is None else x + per_token(theta.bias)
 
 
@@ -86,7 +86,7 @@ class LayerNorm(AbstractAffineNorm):
     centred: ClassVar[bool] = True
     eps: float = 1e-5
 
-    def fused(self, x: Points, gain: Tensor | None = None, bias: Tensor | None = None) -> Points:
+    def fuse(self, x: Points, gain: Tensor | None = None, bias: Tensor | None = None) -> Points:
         return F.layer_norm(x, x.shape[-1:], gain, bias, self.eps)
 
 
@@ -99,7 +99,7 @@ class RMSNorm(AbstractAffineNorm):
     eps: float = 1e-6
     biased: bool = dataclasses.field(default=False, init=False, repr=False)
 
-    def fused(self, x: Points, gain: Tensor | None = None, bias: Tensor | None = None) -> Points:
+    def fuse(self, x: Points, gain: Tensor | None = None, bias: Tensor | None = None) -> Points:
         return F.rms_norm(x, x.shape[-1:], gain, self.eps)
 
 
