@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
 
@@ -14,6 +14,9 @@ from continua.operators.integral import AbstractTokenIntegral, Exact, Memory
 from continua.operators.kernels import AbstractKernel, Dense
 from continua.operators.operator import AbstractOperator, Context, Filled, Role, Spec, bias
 from continua.spaces import Cloud, Measure
+
+_InHeads: TypeAlias = Float[Tensor, "batch heads tokens nodes_key"]
+_Weight: TypeAlias = Float[Tensor, "*heads_own key channels"]
 
 
 @final
@@ -51,9 +54,7 @@ class Rotary:
             return self
         return dataclasses.replace(self, tables=tuple(self._turns(c.measure, key, c.points) for c in clouds))
 
-    def rotate(
-        self, x: Float[Tensor, "batch heads tokens nodes_key"], measure: Measure, key: int
-    ) -> Float[Tensor, "batch heads tokens nodes_key"]:
+    def rotate(self, x: _InHeads, measure: Measure, key: int) -> _InHeads:
         """Every token's vector turned by its time; without positions, time is the index."""
         for turns in self.tables:
             if turns.measure is measure:
@@ -202,12 +203,7 @@ class Attention(AbstractOperator):
         p = spread.new_ones(()) if theta.p is None else theta.p
         return (p * spread * (beta * radius**2 * turn + 1.0 + 2.0 * beta * radius * query)).sum(-1)
 
-    def _to_heads(
-        self,
-        x: Points,
-        w: Float[Tensor, "*heads_own key channels"],
-        b: Float[Tensor, "*batched heads key"] | None,
-    ) -> Float[Tensor, "batch heads tokens nodes_key"]:
+    def _to_heads(self, x: Points, w: _Weight, b: Float[Tensor, "*batched heads key"] | None) -> _InHeads:
         nodes, first = self._axes
         heads = w.shape[first]
         joined = w.movedim(first, -3).flatten(-3, -2)  # (..., heads*key, channels)
@@ -216,12 +212,7 @@ class Attention(AbstractOperator):
             return y.unflatten(-1, (heads, -1)).transpose(1, 2)
         return y.unflatten(-1, (nodes, heads, -1)).permute(0, 3, 1, 2, 4).flatten(3)
 
-    def _from_heads(
-        self,
-        y: Float[Tensor, "batch heads tokens nodes_value"],
-        o: Float[Tensor, "*heads_own value channels"],
-        b: Float[Tensor, "*batched channels"] | None,
-    ) -> Points:
+    def _from_heads(self, y: _InHeads, o: _Weight, b: Float[Tensor, "*batched channels"] | None) -> Points:
         nodes, first = self._axes
         if nodes == 1:
             y = y.transpose(1, 2).flatten(2)  # (batch tokens heads*value)
