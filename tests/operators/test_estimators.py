@@ -98,7 +98,7 @@ def test_blocks_of_queries_change_nothing(estimator, causal, monkeypatch):
         return
     asked = rough(33, rows=2)
     whole = asked.by(estimator, 1, causal)
-    monkeypatch.setattr("continua.operators.subset._BLOCK", 5)
+    monkeypatch.setattr("continua.operators.estimates._BLOCK", 5)
     torch.testing.assert_close(asked.by(estimator, 1, causal), whole, rtol=0.0, atol=1e-13)
 
 

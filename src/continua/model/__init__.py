@@ -11,7 +11,17 @@ from continua.model.embedding import (
     TokenEmbedding,
     VectorEmbedding,
 )
-from continua.model.flow import Cost, Flow, FlowVectorField, Part, Rate, Setting
+from continua.model.flow import (
+    AbstractProfile,
+    BasisProfile,
+    Cost,
+    Flow,
+    FlowVectorField,
+    LinearProfile,
+    Part,
+    Rate,
+    Setting,
+)
 from continua.model.generation import CachedDecoder, Sampling, Window, generate, stream_tokens, why_not_cacheable
 from continua.model.positions import (
     AbstractPositionCode,
@@ -21,7 +31,6 @@ from continua.model.positions import (
     SinusoidalPositions,
 )
 from continua.model.presets import Layers, bert, decoder, encoder, encoder_decoder, gpt, macaron, parallel, sphere
-from continua.model.profile import AbstractProfile, BasisProfile, LinearProfile
 from continua.model.readout import (
     AbstractReadout,
     AnalysisReadout,

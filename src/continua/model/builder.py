@@ -18,9 +18,8 @@ from continua.fields import (
     PiecewiseConstant,
 )
 from continua.model.embedding import AbstractEmbedding, NormedEmbedding, TokenEmbedding, VectorEmbedding
-from continua.model.flow import Flow, Part
+from continua.model.flow import AbstractProfile, Flow, Part
 from continua.model.positions import AbstractPositionCode, Clock
-from continua.model.profile import AbstractProfile
 from continua.model.readout import AbstractReadout, AnalysisReadout, MeanReadout, SynthesisEmbedding, TokenReadout
 from continua.model.stem import InterpolatedStem, StemEmbedding
 from continua.model.transformer import ContinuousTransformer

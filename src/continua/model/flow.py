@@ -1,5 +1,6 @@
 """The flow dX/dz = sum_p f_p(theta_p(z), X): operators with their fields, and the vector field of one solve."""
 
+import abc
 import bisect
 import dataclasses
 import functools
@@ -9,15 +10,14 @@ from typing import Any, ClassVar, Protocol, cast, final, runtime_checkable
 import torch
 from torch import nn
 
-from continua.core.checks import is_a, positive
+from continua.core.checks import finite, is_a, positive
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, fresh_seed, generator_of
 from continua.core.shapes import Bool, Depth, Float, Points, Tensor
-from continua.fields import AbstractField
-from continua.model.profile import AbstractProfile
-from continua.operators import AbstractOperator, Context, Theta, leaves
+from continua.fields import AbstractField, Expansion, check_depth
+from continua.operators import AbstractOperator, Context, Filled, Spec, Theta, leaves
 from continua.solve import AbstractVectorField, State, within
-from continua.spaces import Axis, Cloud
+from continua.spaces import AbstractBasis, Axis, Cloud
 
 Rate = Callable[[Depth, Points, Points], Float[Tensor, " batch"]]
 """A running cost r(z, points, velocity), one number per sequence, integrated along depth beside the tokens.
@@ -25,6 +25,49 @@ Rate = Callable[[Depth, Points, Points], Float[Tensor, " batch"]]
 At a jump it is asked one rounding unit inside the step, so fields may be read at z as it is. Gradients reach the flow's
 parameters, the points and the masses; another tensor that r depends on makes `Checkpointed` and `Backsolve` raise.
 """
+
+
+class AbstractProfile(nn.Module, abc.ABC):
+    """zeta(z), a number that multiplies the whole velocity at depth z."""
+
+    reach: float
+    """The depth Z that it was built for, which is that of its flow."""
+    breaks: tuple[float, ...] = ()
+    """Depths where it jumps, increasing."""
+
+    @abc.abstractmethod
+    def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
+        """zeta(z): a number or a tensor of one element for one depth, one entry a sequence for one depth each."""
+
+
+@final
+class LinearProfile(AbstractProfile):
+    """zeta(z) = start + (end - start) z/Z: fixed, such as a flow that comes to rest with end = 0."""
+
+    def __init__(self, start: float, end: float, depth: float = 1.0) -> None:
+        super().__init__()
+        check_depth(depth)
+        finite(start=start, end=end)
+        self.start, self.end, self.depth, self.reach = float(start), float(end), float(depth), float(depth)
+
+    def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
+        return self.start + (self.end - self.start) * (z / self.depth)
+
+
+@final
+class BasisProfile(AbstractProfile):
+    """zeta(z) = sum_k c_k b_k(z/Z), trained with the flow; one everywhere at initialisation."""
+
+    def __init__(self, basis: AbstractBasis, depth: float = 1.0) -> None:
+        super().__init__()
+        check_depth(depth)
+        self.basis, self.depth, self.reach = basis, float(depth), float(depth)
+        self.expansion = Expansion((Spec((1,), Filled(1.0)),), basis, depth)
+        self.breaks = self.expansion.breaks
+
+    def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
+        (zeta,) = self.expansion(z, inside)
+        return torch.flatten(zeta)
 
 
 class Part(nn.Module):

@@ -12,11 +12,21 @@ from continua.operators.compose import (
     with_nodes,
 )
 from continua.operators.derivatives import Tilted, pullback, radial, radial_slope, wasserstein_bound
+from continua.operators.estimates import (
+    AbstractDraw,
+    Controlled,
+    Debiased,
+    Independent,
+    LogTokens,
+    Nystrom,
+    Sobol,
+    Subset,
+    draw_level,
+    nodes_for,
+)
 from continua.operators.feedforward import Activation, Damping, FeedForward, FeedForwardTheta
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory, Queries
 from continua.operators.kernels import AbstractKernel, Convolution, Dense, Spectral, linear
-from continua.operators.landmarks import Controlled, Nystrom
-from continua.operators.nodes import AbstractDraw, Independent, LogTokens, Sobol, draw_level, nodes_for
 from continua.operators.norms import (
     AbstractNorm,
     LayerNorm,
@@ -46,7 +56,6 @@ from continua.operators.operator import (
     rebuild,
 )
 from continua.operators.spectral_norm import SpectrallyNormed, spectral_norm
-from continua.operators.subset import Debiased, Subset
 
 __all__ = [
     "AbstractDraw", "AbstractKernel", "AbstractNorm", "AbstractOperator", "AbstractPointwise",
