@@ -128,7 +128,7 @@ def test_the_terminal_adjoint_is_the_softmax_residual(unchecked):
     # the readout takes the mean under the masses, and so the density of its derivative has their total below it
     expected = (residual @ W / mass.sum(-1, keepdim=True))[:, None, :].expand(-1, mass.shape[1], -1)
     expected = torch.where(mass[..., None] > 0, expected, 0.0)
-    for found in (path.costates[-1], path.terminal_adjoint):
+    for found in (path.costates[-1], path.costate(path.terminal_cotangent)):
         assert float((found - expected).abs().max()) < 1e-12 * float(expected.abs().max())
     whole = (path.cotangents[-1] * 2).sum(1)  # of the mean itself, which is what the logits read
     torch.testing.assert_close(whole, residual @ W, rtol=0.0, atol=1e-12)
@@ -151,7 +151,7 @@ def quadrature_of_gradient(model, batch, objective, sign: float = 1.0, seen: boo
         evaluate = path.evaluator()
     for i, z in enumerate(path.depths):
         weight = (1.0 if i in (0, len(path.depths) - 1) else 4.0 if i % 2 else 2.0) / (3.0 * (len(path.depths) - 1))
-        by_theta = evaluate(i, path.side(i)).by_parameters
+        by_theta = evaluate(z, path.points[i], path.cotangents[i], path.side(i)).by_parameters
         for index, part in enumerate(model.flow.parts):
             theta = part.field(z)
             theta_here = {f"parts.{index}.field.{n}": x for n, x in leaves(theta)}
@@ -288,8 +288,12 @@ def test_gradients_by_masses_are_those_along_the_simplex(field, unchecked):
     (name,) = [n for n, _ in flow.named_parameters() if n.split(".")[-1] == "p"]
     g = path.gradients[name]
     assert float(g.abs().max()) > 1e-6 and float(g.sum(-1).abs().max()) < 1e-15
-    g, p = path.evaluator()(0, path.side(0)).by_parameters["parts.0.field.p"], flow.parts[0].field(0.0).p.detach()
+    g, p = by_parameters_at_start(path)["parts.0.field.p"], flow.parts[0].field(0.0).p.detach()
     assert float(g.abs().max()) > 1e-6 and float((p * g).sum(-1).abs().max()) < 1e-15
+
+
+def by_parameters_at_start(path):
+    return path.evaluator()(0.0, path.points[0], path.cotangents[0], path.side(0)).by_parameters
 
 
 def orthonormal_model() -> ContinuousTransformer:
@@ -302,7 +306,7 @@ def orthonormal_model() -> ContinuousTransformer:
 def test_gradients_by_orthonormal_kernels_are_tangent(unchecked):
     model = orthonormal_model()
     path = extremal(model, batch_of(LOSS), Objective(LOSS))
-    at_start = path.evaluator()(0, path.side(0)).by_parameters
+    at_start = by_parameters_at_start(path)
     for name in ("w1", "w2"):
         U = model.flow.parts[0].field.values[name].detach()
         for g in (path.gradients[f"parts.0.field.values.{name}"], at_start[f"parts.0.field.{name}"]):

@@ -252,8 +252,8 @@ def test_an_l2_term_meets_no_weight_decay(unchecked):
         (lambda: JacobianSpectral(0), "iterations = 0"),
         (lambda: Sobolev(-1), "time = -1"),
         (lambda: Sobolev(0.5), "time = 0.5"),
-        (lambda: KineticEnergy(L2), "no StateNorm"),
-        (lambda: Length(L2), "no StateNorm"),
+        (lambda: KineticEnergy(L2), "no Sobolev"),
+        (lambda: Length(L2), "no Sobolev"),
         (
             lambda: Objective(CrossEntropy(), KineticEnergy(), 0.1),
             r"costs = 'KineticEnergy'.*costs=\(KineticEnergy\(\),\)",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from continua.optim import Recipe, clip_gradients, clip_groups
+from continua.optim import clip_gradients
 
 
 def graded(seed=0):
@@ -30,16 +30,6 @@ def test_it_equals_torch(limit):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-5, atol=1e-7)
 
 
-def test_groups_are_clipped_by_themselves():
-    module = graded()
-    optimiser = Recipe().build(module)
-    norms = clip_groups(optimiser, 0.5)
-    assert len(norms) == 2 and all(float(n) > 0.5 for n in norms)
-    for group in optimiser.param_groups:
-        total = torch.cat([p.grad.flatten() for p in group["params"]]).norm()
-        assert float(total) == pytest.approx(0.5, rel=1e-5)
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_gradients_that_are_not_finite_are_named(bad):
     module = graded()
@@ -48,7 +38,7 @@ def test_gradients_that_are_not_finite_are_named(bad):
     with pytest.raises(ValueError, match=r"gradients = '1\.weight': they are not finite"):
         clip_gradients(module, 1.0)
     with pytest.raises(ValueError, match=r"1\.weight"):
-        clip_groups(Recipe().build(module), math.inf)
+        clip_gradients(module, math.inf)
     assert torch.equal(module[0].weight.grad, kept)
 
 

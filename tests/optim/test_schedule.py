@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from continua.optim import BlockwiseAdamW, CosineDecay, Recipe, Schedule, Seconds, Tokens, Updates, use
+from continua.optim import BlockwiseAdamW, CosineDecay, Recipe, Schedule, by_seconds, by_updates, use
 
 CURVE = CosineDecay(warmup=4, total=20)
 
@@ -38,8 +38,8 @@ def test_the_cosine_is_torchs():
 def test_tokens_and_seconds_are_other_clocks_for_one_curve():
     now = iter([0.0, 3.0, 3.0, 10.0, 10.0, 12.0, 12.0])
     by_time, by_tokens = optimiser(), optimiser()
-    seconds = Schedule(by_time, CURVE, Seconds(), now=lambda: next(now))
-    tokens = Schedule(by_tokens, CURVE, Tokens())
+    seconds = Schedule(by_time, CURVE, by_seconds, now=lambda: next(now))
+    tokens = Schedule(by_tokens, CURVE, by_tokens)
     for amount, spent in ((3, 3.0), (7, 10.0), (2, 12.0)):
         seconds.step()
         tokens.step(amount)
@@ -60,7 +60,7 @@ def test_it_resumes_with_its_optimiser():
     saved = other.state_dict(), half.state_dict()
     resumed = optimiser()
     resumed.load_state_dict(saved[1])
-    schedule = Schedule(resumed, CURVE, Updates())
+    schedule = Schedule(resumed, CURVE, by_updates)
     schedule.load_state_dict(saved[0])
     for _ in range(4):
         schedule.step()

@@ -10,28 +10,22 @@ from continua.control.costs import (
     trains_heads,
 )
 from continua.control.debiased import Criterion, DebiasedObjective, with_token_integral
-from continua.control.hamiltonian import (
-    Extremal,
-    HamiltonianValue,
-    extremal,
-    free_parameters,
-    l2_costate,
-)
+from continua.control.hamiltonian import Extremal, HamiltonianValue, extremal, free_parameters
 from continua.control.jacobian import JacobianFrobenius, JacobianSpectral
 from continua.control.losses import AbstractLoss, CrossEntropy, MaskedToken, MeanSquaredError, NextToken, RelativeL2
-from continua.control.norms import L2, AbstractStateNorm, Sobolev
-from continua.control.objective import Objective, Terms, call_model, fill_batch
+from continua.control.norms import L2, Sobolev
+from continua.control.objective import Objective, Terms, call_model
 from continua.control.pontryagin import PontryaginReport, pontryagin
 from continua.control.resolution import LeftOut, ResolutionReport, ResolutionRow, Resolutions, resolution_report
 from continua.control.successive import Approximations, SuccessiveApproximations
 from continua.core.batch import Batch
 
 __all__ = [
-    "AbstractLoss", "AbstractRunningCost", "AbstractStateNorm", "Approximations", "AtRandomDepth", "Batch",
+    "AbstractLoss", "AbstractRunningCost", "Approximations", "AtRandomDepth", "Batch",
     "Criterion", "CrossEntropy", "DebiasedObjective", "Extremal", "FieldSize", "HamiltonianValue", "HeadNegentropy",
     "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "L2", "LeftOut", "Length", "MaskedToken",
     "MeanSquaredError", "NextToken", "Objective", "PontryaginReport", "RelativeL2", "ResolutionReport",
     "ResolutionRow", "Resolutions", "Sobolev", "SuccessiveApproximations", "Terms", "call_model", "extremal",
-    "fill_batch", "free_parameters", "l2_costate", "pontryagin", "resolution_report", "trains_heads",
+    "free_parameters", "pontryagin", "resolution_report", "trains_heads",
     "with_token_integral",
 ]  # fmt: skip

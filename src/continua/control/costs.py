@@ -8,7 +8,7 @@ from typing import ClassVar, final
 
 import torch
 
-from continua.control.norms import L2, AbstractStateNorm, safe_sqrt
+from continua.control.norms import L2, Sobolev, safe_sqrt
 from continua.core.checks import is_a, share
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, generator_of
@@ -44,8 +44,6 @@ class AbstractRunningCost(abc.ABC):
 
 # --- motion
 
-_NORM = "Pass an object such as L2() or Sobolev(time=1)."
-
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +54,16 @@ class KineticEnergy(AbstractRunningCost):
     few steps to solve. C. Finlay, J.-H. Jacobsen, L. Nurbekyan, A. Oberman, How to train your neural ODE, ICML 2020.
     """
 
-    norm: AbstractStateNorm = L2()
+    norm: Sobolev = L2()
 
     def __post_init__(self) -> None:
-        is_a(AbstractStateNorm, _NORM, norm=self.norm)
+        is_a(Sobolev, "Pass an object such as L2() or Sobolev(time=1).", norm=self.norm)
 
     def bind(self, setting: Setting, place: int) -> Rate:
-        return _squared_speed(self.norm, setting)
+        """|f|^2 on the measure of a solve and along the axis of its model."""
+        measure, norm = setting.cloud.measure, self.norm.along(setting.axis)
+        norm.check(measure, setting.cloud.points)
+        return lambda z, points, velocity: norm.squared_norm(velocity, measure)
 
 
 @final
@@ -70,21 +71,14 @@ class KineticEnergy(AbstractRunningCost):
 class Length(AbstractRunningCost):
     """r = |f|: the length of the path, whatever the speed along it. Zero velocity has the subgradient zero."""
 
-    norm: AbstractStateNorm = L2()
+    norm: Sobolev = L2()
 
     def __post_init__(self) -> None:
-        is_a(AbstractStateNorm, _NORM, norm=self.norm)
+        KineticEnergy(self.norm)  # refuses what is no norm
 
     def bind(self, setting: Setting, place: int) -> Rate:
-        squared_speed = _squared_speed(self.norm, setting)
-        return lambda z, points, velocity: safe_sqrt(squared_speed(z, points, velocity))
-
-
-def _squared_speed(norm: AbstractStateNorm, setting: Setting) -> Rate:
-    """|f|^2 on the measure of a solve and along the axis of its model."""
-    measure, norm = setting.cloud.measure, norm.along(setting.axis)
-    norm.check(measure, setting.cloud.points)
-    return lambda z, points, velocity: norm.squared_norm(velocity, measure)
+        energy = KineticEnergy(self.norm).bind(setting, place)
+        return lambda z, points, velocity: safe_sqrt(energy(z, points, velocity))
 
 
 # --- parameters

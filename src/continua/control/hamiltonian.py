@@ -8,7 +8,8 @@ for J = mean_b [...], in the convention of minimisation (docs/mathematics.md, se
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
@@ -21,10 +22,10 @@ from continua.core.errors import reject
 from continua.core.seeds import fresh_seed, generator_of
 from continua.core.shapes import Float, Points, Tensor
 from continua.fields import AbstractField, parameter_spaces
-from continua.model import ContinuousTransformer, Flow, Result, Setting
+from continua.model import ContinuousTransformer, Flow, Setting
 from continua.operators import leaves, rebuild
 from continua.solve import Observer, State
-from continua.spaces import AbstractParameterSpace, Axis, Cloud, SimplexSpace
+from continua.spaces import AbstractParameterSpace, Cloud, SimplexSpace
 
 
 class HamiltonianValue(NamedTuple):
@@ -60,30 +61,26 @@ class Extremal:
 
     @property
     def costates(self) -> Float[Tensor, "depths batch tokens width"]:
-        """a(z) in L2: the cotangent of each sequence's own objective, divided by w_i v_a.
+        """a(z) in L2, at every depth."""
+        return self.costate(self.cotangents)
 
-        J is a mean over the batch, so a sequence's own cotangent is the batch size times that of J. Tokens without mass
-        have no density in L2 and are left out: their entries are zero.
+    def costate(self, cotangent: Float[Tensor, "*depths batch tokens width"]) -> Tensor:
+        """The cotangent of mean_b J_b as the costate of each sequence in L2: B dJ/dx_ia / (w_i v_a).
+
+        Tokens without mass have no density in L2 and are left out: their entries are zero.
         """
-        return torch.stack([l2_costate(a, self.setting.cloud, self.setting.axis) for a in self.cotangents])
-
-    @property
-    def terminal_adjoint(self) -> Points:
-        """dloss/dX(Z) of the terminal loss alone, as an L2 costate: what a(Z) must be."""
-        return l2_costate(self.terminal_cotangent, self.setting.cloud, self.setting.axis)
+        # Autograd's dJ/dx_ia shrinks as tokens and nodes are added. Its density in L2 does not: it converges to the
+        # costate of the continuous problem.
+        w = state_weights(self.setting.cloud.measure, self.setting.axis, self.points[0]).detach()
+        return torch.where(w > 0, len(self.points[0]) * cotangent / torch.where(w > 0, w, 1.0), 0.0)
 
     def side(self, index: int) -> float:
         """The middle of the step that begins at a depth of the grid; at the end, of the last one."""
         first = min(index, len(self.depths) - 2)
         return 0.5 * (self.depths[first] + self.depths[first + 1])
 
-    def evaluator(self) -> Callable[[int, float], HamiltonianValue]:
-        """(index of a depth, depth inside the step to be read) -> H and its derivatives there."""
-        evaluate = self.evaluator_anywhere()
-        return lambda i, inside: evaluate(self.depths[i], self.points[i], self.cotangents[i], inside)
-
-    def evaluator_anywhere(self) -> Callable[[float, Points, Points, float], HamiltonianValue]:
-        """(z, points, cotangent, inside) -> H and its derivatives, at any depth and state."""
+    def evaluator(self) -> Callable[[float, Points, Points, float], HamiltonianValue]:
+        """(z, points, cotangent, depth inside the step to be read) -> H and its derivatives, at any depth and state."""
         objective, flow = self.objective, self.setting.flow
         vector_field = self.setting.bind(objective.costs)
 
@@ -97,9 +94,9 @@ class Extremal:
                 for weight, rate in zip(objective.weights, slope.costs, strict=True):
                     H = H + weight * rate
                 by_x, *found = _derivatives(H.mean(), [x, *thetas.values()])
-            gradients = dict(zip(thetas, found, strict=True))
-            homes = _homes(flow)
-            by_theta = _tangent_parts(homes, thetas, _centre_masses(homes, thetas, gradients))
+            homes = {f"{name}.{leaf}": spec.home for name, field in _fields(flow) for leaf, spec in leaves(field.spec)}
+            each = zip(thetas.items(), found, strict=True)
+            by_theta = {name: _tangent_part(homes[name], theta.detach(), g) for (name, theta), g in each}
             return HamiltonianValue(H.detach(), slope.x.detach(), by_x, by_theta)
 
         return evaluate
@@ -119,17 +116,16 @@ def extremal(
     there are those of the discrete solve and not interpolated. Differentiates as the model's gradient has it. `memory`
     is the cloud that cross-attention reads: of an encoder-decoder, the decoder with `memory=both.encode(*source)`.
     """
-    check_problem(model, batch, objective)
-    depth = model.flow.depth
+    problem = ControlProblem(model, batch, objective, generator, memory)
+    depth, grid = model.flow.depth, problem.grid
     if any(not 0.0 <= z <= depth for z in save_at):
         reject("save_at", tuple(save_at), f"depth goes from 0 to {depth}", "Pass depths within.")
-    problem = ControlProblem.of(model, batch, objective, generator, memory)
-    grid = problem.grid
+    # Nearer to another than rounding, a depth would make a step of length zero.
     for z in save_at:
-        # Nearer than rounding it would make a step of length zero.
         if all(abs(z - known) > 1e-12 * depth for known in grid):
             grid = [*grid, float(z)]
-    return dataclasses.replace(problem, grid=sorted(grid)).trace()
+    problem.grid = sorted(grid)
+    return problem.trace()
 
 
 def check_problem(model: object, batch: object, objective: object) -> None:
@@ -141,38 +137,30 @@ def check_problem(model: object, batch: object, objective: object) -> None:
 
 
 @final
-@dataclasses.dataclass(frozen=True, eq=False)
 class ControlProblem:
-    """A model, a batch and an objective, with everything fixed but the parameters: tokens at depth 0, grid, seed."""
+    """A model, a batch and an objective, with everything fixed but the parameters: tokens at depth 0, grid, seed.
 
-    model: ContinuousTransformer
-    batch: Batch
-    objective: Objective
-    start: Result
-    """A first call, which found the cloud and the grid; without a graph."""
-    memory: Cloud | None
-    grid: list[float]
-    seed: int
+    The grid is the one that the model's own controller accepts.
+    """
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         model: ContinuousTransformer,
         batch: Batch,
         objective: Objective,
         generator: torch.Generator | None,
         memory: Cloud | None,
-    ) -> "ControlProblem":
-        """The problem on the grid that the model's own controller accepts."""
+    ) -> None:
         check_problem(model, batch, objective)
+        self.model, self.batch, self.objective, self.memory = model, batch, objective, memory
         random = model.training or any(cost.random for cost in objective.costs)
-        seed = fresh_seed(generator) if random else 0
+        self.seed = fresh_seed(generator) if random else 0
         with torch.no_grad():
-            start = call_model(model, batch, objective.costs, generator_of(seed), memory=memory)
-        if not start.solution.stats.grid:
+            self.start = call_model(model, batch, objective.costs, generator_of(self.seed), memory=memory)
+        self.grid = self.start.solution.stats.grid
+        if not self.grid:
             cure = "Use model.at(steps=...) or model.at(solver=Solver(stepper, Adaptive()))."
             reject("model.solver", model.solver, "every sequence has a grid of its own, and costates need one", cure)
-        return cls(model, batch, objective, start, memory, start.solution.stats.grid, seed)
 
     def trace(self) -> Extremal:
         """The extremal at the current parameters."""
@@ -182,40 +170,39 @@ class ControlProblem:
         names = {name: p for name, p in flow.named_parameters() if p.requires_grad}
         with torch.enable_grad():
             start = cloud.points.detach().requires_grad_(True)
-            found, terms = self._call(cloud.at(start), watch)
+            found = self.model(
+                cloud.at(start),
+                costs=self.objective.costs,
+                generator=generator_of(self.seed),
+                memory=self.memory,
+                grid=self.grid,
+                observers=(watch,),
+                full=True,
+            )
+            if (where := self.start.where) is not None:  # with queries, the output is theirs
+                found = found._replace(output=found.output.take_along_dim(where.unsqueeze(-1), 1))
+            terms = self.objective.read(found, self.batch)
             # of the terminal loss alone: the running costs reach the end by the solve, not by the loss
             (terminal,) = _derivatives(terms.terminal, [found.solution.x], keep=True)
             seen.clear()  # `Direct` is observed by hooks on the states, and that of the last one has just fired
             _, *gradients = _derivatives(terms.total, [start, *names.values()])
         seen.reverse()  # the backward pass met them from the end
-        spaces = parameter_spaces(flow)
+        spaces, each = parameter_spaces(flow), zip(names.items(), gradients, strict=True)
         return Extremal(
             self.objective,
             dataclasses.replace(found.setting, cloud=cloud.at(start.detach())),
-            _detach(terms),
+            terms._replace(
+                total=terms.total.detach(),
+                terminal=terms.terminal.detach(),
+                running={name: cost.detach() for name, cost in terms.running.items()},
+                output=terms.output.detach(),
+            ),
             tuple(z for z, _, _ in seen),
             torch.stack([points for _, points, _ in seen]),
             torch.stack([a for _, _, a in seen]),
             terminal,
-            _tangent_parts(spaces, names, dict(zip(names, gradients, strict=True))),
+            {name: spaces[name].tangent(p.detach(), g) for (name, p), g in each},
         )
-
-    def _call(self, cloud: Cloud, watch: Observer) -> tuple[Result, Terms]:
-        """One call from the cloud at depth 0; where there are queries, the output is theirs."""
-        named = {"memory": self.memory, "grid": self.grid, "observers": (watch,)}
-        found = self.model(cloud, costs=self.objective.costs, generator=generator_of(self.seed), full=True, **named)
-        where = self.start.where
-        if where is not None:
-            found = found._replace(output=found.output.take_along_dim(where.unsqueeze(-1), 1))
-        return found, self.objective.read(found, self.batch)
-
-
-def l2_costate(cotangent: Points, cloud: Cloud, axis: Axis | None = None) -> Points:
-    """The cotangent of mean_b J_b as the costate of each sequence in L2: B dJ/dx_ia / (w_i v_a), zero where w_i = 0."""
-    # Autograd's dJ/dx_ia shrinks as tokens and nodes are added. Its density in L2 does not: it converges to the costate
-    # of the continuous problem.
-    w = state_weights(cloud.measure, axis, cotangent).detach()
-    return torch.where(w > 0, cotangent.shape[0] * cotangent / torch.where(w > 0, w, 1.0), 0.0)
 
 
 @contextlib.contextmanager
@@ -228,15 +215,12 @@ def free_parameters(flow: Flow) -> Iterator[dict[str, Tensor]]:
     # must meet the same leaf tensors for dH/dtheta to be whole.
     thetas: dict[str, Tensor] = {}
 
-    def hold(name: str) -> Callable[..., Any]:
-        def hook(module: AbstractField, inputs: Any, theta: Any) -> Any:
-            for leaf, value in leaves(theta):
-                thetas.setdefault(f"{name}.{leaf}", value.detach().requires_grad_(True))
-            return rebuild(theta, {leaf: thetas[f"{name}.{leaf}"] for leaf, _ in leaves(theta)})
+    def hook(name: str, module: AbstractField, inputs: Any, theta: Any) -> Any:
+        for leaf, value in leaves(theta):
+            thetas.setdefault(f"{name}.{leaf}", value.detach().requires_grad_(True))
+        return rebuild(theta, {leaf: thetas[f"{name}.{leaf}"] for leaf, _ in leaves(theta)})
 
-        return hook
-
-    handles = [field.register_forward_hook(hold(name)) for name, field in _fields(flow)]
+    handles = [field.register_forward_hook(functools.partial(hook, name)) for name, field in _fields(flow)]
     try:
         yield thetas
     finally:
@@ -248,11 +232,6 @@ def _fields(flow: Flow) -> list[tuple[str, AbstractField]]:
     return [(name, module) for name, module in flow.named_modules() if isinstance(module, AbstractField)]
 
 
-def _detach(terms: Terms) -> Terms:
-    running = {name: cost.detach() for name, cost in terms.running.items()}
-    return Terms(terms.total.detach(), terms.terminal.detach(), running, terms.stats, terms.output.detach())
-
-
 def _derivatives(scalar: Tensor, inputs: list[Tensor], keep: bool = False) -> list[Tensor]:
     """The gradient by each input, zero where nothing depends on it."""
     if not scalar.requires_grad:
@@ -261,24 +240,8 @@ def _derivatives(scalar: Tensor, inputs: list[Tensor], keep: bool = False) -> li
     return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
 
 
-def _homes(flow: Flow) -> dict[str, AbstractParameterSpace]:
-    """Where the parameters theta(z) of every field live at one depth, by the names of `free_parameters`."""
-    return {f"{name}.{leaf}": spec.home for name, field in _fields(flow) for leaf, spec in leaves(field.spec)}
-
-
-def _tangent_parts(
-    spaces: Mapping[str, AbstractParameterSpace], values: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """The part of each gradient that its space lets act."""
-    return {name: spaces[name].tangent(values[name].detach(), g) for name, g in gradients.items()}
-
-
-def _centre_masses(
-    spaces: Mapping[str, AbstractParameterSpace], values: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """g - <p, g> for the masses p in theta(z), which sum to one; fields hold their logits, which need no such care."""
-
-    def centre(space: AbstractParameterSpace, p: Tensor, g: Tensor) -> Tensor:
-        return g - (p * g).sum(space.axis, keepdim=True) if isinstance(space, SimplexSpace) else g
-
-    return {name: centre(spaces[name], values[name].detach(), g) for name, g in gradients.items()}
+def _tangent_part(space: AbstractParameterSpace, p: Tensor, g: Tensor) -> Tensor:
+    """The part of a gradient by theta(z) that its space lets act; for masses p, which sum to one, g - <p, g>."""
+    if isinstance(space, SimplexSpace):  # a gradient by the logits that fields hold needs no such care
+        return g - (p * g).sum(space.axis, keepdim=True)
+    return space.tangent(p, g)

@@ -25,20 +25,41 @@ class AbstractLoss(abc.ABC):
         """The loss, differentiable in the output."""
 
 
-@final
 @dataclasses.dataclass(frozen=True)
-class CrossEntropy(AbstractLoss):
-    """-log softmax(output)_y, one label y per sequence: classification.
+class AbstractLabelLoss(AbstractLoss):
+    """-log softmax(output)_y of labels y; `smoothing` spreads that share of each label evenly over all classes.
 
-    Its derivative by the logits is softmax - onehot, so that behind a linear readout W the terminal costate is
-    W^T (softmax - onehot), of norm at most sqrt(2) |W|. `smoothing` spreads that share of each label evenly over all
-    classes. Reference implementation: `torch.nn.functional.cross_entropy`.
+    Reference implementation: `torch.nn.functional.cross_entropy`.
     """
 
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         share(all=False, smoothing=self.smoothing)
+
+    @final
+    def _token_mean(
+        self,
+        logits: Float[Tensor, "batch tokens classes"],
+        labels: Int[Tensor, "batch tokens"],
+        counts: Bool[Tensor, "batch tokens"],
+    ) -> Float[Tensor, ""]:
+        """The mean over all tokens that count, each alike; labels and logits of the others are not read."""
+        if not bool(counts.any()):
+            cure = "Mark at least one present token, or skip the batch."
+            reject("batch", f"<{counts.numel()} tokens>", "no target counts, so the loss has nothing to average", cure)
+        _check_range(labels, counts, logits.shape[-1])
+        return F.cross_entropy(logits[counts], labels[counts].long(), label_smoothing=self.smoothing)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class CrossEntropy(AbstractLabelLoss):
+    """-log softmax(output)_y, one label y per sequence: classification.
+
+    Its derivative by the logits is softmax - onehot, so that behind a linear readout W the terminal costate is
+    W^T (softmax - onehot), of norm at most sqrt(2) |W|.
+    """
 
     def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:
         if output.ndim != 2:
@@ -51,7 +72,7 @@ class CrossEntropy(AbstractLoss):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class NextToken(AbstractLoss):
+class NextToken(AbstractLabelLoss):
     """-log softmax(output_i)_{y_{i+1}}, averaged over all tokens whose successor is present.
 
     The targets are the tokens themselves (`None`: the first input), and the shift is made here; with `shifted=True`
@@ -59,43 +80,31 @@ class NextToken(AbstractLoss):
     """
 
     shifted: bool = False
-    smoothing: float = 0.0
-
-    def __post_init__(self) -> None:
-        share(all=False, smoothing=self.smoothing)
 
     def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:
-        _check_per_token(output)
         if batch.targets is None and not self.shifted:
             is_a(Tensor, "Pass the tokens as targets.", **{"batch.inputs[0]": batch.inputs[0]})
             batch = dataclasses.replace(batch, targets=batch.inputs[0])
-        labels = _labels(batch, output)
-        counts = _counting_tokens(batch, output)
+        labels, counts = _labels_of_tokens(batch, output)
         if not self.shifted:
             # A pair counts where both of its tokens are there; the mask speaks of targets, so of the second alone.
             there = torch.ones_like(counts) if batch.present is None else batch.present
             counts = torch.cat([torch.zeros_like(counts[:, :1]), counts[:, 1:] & there[:, :-1]], 1)
             _check_range(labels, counts, output.shape[-1])  # before the shift, so that it names the label as passed
             output, labels, counts = output[:, :-1], labels[:, 1:], counts[:, 1:]
-        return _token_mean(output, labels, counts, self.smoothing)
+        return self._token_mean(output, labels, counts)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class MaskedToken(AbstractLoss):
+class MaskedToken(AbstractLabelLoss):
     """-log softmax(output_i)_{y_i}, averaged over the tokens of `batch.mask`: what stood where the input was masked."""
 
-    smoothing: float = 0.0
-
-    def __post_init__(self) -> None:
-        share(all=False, smoothing=self.smoothing)
-
     def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:
-        _check_per_token(output)
         if batch.mask is None:
             cure = "Pass Batch(inputs, targets, mask=...), true where a token was masked."
             reject("batch.mask", None, "without it all tokens would count, those that the model can see too", cure)
-        return _token_mean(output, _labels(batch, output), _counting_tokens(batch, output), self.smoothing)
+        return self._token_mean(output, *_labels_of_tokens(batch, output))
 
 
 @final
@@ -153,12 +162,6 @@ def _counting_tokens(batch: Batch, like: Tensor) -> Bool[Tensor, "batch tokens"]
     return counts
 
 
-def _check_any(counts: Bool[Tensor, "batch tokens"]) -> None:
-    if not bool(counts.any()):
-        cure = "Mark at least one present token, or skip the batch."
-        reject("batch", f"<{counts.numel()} tokens>", "no target counts, so the loss has nothing to average", cure)
-
-
 def _require_targets(batch: Batch) -> Tensor:
     if batch.targets is None:
         reject("batch.targets", None, "this loss compares with targets", "Pass Batch(inputs, targets).")
@@ -168,22 +171,12 @@ def _require_targets(batch: Batch) -> Tensor:
 # --- labels
 
 
-def _token_mean(
-    logits: Float[Tensor, "batch tokens classes"],
-    labels: Int[Tensor, "batch tokens"],
-    counts: Bool[Tensor, "batch tokens"],
-    smoothing: float,
-) -> Float[Tensor, ""]:
-    """The mean over all tokens that count, each alike; labels and logits of the others are not read."""
-    _check_any(counts)
-    _check_range(labels, counts, logits.shape[-1])
-    return F.cross_entropy(logits[counts], labels[counts].long(), label_smoothing=smoothing)
-
-
-def _check_per_token(output: Tensor) -> None:
+def _labels_of_tokens(batch: Batch, output: Tensor) -> tuple[Int[Tensor, "batch tokens"], Bool[Tensor, "batch tokens"]]:
+    """The targets, one whole number for each token, and which of them count."""
     if output.ndim != 3:
         cure = "Read out one output per token (TokenReadout), or use CrossEntropy for one label per sequence."
         reject("output", tuple(output.shape), "tokens need logits of shape (batch, tokens, classes)", cure)
+    return _labels(batch, output), _counting_tokens(batch, output)
 
 
 def _labels(batch: Batch, output: Tensor) -> Int[Tensor, "*tokens"]:
@@ -218,19 +211,22 @@ def _compare(output: Tensor, batch: Batch, rule: AbstractSampleRule | None) -> t
     if targets.dtype != output.dtype:
         cure = f"Convert with targets.to({output.dtype})."
         reject("batch.targets", targets.dtype, f"the output is {output.dtype}", cure)
-    if output.ndim < 3:  # one output per sequence
-        _check_finite(targets)
-        return output - targets, targets, output.new_ones(output.shape[0])
-    counts = _counting_tokens(batch, output)
-    _check_any(counts)
-    # Filled before anything is computed: a weight of zero would leave the nan of an absent target a nan.
-    absent = ~counts.view(*counts.shape, *(1 for _ in output.shape[2:]))
-    targets = targets.masked_fill(absent, 0.0)
-    _check_finite(targets)
-    weights = torch.where(counts, _weights(output, batch, rule), 0.0)
-    if not bool(weights.sum() > 0):
-        reject("batch.weights", weights.detach(), "nothing that counts has weight", "Give a target positive weight.")
-    return output.masked_fill(absent, 0.0) - targets, targets, weights
+    weights = output.new_ones(output.shape[0])
+    if output.ndim > 2:  # one output per token
+        counts = _counting_tokens(batch, output)
+        # Filled before anything is computed: a weight of zero would leave the nan of an absent target a nan.
+        absent = ~counts.view(*counts.shape, *(1 for _ in output.shape[2:]))
+        output, targets = output.masked_fill(absent, 0.0), targets.masked_fill(absent, 0.0)
+        weights = torch.where(counts, _weights(output, batch, rule), 0.0)
+        if not bool(weights.sum() > 0):
+            cure = "Give a target that counts positive weight, or skip the batch."
+            reject("batch.weights", weights.detach(), "nothing that counts has weight", cure)
+    broken = ~torch.isfinite(targets)
+    if bool(broken.any()):
+        at = broken.nonzero()[0].tolist()
+        cure = "Remove or impute the sample, or leave it out with batch.mask."
+        reject(f"batch.targets{at}", float(targets[tuple(at)]), "a target is not finite", cure)
+    return output - targets, targets, weights
 
 
 def _weights(output: Tensor, batch: Batch, rule: AbstractSampleRule | None) -> Float[Tensor, "batch tokens"]:
@@ -246,11 +242,3 @@ def _weights(output: Tensor, batch: Batch, rule: AbstractSampleRule | None) -> F
         cure = f"Pass weights >= 0 of shape {tuple(output.shape[:2])}."
         reject("batch.weights", weights.detach(), "these do not weigh the tokens of the output", cure)
     return weights.to(output)
-
-
-def _check_finite(targets: Tensor) -> None:
-    broken = ~torch.isfinite(targets)
-    if bool(broken.any()):
-        at = broken.nonzero()[0].tolist()
-        cure = "Remove or impute the sample, or leave it out with batch.mask."
-        reject(f"batch.targets{at}", float(targets[tuple(at)]), "a target is not finite", cure)

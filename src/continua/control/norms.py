@@ -1,6 +1,5 @@
 """Norms of velocities and states: quadrature-weighted L2, and Sobolev norms along token time and the embedding axis."""
 
-import abc
 import dataclasses
 import math
 from typing import final
@@ -13,47 +12,9 @@ from continua.core.shapes import Float, Points, Tensor
 from continua.spaces import Axis, Cosine, Measure
 
 
-class AbstractStateNorm(abc.ABC):
-    """|x|^2 of one sequence's tokens on their measure, for velocities and states alike."""
-
-    @abc.abstractmethod
-    def along(self, axis: Axis | None) -> "AbstractStateNorm":
-        """The same norm for states that are functions along `axis`; one that was given its own axis keeps it."""
-
-    @abc.abstractmethod
-    def check(self, measure: Measure, points: Points) -> None:
-        """Rejects a measure on which the norm is not defined; called once for each solve."""
-
-    @abc.abstractmethod
-    def squared_norm(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
-        """|x|^2, one number per sequence, differentiable in x and in the masses."""
-
-
 @final
 @dataclasses.dataclass(frozen=True)
-class L2(AbstractStateNorm):
-    """|x|^2 = sum_i w_i sum_a v_a x_ia^2 with the masses w_i and the weights v_a of the embedding axis.
-
-    The axis is that of the model, unless another is given. On the counting measure (w = 1) without an axis (v = 1) the
-    plain sum of squares. `mean` divides by sum_i w_i, so that long and short sequences weigh alike.
-    """
-
-    axis: Axis | None = None
-    mean: bool = False
-
-    def along(self, axis: Axis | None) -> "L2":
-        return self if self.axis is not None else dataclasses.replace(self, axis=axis)
-
-    def check(self, measure: Measure, points: Points) -> None:
-        check_axis(self.axis, points)
-
-    def squared_norm(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
-        return _over_tokens(_over_nodes(x.square(), self.axis), measure, self.mean)
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Sobolev(AbstractStateNorm):
+class Sobolev:
     """|x|^2 = sum_i w_i |x_i|_{H^s(d)}^2 + sum_{k=1}^{time} int |d^k x/dt^k|^2 dt: H^time along t, H^s along d.
 
     Along token time the derivatives are divided differences on the positions as they are, D^k x(tau) = k! [t_i, ...,
@@ -61,7 +22,9 @@ class Sobolev(AbstractStateNorm):
     differences of order n and above: for it these terms are empty sums, padded or not. Along an embedding axis, the
     model's unless another is given, s = `embedding` may be any number: |u|_{H^s}^2 = sum_k (1 + (pi k)^2)^s c_k^2 in
     the cosine basis, whose functions are the eigenfunctions of -d^2/dd^2; it needs even nodes (the default rule of
-    `Axis`). `mean` divides by sum_i w_i.
+    `Axis`). `mean` divides by sum_i w_i, so that long and short sequences weigh alike.
+
+    |x|^2 is one number for each sequence, of velocities and states alike, differentiable in x and in the masses.
     """
 
     time: int = 1
@@ -76,9 +39,11 @@ class Sobolev(AbstractStateNorm):
             self.axis.synthesis(Cosine(self.axis.nodes))  # refuses nodes that do not resolve it
 
     def along(self, axis: Axis | None) -> "Sobolev":
+        """The same norm for states that are functions along `axis`; one that was given its own axis keeps it."""
         return self if self.axis is not None else dataclasses.replace(self, axis=axis)
 
     def check(self, measure: Measure, points: Points) -> None:
+        """Rejects a measure on which the norm is not defined; called once for each solve."""
         check_axis(self.axis, points)
         if self.embedding > 0.0 and self.axis is None:
             cure = "Use a model whose states are functions (SynthesisEmbedding), or Sobolev(time=...) alone."
@@ -99,6 +64,7 @@ class Sobolev(AbstractStateNorm):
             reject(f"positions[{sequence}, {token}]", t[sequence, token].item(), why, cure)
 
     def squared_norm(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
+        """|x|^2."""
         each = _over_nodes(x.square(), self.axis)
         if self.embedding > 0.0 and self.axis is not None:
             each = self._along_embedding(x, self.axis)
@@ -121,6 +87,14 @@ class Sobolev(AbstractStateNorm):
             D = torch.where(there.unsqueeze(-1), D.diff(dim=1) / gap.unsqueeze(-1), 0.0)
             total = total + torch.where(there, gap * _over_nodes(D.square(), self.axis), 0.0).sum(-1)
         return total / _masses(measure, x).sum(-1) if self.mean else total
+
+
+def L2(axis: Axis | None = None, mean: bool = False) -> Sobolev:
+    """|x|^2 = sum_i w_i sum_a v_a x_ia^2 with the masses w_i and the weights v_a of the embedding axis.
+
+    On the counting measure (w = 1) without an axis (v = 1) the plain sum of squares.
+    """
+    return Sobolev(time=0, axis=axis, mean=mean)
 
 
 def state_weights(measure: Measure, axis: Axis | None, like: Points) -> Float[Tensor, "batch tokens #width"]:

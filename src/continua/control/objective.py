@@ -16,7 +16,6 @@ from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.model import ContinuousTransformer, EncoderDecoder, Result
 from continua.solve import Stats
-from continua.spaces import Cloud
 
 
 class Terms(NamedTuple):
@@ -56,9 +55,8 @@ class Objective:
         for cost in self.costs:
             is_a(AbstractRunningCost, "Pass objects such as (KineticEnergy(),).", costs=cost)
         if len(self.weights) != len(self.costs):
-            reject(
-                "weights", self.weights, f"there are {len(self.costs)} running costs", f"One weight per cost: {cure}"
-            )
+            why = f"there are {len(self.costs)} running costs"
+            reject("weights", self.weights, why, f"One weight per cost: {cure}")
         for weight in self.weights:
             if not 0.0 <= weight < math.inf:
                 cure = "Pass finite weights >= 0; a negative one rewards what the cost is there to prevent."
@@ -80,13 +78,23 @@ class Objective:
     ) -> Terms:
         """J of the model on the batch, differentiably; `grid` are the depths to step on, where they are not its own."""
         is_a(Batch, "Pass Batch(inputs, targets).", batch=batch)
-        _check_model(model, batch)
+        inner = model
+        while (wrapped := getattr(inner, "module", getattr(inner, "_orig_mod", None))) is not None:
+            inner = wrapped  # `DistributedDataParallel` and `torch.compile` wrap a model, `fully_shard` does not
+        is_a((ContinuousTransformer, EncoderDecoder), "Pass a ContinuousTransformer or an EncoderDecoder.", model=inner)
+        if isinstance(inner, EncoderDecoder) and len(batch.inputs) != 2:
+            kinds, why = [type(x).__name__ for x in batch.inputs], "an encoder-decoder takes one tuple each"
+            reject("batch.inputs", kinds, why, "Pass Batch(((source, ...), (target, ...)), targets).")
         return self.read(call_model(model, batch, self.costs, generator, grid), batch)
 
     def read(self, result: Result, batch: Batch) -> Terms:
         """The terms of what a call of the model found."""
-        per_token = result.output.ndim == 3 and batch.query_times is None
-        terminal = self.loss(result.output, fill_batch(batch, result.cloud) if per_token else batch)
+        if result.output.ndim == 3 and batch.query_times is None:  # tokens of the cloud are those of the targets
+            cloud = result.cloud
+            own = {"weights": cloud.mass, "positions": cloud.positions, "present": cloud.present}
+            missing = {name: value for name, value in own.items() if getattr(batch, name) is None}
+            batch = dataclasses.replace(batch, **missing)
+        terminal = self.loss(result.output, batch)
         running = {name: cost.mean() for name, cost in zip(self.names, result.costs, strict=True)}
         total = terminal
         for weight, cost in zip(self.weights, running.values(), strict=True):
@@ -99,7 +107,8 @@ class Objective:
         With `model` only weight decay on the parameters of its flow counts, which are those that the term sees.
         """
         terms = [name for cost, name in zip(self.costs, self.names, strict=True) if cost.decays]
-        seen = None if model is None else {id(p) for flow in flows_of(model) for p in flow.parameters()}
+        flows = [m.flow for m in model.modules() if isinstance(m, ContinuousTransformer)] if model is not None else []
+        seen = None if model is None else {id(p) for flow in flows for p in flow.parameters()}
         for index, group in enumerate(optimiser.param_groups if terms else ()):
             decay = float(group.get("weight_decay") or 0.0)
             if decay != 0.0 and (seen is None or any(id(p) in seen for p in group["params"])):
@@ -122,32 +131,3 @@ def call_model(
     if grid is not None:
         named["grid"] = grid
     return model(*batch.inputs, costs=costs, generator=generator, full=True, **named)
-
-
-def fill_batch(batch: Batch, cloud: Cloud) -> Batch:
-    """The batch with masses, times and presence of the cloud wherever it does not have its own."""
-    own = {"weights": cloud.mass, "positions": cloud.positions, "present": cloud.present}
-    missing = {name: value for name, value in own.items() if getattr(batch, name) is None}
-    return dataclasses.replace(batch, **missing)
-
-
-def flows_of(model: nn.Module) -> list[nn.Module]:
-    """The flows of a model."""
-    model = _unwrap(model)
-    models = [model.encoder, model.decoder] if isinstance(model, EncoderDecoder) else [model]
-    return [m.flow for m in models if isinstance(m, ContinuousTransformer)]
-
-
-def _unwrap(model: nn.Module) -> nn.Module:
-    """The model itself: `DistributedDataParallel` and `torch.compile` wrap it, `fully_shard` does not."""
-    while (inner := getattr(model, "module", getattr(model, "_orig_mod", None))) is not None:
-        model = inner
-    return model
-
-
-def _check_model(model: nn.Module, batch: Batch) -> None:
-    model = _unwrap(model)
-    is_a((ContinuousTransformer, EncoderDecoder), "Pass a ContinuousTransformer or an EncoderDecoder.", model=model)
-    if isinstance(model, EncoderDecoder) and len(batch.inputs) != 2:
-        kinds, cure = [type(x).__name__ for x in batch.inputs], "Pass Batch(((source, ...), (target, ...)), targets)."
-        reject("batch.inputs", kinds, "an encoder-decoder takes a tuple for the source and one for the target", cure)

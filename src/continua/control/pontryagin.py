@@ -117,19 +117,20 @@ def pontryagin(
 
 def _along(path: Extremal) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """H and |dH/dtheta| at every depth, and the costate defect of every step."""
-    evaluate, anywhere = path.evaluator(), path.evaluator_anywhere()
+    evaluate = path.evaluator()
     values, sizes, defects = [], [], []
     largest = max(float(path.cotangents.flatten(1).norm(dim=-1).max()), torch.finfo(path.cotangents.dtype).tiny)
     for k in range(len(path.depths) - 1):
         # Both ends are read from inside the step: at a jump of the parameters the two sides have different slopes.
         inside, dz = path.side(k), path.depths[k + 1] - path.depths[k]
-        start, end = evaluate(k, inside), evaluate(k + 1, inside)
+        at = [(path.depths[i], path.points[i], path.cotangents[i], inside) for i in (k, k + 1)]
+        start, end = (evaluate(*place) for place in at)
         # The middle of the cubic through both ends and their slopes, for x and for a. Simpson's rule then gives the
         # mean of da/dz over the step to fourth order: what remains is the defect of the solve, not of the measurement.
         x = 0.5 * (path.points[k] + path.points[k + 1]) + dz / 8.0 * (start.velocity - end.velocity)
         a0, a1 = path.cotangents[k], path.cotangents[k + 1]
         a = 0.5 * (a0 + a1) - dz / 8.0 * (start.by_state - end.by_state)
-        middle = anywhere(inside, x, a, inside)
+        middle = evaluate(inside, x, a, inside)
         mean_slope = (start.by_state + 4.0 * middle.by_state + end.by_state) / 6.0
         defects.append(float(((a1 - a0) / dz + mean_slope).norm()) / largest)
         ends = [start] if k < len(path.depths) - 2 else [start, end]

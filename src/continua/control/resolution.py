@@ -1,7 +1,7 @@
 """The resolution report: what a trained model's output and loss owe to how finely its axes are read."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
@@ -68,26 +68,23 @@ def resolution_report(
     solver = _reference(model) if reference is None else reference
     is_a(AbstractSolver, "Pass Solver(stepper, controller), such as Solver(DormandPrince()).", reference=solver)
     study = _Study(model, tuple(inputs), targets, loss)
-    axes = (_over_time, _over_nodes_and_heads, _over_depth)
-    answers = [study.answer(request) for axis in axes for request in axis(study, resolutions)]
-    invariance = study.invariance(solver)
-    answers += [invariance] if isinstance(invariance, LeftOut) else []
+    study.read_time(resolutions)
+    study.read_nodes_and_heads(resolutions)
+    study.read_depth(resolutions)
     return ResolutionReport(
-        rows=tuple(_without_repeats(a for a in answers if isinstance(a, ResolutionRow))),
+        rows=tuple(study.rows),
         own={unit: study.own[unit] for unit in UNITS if unit in study.own},
-        solver_invariance=None if isinstance(invariance, LeftOut) else invariance,
+        solver_invariance=study.invariance(solver),
         reference=_describe(solver),
-        loss=study.loss_of(study.base, study.targets),
-        left_out=tuple(a for a in answers if isinstance(a, LeftOut)),
+        loss=study.loss_of(study.flatten(study.output), study.flatten(targets)),
+        left_out=tuple(study.left_out),
     )
 
 
 # --- the table
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class ResolutionRow:
+class ResolutionRow(NamedTuple):
     """The model at another resolution of one axis, against itself.
 
     - `axis`: t (token time), d (embedding), h (heads) or z (depth); `unit`: what `resolution` counts;
@@ -107,19 +104,12 @@ class ResolutionRow:
         return UNITS[self.unit]
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class LeftOut:
+class LeftOut(NamedTuple):
     """What could not be measured, and why; without a resolution, the whole axis."""
 
     unit: str
     resolution: int | float | None
     reason: str
-
-    @property
-    def axis(self) -> str:
-        """The axis that could not be read otherwise."""
-        return UNITS[self.unit]
 
 
 @final
@@ -140,198 +130,154 @@ class ResolutionReport:
 
     def plain(self) -> dict[str, Any]:
         """The report as plain data, which JSON can hold and `continua.report.resolution_figures` draws."""
-        data = dataclasses.asdict(self)
-        for name in ("rows", "left_out"):
-            data[name] = [{"axis": UNITS[row["unit"]], **row} for row in data[name]]
-        return data
+        tables = {"rows": self.rows, "left_out": self.left_out}
+        plain = {name: [{"axis": UNITS[row.unit], **row._asdict()} for row in rows] for name, rows in tables.items()}
+        return {**vars(self), **plain}
 
     def __str__(self) -> str:
         head = ["axis", "resolution", "change of output", "loss", "change of loss"]
-        lines = [head, *([row.axis, _count(row.unit, row.resolution), *_numbers(row)] for row in self.rows)]
+        lines = [head]
+        for row in self.rows:
+            losses = ["" if row.loss is None else f"{row.loss:.6g}"]
+            losses += ["" if row.loss_change is None else f"{row.loss_change:+.1e}"]
+            lines.append([row.axis, _count(row.unit, row.resolution), f"{row.change:.1e}", *losses])
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         table = ["  ".join(word.ljust(n) for word, n in zip(line, widths, strict=True)).rstrip() for line in lines]
         own = ", ".join(_count(unit, value) for unit, value in self.own.items())
         loss = "" if self.loss is None else f"; loss {self.loss:.6g}"
-        absent = [f"left out, {x.axis}{_place(x)}: {x.reason}" for x in self.left_out]
         gap = "not measured" if self.solver_invariance is None else f"{self.solver_invariance:.1e}"
+        absent = []
+        for unit, resolution, reason in self.left_out:
+            place = "" if resolution is None else f" at {_count(unit, resolution)}"
+            absent.append(f"left out, {UNITS[unit]}{place}: {reason}")
         invariance = f"solver invariance {gap}, against {self.reference}"
         return "\n".join([f"the model as it is: {own}{loss}", *table, invariance, *absent])
-
-
-def _numbers(row: ResolutionRow) -> list[str]:
-    loss = "" if row.loss is None else f"{row.loss:.6g}"
-    return [f"{row.change:.1e}", loss, "" if row.loss_change is None else f"{row.loss_change:+.1e}"]
 
 
 def _count(unit: str, value: int | float) -> str:
     return f"{unit} {value:.0e}" if unit == "rtol" else f"{value:g} {unit[:-1] if value == 1 else unit}"
 
 
-def _place(left: LeftOut) -> str:
-    return "" if left.resolution is None else f" at {_count(left.unit, left.resolution)}"
-
-
 # --- one model, its inputs and its answers
 
 
-class _Request(NamedTuple):
-    """A resolution to answer at: other samples, or else `model.at(unit=resolution)`."""
-
-    unit: str
-    resolution: int | float
-    resample: Callable[[], Resampling] | None = None
-
-
 class _Study:
-    """The model in evaluation mode, its inputs, and its output as it is."""
+    """The model in evaluation mode, its inputs, its output as it is, and what was found at other resolutions."""
 
     def __init__(self, model: ContinuousTransformer, inputs: tuple[Any, ...], targets: Any, loss: Loss | None) -> None:
         self.model = model.at()
         self.model.training = False  # of this copy alone: `eval()` would reach the parts that both share
-        self.inputs, self.loss = inputs, loss
-        self.per_token = model.readout.per_token
+        self.inputs, self.targets, self.loss = inputs, targets, loss
         found = self.model(*inputs, full=True)
-        self.present, grid = found.cloud.present, found.solution.stats.grid
+        self.output, self.present = found.output, found.cloud.present
         self.own: dict[str, int | float] = {"tokens": found.cloud.points.shape[1]}
-        self.whole = found.output  # (batch, tokens, outputs) or (batch, outputs)
-        self.base, self.targets = self._flat(self.whole), self._flat(targets)
-        self.given = targets
-        if grid:
+        if grid := found.solution.stats.grid:
             self.own["steps"] = len(grid) - 1
+        self.rows: list[ResolutionRow] = []
+        self.left_out: list[LeftOut] = []
 
-    def answer(self, request: "_Request | LeftOut") -> ResolutionRow | LeftOut:
-        """The row of a resolution, or why there is none."""
-        if isinstance(request, LeftOut):
-            return request
-        unit, resolution, resample = request
-        base, targets = self.base, self.targets
+    def read_time(self, wanted: Resolutions) -> None:
+        """Other samples of the same signals."""
+        embedding = self.model.embedding
+        while isinstance(embedding, AbstractEmbeddingWrapper):
+            embedding = embedding.inner
+        if not isinstance(embedding, VectorEmbedding):
+            return self._leave_out("tokens", f"what a {type(embedding).__name__} reads are no samples of a signal")
+        values, (times, present) = self.inputs[0], (*self.inputs[1:], None, None)[:2]
+        if times is None and (clock := embedding.clock) is not None:
+            even = clock.even(present, tuple(values.shape[:2]), values)
+            times = clock.start + (clock.end - clock.start) * even
         try:
-            if resample is not None:
-                y, base, targets = self._answer_samples(resample())
-            else:
-                y, steps = self._answer(self.model.at(**{unit: resolution}))  # pyright: ignore[reportArgumentType]
-                resolution = steps if unit == "steps" else resolution
-        except (ValueError, SolveError) as error:  # as it is, the model answered: the resolution is to blame
-            return LeftOut(unit, resolution, str(error))
-        loss, own = self.loss_of(y, targets), self.loss_of(base, targets)
-        change = None if loss is None or own is None else loss - own
-        return ResolutionRow(unit, resolution, relative(y - base, base), loss, change)
+            samples = Samples.of(values, times, present)
+        except ValueError as error:
+            return self._leave_out("tokens", str(error))
+        longest = int(samples.counts.max()) - 1
+        for stride in sorted(wanted.strides, reverse=True):
+            self._read("tokens", -(-longest // stride) + 1, lambda k=stride: take_every(samples, k))
+        for factor in sorted(wanted.factors):
+            self._read("tokens", factor * longest + 1, lambda k=factor: refine(samples, k))
 
-    def invariance(self, solver: AbstractSolver) -> float | LeftOut:
-        """The distance of the model as it is to the same model under another solver, or why it cannot be solved."""
+    def read_nodes_and_heads(self, wanted: Resolutions) -> None:
+        fields = [part.field for part in self.model.flow.parts if isinstance(part, Part)]
+        nodes = None if self.model.axis is None else self.model.axis.nodes
+        heads = next((field.heads for field in fields if isinstance(field, AbstractHeadField)), None)
+        for unit, own, sizes, why in (
+            ("nodes", nodes, wanted.nodes, "states are vectors, not functions along the embedding axis"),
+            ("heads", heads, wanted.heads, "heads are counted, not a measure with continuous parameters"),
+        ):
+            if own is None:
+                self._leave_out(unit, why)
+                continue
+            self.own[unit] = own
+            around = (own // 2, 2 * own, 4 * own) if own > 1 else (2, 4)
+            for size in around if sizes is None else sizes:
+                self._read(unit, size)
+
+    def read_depth(self, wanted: Resolutions) -> None:
+        """Equal steps, and tolerances."""
+        solver = self.model.solver
+        if not isinstance(solver, Solver):
+            self._leave_out("steps", f"{type(solver).__name__} has no steps to choose")
+        for steps in wanted.steps if isinstance(solver, Solver) else ():
+            self._read("steps", steps)
+        if not isinstance(solver, Solver) or solver.stepper.error_order is None:
+            return self._leave_out("rtol", "the stepper does not estimate its error")
+        if isinstance(solver.controller, Adaptive | PerSequence):
+            self.own["rtol"] = solver.controller.rtol
+        for rtol in wanted.rtols:
+            self._read("rtol", rtol)
+
+    def invariance(self, solver: AbstractSolver) -> float | None:
+        """The distance of the model as it is to the same model under another solver, where that can be solved."""
         try:
-            exact, _ = self._answer(self.model.at(solver=solver))
+            exact = self.flatten(self.model.at(solver=solver)(*self.inputs))
         except (ValueError, SolveError) as error:
-            return LeftOut("rtol", None, f"the reference solve, {_describe(solver)}: {error}")
-        return relative(self.base - exact, exact)
+            return self._leave_out("rtol", f"the reference solve, {_describe(solver)}: {error}")
+        return relative(self.flatten(self.output) - exact, exact)
 
     def loss_of(self, output: Tensor, targets: Any) -> float | None:
         return None if self.loss is None else float(self.loss(output, targets))
 
-    def _answer(self, model: ContinuousTransformer) -> tuple[Tensor, int]:
-        """The output, and how many steps led to it."""
-        found = model(*self.inputs, full=True)
-        return self._flat(found.output), len(found.solution.stats.grid) - 1
+    def flatten(self, x: Any) -> Any:
+        """Of one output per token, those of present tokens in one row."""
+        if not self.model.readout.per_token or not isinstance(x, Tensor):
+            return x
+        return x.flatten(0, 1) if self.present is None else x[self.present]
+
+    def _leave_out(self, unit: str, why: str) -> None:
+        self.left_out.append(LeftOut(unit, None, why))
+
+    def _read(self, unit: str, resolution: int | float, resample: Callable[[], Resampling] | None = None) -> None:
+        """Adds the row of a resolution, by other samples or else by `model.at(unit=resolution)`, or why it has none."""
+        try:
+            if resample is not None:
+                y, base, targets = self._answer_samples(resample())
+            else:
+                found = self.model.at(**{unit: resolution})(*self.inputs, full=True)  # pyright: ignore[reportArgumentType]
+                y, base, targets = (self.flatten(x) for x in (found.output, self.output, self.targets))
+                resolution = len(found.solution.stats.grid) - 1 if unit == "steps" else resolution
+        except (ValueError, SolveError) as error:  # as it is, the model answered: the resolution is to blame
+            self.left_out.append(LeftOut(unit, resolution, str(error)))
+            return
+        # where no step crosses a jump, several numbers of steps that were wanted become the same
+        if unit == "steps" and any((row.unit, row.resolution) == (unit, resolution) for row in self.rows):
+            return
+        loss, own = self.loss_of(y, targets), self.loss_of(base, targets)
+        change = None if loss is None or own is None else loss - own
+        self.rows.append(ResolutionRow(unit, resolution, relative(y - base, base), loss, change))
 
     def _answer_samples(self, other: Resampling) -> tuple[Tensor, Tensor, Any]:
         """The output at other samples, with own output and targets: per token, at the samples that both have."""
         values, positions, present = other.samples
         y = self.model(values, positions, None if bool(present.all()) else present)
-        if not self.per_token:
-            return y, self.base, self.targets
-        targets = self.given
-        if isinstance(targets, Tensor):
-            targets = _select(targets, other.there, other.shared)
-        base = _select(self.whole, other.there, other.shared)
-        return _select(y, other.here, other.shared), base, targets
+        if not self.model.readout.per_token:
+            return y, self.output, self.targets
 
-    def _flat(self, x: Any) -> Any:
-        """Of one output per token, those of present tokens in one row."""
-        if not self.per_token or not isinstance(x, Tensor):
-            return x
-        return x.flatten(0, 1) if self.present is None else x[self.present]
+        def select(x: Any, index: Tensor) -> Any:
+            rows = torch.arange(len(index), device=index.device).unsqueeze(-1)
+            return x[rows, index][other.shared] if isinstance(x, Tensor) else x
 
-
-def _select(x: Tensor, index: Tensor, mask: Tensor) -> Tensor:
-    """x at the indices of each row along its second axis, where the mask is true, in one row."""
-    rows = torch.arange(len(index), device=index.device).unsqueeze(-1)
-    return x[rows, index][mask]
-
-
-# --- what each axis is read at
-
-_Requests = Iterator[_Request | LeftOut]
-
-
-def _over_time(study: _Study, wanted: Resolutions) -> _Requests:
-    embedding = study.model.embedding
-    while isinstance(embedding, AbstractEmbeddingWrapper):
-        embedding = embedding.inner
-    if not isinstance(embedding, VectorEmbedding):
-        yield LeftOut("tokens", None, f"what a {type(embedding).__name__} reads are no samples of a signal")
-        return
-    try:
-        samples = Samples.of(*_with_times(study.inputs, embedding))
-    except ValueError as error:
-        yield LeftOut("tokens", None, str(error))
-        return
-    longest = int(samples.counts.max()) - 1
-    for stride in sorted(wanted.strides, reverse=True):
-        yield _Request("tokens", -(-longest // stride) + 1, lambda k=stride: take_every(samples, k))
-    for factor in sorted(wanted.factors):
-        yield _Request("tokens", factor * longest + 1, lambda k=factor: refine(samples, k))
-
-
-def _with_times(inputs: tuple[Any, ...], embedding: VectorEmbedding) -> tuple[Any, ...]:
-    """The inputs with the times that the embedding's clock gives to samples without."""
-    clock, values = embedding.clock, inputs[0]
-    if clock is None or (len(inputs) > 1 and inputs[1] is not None):
-        return inputs
-    present = inputs[2] if len(inputs) > 2 else None
-    times = clock.start + (clock.end - clock.start) * clock.even(present, tuple(values.shape[:2]), values)
-    return (values, times, *inputs[2:])
-
-
-def _over_nodes_and_heads(study: _Study, wanted: Resolutions) -> _Requests:
-    fields = [part.field for part in study.model.flow.parts if isinstance(part, Part)]
-    nodes = None if study.model.axis is None else study.model.axis.nodes
-    heads = next((field.heads for field in fields if isinstance(field, AbstractHeadField)), None)
-    for unit, own, sizes, why in (
-        ("nodes", nodes, wanted.nodes, "states are vectors, not functions along the embedding axis"),
-        ("heads", heads, wanted.heads, "heads are counted, not a measure with continuous parameters"),
-    ):
-        if own is None:
-            yield LeftOut(unit, None, why)
-            continue
-        study.own[unit] = own
-        yield from (_Request(unit, n) for n in (_around(own) if sizes is None else sizes))
-
-
-def _over_depth(study: _Study, wanted: Resolutions) -> _Requests:
-    solver = study.model.solver
-    if isinstance(solver, Solver):
-        yield from (_Request("steps", n) for n in wanted.steps)
-    else:
-        yield LeftOut("steps", None, f"{type(solver).__name__} has no steps to choose")
-    if not isinstance(solver, Solver) or solver.stepper.error_order is None:
-        yield LeftOut("rtol", None, "the stepper does not estimate its error")
-        return
-    if isinstance(solver.controller, Adaptive | PerSequence):
-        study.own["rtol"] = solver.controller.rtol
-    yield from (_Request("rtol", rtol) for rtol in wanted.rtols)
-
-
-def _around(own: int) -> list[int]:
-    return [*([own // 2] if own > 1 else []), 2 * own, 4 * own]
-
-
-def _without_repeats(rows: Iterable[ResolutionRow]) -> Iterator[ResolutionRow]:
-    """Numbers of steps once each: where no step crosses a jump, several that were wanted become the same."""
-    seen: set[int | float] = set()
-    for row in rows:
-        if row.unit != "steps" or row.resolution not in seen:
-            yield row
-        seen |= {row.resolution} if row.unit == "steps" else set()
+        return select(y, other.here), select(self.output, other.there), select(self.targets, other.there)
 
 
 # --- the reference

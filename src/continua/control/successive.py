@@ -13,11 +13,13 @@ from continua.control.objective import Objective
 from continua.core.batch import Batch
 from continua.core.checks import at_least, not_negative, positive
 from continua.core.errors import SolveError, reject
-from continua.core.shapes import Float, Points, Tensor
+from continua.core.shapes import Float, Tensor
 from continua.fields import parameter_spaces
 from continua.model import ContinuousTransformer, FlowVectorField
 from continua.solve import AbstractStepper, Solver, State
 from continua.spaces import AbstractFlatSpace, Cloud
+
+_CURE = "Use the augmented method, SuccessiveApproximations(rho=1.0), or a larger rho."
 
 
 @final
@@ -82,7 +84,7 @@ class SuccessiveApproximations:
 
         `memory` is the cloud that cross-attention reads, as for `extremal`; it stays as it is.
         """
-        problem = ControlProblem.of(model, batch, objective, generator, memory)
+        problem = ControlProblem(model, batch, objective, generator, memory)
         solver = model.solver
         if not isinstance(solver, Solver):
             reject("model.solver", solver, "its steps are not ours to repeat", "Use Solver(stepper, controller).")
@@ -111,9 +113,7 @@ class _Run:
         """Whether it converged, and why it ended."""
         path = self._path()
         if path is None:
-            raise SolveError(
-                "J is not finite before the first update", 0.0, "Begin with parameters that can be solved."
-            )
+            raise SolveError("J is not finite before the first update", 0.0, "Begin with other parameters.")
         best, best_parameters, since = self._record(path), self._copy_parameters(), 0
         for _ in range(self.rule.iterations):
             if self.gradients[-1] <= self.rule.tolerance:
@@ -195,9 +195,13 @@ class _Run:
         if self.rho == 0.0:
             return H
         (a,) = torch.autograd.grad(H, x, create_graph=True)
+        # mean_b |.|^2 in L2 of states, and of costates a = B c / w: there w ends below, and the batch size B above
+        gap, heavy = a - path.cotangents[k], w > 0
+        off_path = (w * moved.square()).sum() / len(x)
+        off_path = off_path + len(x) * torch.where(heavy, gap.square() / torch.where(heavy, w, 1.0), 0.0).sum()
         # Divided by dz: a step's error is dz times that of the velocity, so that the sum is rho/2 int |error|^2 dz on
         # any grid, and one rho serves coarse and fine ones.
-        return H + 0.5 * self.rho / dz * (_squared_size(moved, w) + _squared_cosize(a - path.cotangents[k], w))
+        return H + 0.5 * self.rho / dz * off_path
 
     def _copy_parameters(self) -> list[Tensor]:
         return [p.detach().clone() for p in self.parameters]
@@ -210,18 +214,3 @@ class _Run:
     def _restore(self, values: list[Tensor]) -> None:
         for p, value in zip(self.parameters, values, strict=True):
             p.copy_(value)
-
-
-def _squared_size(x: Points, w: Tensor) -> Float[Tensor, ""]:
-    """mean_b |x_b|^2 in L2, for changes of states."""
-    return (w * x.square()).sum() / x.shape[0]
-
-
-def _squared_cosize(cotangent: Points, w: Tensor) -> Float[Tensor, ""]:
-    """mean_b |a_b|^2 in L2 of the costates a = B c / w: the weight ends below, and the batch size above."""
-    heavy = w > 0
-    squares = torch.where(heavy, cotangent.square() / torch.where(heavy, w, 1.0), 0.0)
-    return cotangent.shape[0] * squares.sum()
-
-
-_CURE = "Use the augmented method, SuccessiveApproximations(rho=1.0), or a larger rho."

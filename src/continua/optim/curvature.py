@@ -54,9 +54,7 @@ class Categorical(AbstractLikelihood):
         return ((p * j * j).sum() - (p * j).sum(-1).square().sum()) / rows
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Where the entries of the matrices W_k stand in a parameter C, for a weight W = sum_k b_k W_k.
 
     `first`: the modes k are the first axes of C, as in an expansion in depth, and not the last, as in a network that
@@ -69,8 +67,7 @@ class Layout:
 
     def agrees(self, other: "Layout") -> bool:
         """Whether it is the same."""
-        same = (self.shape, self.first) == (other.shape, other.first)
-        return same and torch.equal(self.order, other.order)
+        return (self.shape, self.first) == (other.shape, other.first) and torch.equal(self.order, other.order)
 
     def split(self, c: Tensor) -> Float[Tensor, "modes outputs inputs"]:
         """The matrices W_k of a tensor of the parameter's shape."""
@@ -148,17 +145,14 @@ class Watch(TorchFunctionMode):
             g = cotangent.detach().reshape(-1, cotangent.shape[-1])
             for parameter, maps in sources.items():
                 for one in maps:
-                    self._add(parameter, one.layout, (one.b, x[:, one.inputs], g[:, one.outputs]))
+                    met = self.met.setdefault(parameter, Met(one.layout))
+                    if met is None or not met.layout.agrees(one.layout):
+                        self.met[parameter] = None
+                    else:
+                        met.add(one.b, x[:, one.inputs], g[:, one.outputs])
 
         if sources:
             y.register_hook(hook)
-
-    def _add(self, parameter: Tensor, layout: Layout, seen: tuple[Tensor, Tensor, Tensor]) -> None:
-        met = self.met.setdefault(parameter, Met(layout))
-        if met is None or not met.layout.agrees(layout):
-            self.met[parameter] = None
-        else:
-            met.add(*seen)
 
     def _sources(self, weight: Tensor) -> Iterator[tuple[Tensor, list["_Map"]]]:
         """The parameters that make this weight, and how: as a whole, or head by head."""
@@ -167,7 +161,7 @@ class Watch(TorchFunctionMode):
             layout = Layout(size, torch.arange(weight.numel(), device=weight.device))
             yield weight, [_Map(layout, weight.new_ones(1))]
             return
-        pulled = self._pull(weight, self.parameters, _probes(weight, *(torch.arange(n) for n in size)))
+        pulled = self._pull(weight, self.parameters, *(torch.arange(n) for n in size))
         passed = list(self._passed)
         for parameter, *parts in zip(self.parameters, *pulled, strict=True):
             if parts[0] is None:
@@ -191,7 +185,7 @@ class Watch(TorchFunctionMode):
             maps = list[_Map]()
             for place in places:
                 block = [torch.arange(n) if i != axis else place for i, n in enumerate(weight.shape)]
-                pulled = [t[0] for t in self._pull(weight, [parameter], _probes(weight, *block))]
+                pulled = [t[0] for t in self._pull(weight, [parameter], *block)]
                 read = _read([t for t in pulled if t is not None], (len(block[0]), len(block[1])))
                 if read is None or (maps and not maps[0].layout.agrees(read[0])):
                     break
@@ -200,14 +194,13 @@ class Watch(TorchFunctionMode):
                 return maps
         return []
 
-    def _pull(
-        self, weight: Tensor, parameters: Sequence[Tensor], cotangents: Iterable[Tensor]
-    ) -> list[tuple[Tensor | None, ...]]:
+    def _pull(self, weight: Tensor, parameters: Sequence[Tensor], *block: Tensor) -> list[tuple[Tensor | None, ...]]:
+        """The probes of a block of rows and columns, pulled back to the parameters."""
         self._probing = True
         self._passed.clear()
         try:
-            options: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
-            return [torch.autograd.grad(weight, parameters, v, **options) for v in cotangents]
+            probes = _probes(weight, *block)
+            return [torch.autograd.grad(weight, parameters, v, retain_graph=True, allow_unused=True) for v in probes]
         finally:
             self._probing = False
 

@@ -1,7 +1,7 @@
 """K-FAC: the Gauss-Newton matrix of a kernel as a Kronecker product over modes of depth, outputs and inputs."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, final
 
 import torch
@@ -79,12 +79,12 @@ class KFAC(AbstractOptimiser):
                     met = watch.met.get(p)
                     if met is None:
                         names = group.get("param_names")
-                        _refuse_unmet(names[place] if names else f"parameter {place}", p)
+                        reject(names[place] if names else f"parameter {place}", tuple(p.shape), _UNMET, _ELSEWHERE)
                     held = self.state[p]
                     for key, factor in met.factors(draws).items():
                         held[key] = torch.lerp(factor, held[key], group["forget"]) if key in held else factor
                     held.setdefault("step", torch.zeros((), dtype=torch.float32))
-                    self._observed.inverses[p] = _Inverse.of(met.layout, held, group["damping"])
+                    self._observed.inverses[p] = _invert(met.layout, held, group["damping"])
 
     def advance(self, group: Group, state: Held) -> None:
         params, grads, states = collect(group, state, _refuse_unobserved)
@@ -94,7 +94,7 @@ class KFAC(AbstractOptimiser):
         seen = self._observed
         if seen is None:
             _refuse_unobserved(params[0])
-        directions = [seen.inverses[p].apply(g) for p, g in zip(params, grads, strict=True)]
+        directions = [seen.inverses[p](g) for p, g in zip(params, grads, strict=True)]
         slope, square = (
             sum(float((d * x).sum()) for d, x in zip(directions, xs, strict=True)) for xs in (grads, directions)
         )
@@ -104,47 +104,32 @@ class KFAC(AbstractOptimiser):
         foreach.add_(params, directions, alpha=-float(group["lr"]) * alpha)
 
 
-class _Inverse(NamedTuple):
-    """The inverse factors of one parameter, and where its matrices stand."""
-
-    layout: Layout
-    factors: Sequence[Tensor]
-
-    @classmethod
-    def of(cls, layout: Layout, held: dict[str, Tensor], damping: float) -> "_Inverse":
-        """From the factors M, B and A."""
-        factors = [held[key] for key in ("M", "B", "A")]
-        # a parameter behind zeros has no cotangents yet: its gradient is zero too, whatever it is divided by
-        means = [max(float(f.diagonal().mean()), 1e-38) for f in factors]
-        alone = factors[0].shape[0] == 1
-        scale = (damping / math.prod(means)) ** (1.0 / (2 if alone else 3))
-        shifts = [0.0 if alone else scale * means[0], *(scale * mean for mean in means[1:])]
-        return cls(layout, [_invert(f, shift) for f, shift in zip(factors, shifts, strict=True)])
-
-    def apply(self, grad: Tensor) -> Tensor:
-        """The direction of a gradient, in the parameter's shape."""
-        m, b, a = self.factors
-        return self.layout.join(torch.tensordot(m, b @ self.layout.split(grad) @ a, 1), grad)
-
-
-def _invert(factor: Tensor, shift: float) -> Tensor:
-    eye = torch.eye(factor.shape[0], dtype=factor.dtype, device=factor.device)
-    return torch.cholesky_inverse(torch.linalg.cholesky(factor + shift * eye))
-
-
 class _Observed(NamedTuple):
     outputs: Callable[[], Tensor]
     likelihood: AbstractLikelihood
-    inverses: dict[Tensor, _Inverse]
+    inverses: dict[Tensor, Callable[[Tensor], Tensor]]
+    """What makes a direction of the gradient of each parameter."""
 
 
-def _refuse_unmet(name: str, p: Tensor) -> NoReturn:
-    why = (
-        "it was met in no linear map that the graph of the outputs holds: tables, vectors, weights of which it is no "
-        "linear part, and solves by Checkpointed or Backsolve, which keep no graph, are not served"
-    )
-    cure = "Evaluate the outputs with gradient=Direct(), or leave it to another optimiser, such as BlockwiseAdamW."
-    reject(name, tuple(p.shape), why, cure)
+def _invert(layout: Layout, held: dict[str, Tensor], damping: float) -> Callable[[Tensor], Tensor]:
+    """The product with the inverses of the factors M, B and A, each damped, in the shape of a gradient."""
+    factors = [held[key] for key in ("M", "B", "A")]
+    # a parameter behind zeros has no cotangents yet: its gradient is zero too, whatever it is divided by
+    means = [max(float(f.diagonal().mean()), 1e-38) for f in factors]
+    alone = factors[0].shape[0] == 1
+    scale = (damping / math.prod(means)) ** (1.0 / (2 if alone else 3))
+    shifts = [0.0 if alone else scale * means[0], *(scale * mean for mean in means[1:])]
+    eyes = [torch.eye(len(f), dtype=f.dtype, device=f.device) for f in factors]
+    damped = [f + shift * eye for f, shift, eye in zip(factors, shifts, eyes, strict=True)]
+    m, b, a = (torch.cholesky_inverse(torch.linalg.cholesky(f)) for f in damped)
+    return lambda grad: layout.join(torch.tensordot(m, b @ layout.split(grad) @ a, 1), grad)
+
+
+_UNMET = (
+    "it was met in no linear map that the graph of the outputs holds: tables, vectors, weights of which it is no "
+    "linear part, and solves by Checkpointed or Backsolve, which keep no graph, are not served"
+)
+_ELSEWHERE = "Evaluate the outputs with gradient=Direct(), or leave it to another optimiser, such as BlockwiseAdamW."
 
 
 def _refuse_unobserved(p: Tensor) -> NoReturn:

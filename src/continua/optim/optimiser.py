@@ -79,8 +79,13 @@ class AbstractOptimiser(Optimizer, abc.ABC):
     def _check_points(self, group: Group) -> None:
         names = group.get("param_names") or [f"parameter {i}" for i in range(len(group["params"]))]
         for name, parameter in zip(names, group["params"], strict=True):
-            if self.whole:
-                refuse_shards(name, parameter, type(self).__name__)
+            if self.whole and (placements := getattr(parameter, "placements", ())):  # it is sharded (FSDP2)
+                cure = (
+                    "Keep it whole with fully_shard(module, ignored_params=recipe.whole(module)) and average its "
+                    "gradient over ranks, or use BlockwiseAdamW() with its default block."
+                )
+                why = f"{type(self).__name__} needs whole parameters, and this one is a DTensor"
+                reject(name, placements, why, cure)
             if parameter.ndim < self.space.axes:
                 why = f"a point of {self.space} has {self.space.axes} axes"
                 reject(name, tuple(parameter.shape), why, "Assign it to an optimiser of another space.")
@@ -115,7 +120,7 @@ class Composite(Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One update of all members, and the loss where a closure gives it."""
-        return update_groups(self, closure, self._advance)
+        return update_groups(self, closure, lambda group, state: self.members[group["member"]].advance(group, state))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's; `member` says who updates the group."""
@@ -157,9 +162,6 @@ class Composite(Optimizer):
             member.param_groups = [group for group in self.param_groups if group["member"] == name]
             member.state = self.state
 
-    def _advance(self, group: Group, state: Held) -> None:
-        self.members[group["member"]].advance(group, state)
-
 
 def update_groups(
     optimiser: Optimizer, closure: Callable[[], Any] | None, advance: Callable[[Group, Held], None]
@@ -173,17 +175,6 @@ def update_groups(
         for group in optimiser.param_groups:
             advance(group, optimiser.state)
     return loss
-
-
-def refuse_shards(name: str, parameter: Tensor, optimiser: str) -> None:
-    """Refuses a sharded parameter (FSDP2) for an update that needs whole matrices or columns."""
-    placements = getattr(parameter, "placements", ())
-    if placements:
-        cure = (
-            "Keep it whole with fully_shard(module, ignored_params=recipe.whole(module)) and average its gradient "
-            "over ranks, or use BlockwiseAdamW() with its default block."
-        )
-        reject(name, placements, f"{optimiser} needs whole parameters, and this one is a DTensor", cure)
 
 
 def collect(

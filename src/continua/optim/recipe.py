@@ -79,10 +79,8 @@ class Recipe:
     named: tuple[tuple[str, Use], ...] = ()
 
     def __post_init__(self) -> None:
-        uses = {
-            name: getattr(self, name) for name in ("flat", "vectors", "spectral", "generated", "stiefel", "simplex")
-        }
-        is_a(Use, "Pass use(BlockwiseAdamW), say.", **uses)
+        names = ("flat", "vectors", "spectral", "generated", "stiefel", "simplex")
+        is_a(Use, "Pass use(BlockwiseAdamW), say.", **{name: getattr(self, name) for name in names})
         is_a((Use, type(None)), "Pass use(BlockwiseAdamW), or None for the optimiser of `flat`.", ends=self.ends)
         for pair in self.named:
             if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], Use)):
@@ -128,17 +126,13 @@ class Recipe:
 
         Sharding leaves their gradients alone: average them over ranks before an update.
         """
-        return {
-            parameter
-            for member in self.build(module).members.values()
-            if member.whole
-            for group in member.param_groups
-            for parameter in group["params"]
-        }
+        members = [member for member in self.build(module).members.values() if member.whole]
+        return {p for member in members for group in member.param_groups for p in group["params"]}
 
     def _assign(self, module: nn.Module) -> dict[tuple[Use, AbstractParameterSpace, bool], list[str]]:
         """Names of parameters that are updated together; shards and whole parameters are kept apart."""
-        spaces, given = _spaces(module), _given_by_fields(module)
+        spaces, fields = _spaces(module), (part for part in module.modules() if isinstance(part, AbstractField))
+        given = {id(p) for field in fields for p in field.parameters()}  # by id: shared parameters have several names
         for pattern, _ in self.named:
             if not any(fnmatch.fnmatchcase(name, pattern) for name in spaces):
                 reject("named", pattern, "no parameter has such a name", f"The first names are {list(spaces)[:3]}.")
@@ -208,9 +202,3 @@ def _spaces(module: nn.Module) -> dict[str, AbstractParameterSpace]:
         cure = "Name a shared parameter once, as named_parameters() does."
         reject("module", twice, "parameter_spaces() names these parameters a second time", cure)
     return spaces
-
-
-def _given_by_fields(module: nn.Module) -> set[int]:
-    """Parameters that some field holds, by their id: shared ones have several names."""
-    fields = (part for part in module.modules() if isinstance(part, AbstractField))
-    return {id(parameter) for field in fields for parameter in field.parameters()}

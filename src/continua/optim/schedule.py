@@ -1,11 +1,10 @@
 """What the loop does around an update: rates over training time (updates, tokens or seconds), and gradient clipping."""
 
-import abc
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import nn
@@ -24,7 +23,7 @@ class CosineDecay:
 
         floor + (1 - floor)(1 + cos(pi s))/2 ,   s = (spent - warmup)/(total - warmup)
 
-    Warm-up and total are in the unit of the clock.
+    Warm-up and total are in the unit that the schedule counts.
     """
 
     warmup: float | int
@@ -45,41 +44,25 @@ class CosineDecay:
         return self.floor + (1.0 - self.floor) * (0.5 * (1.0 + math.cos(math.pi * s)))
 
 
-class AbstractClock(abc.ABC):
-    """How training time is counted."""
-
-    @abc.abstractmethod
-    def count(self, amount: float | int | None, elapsed: float) -> float:
-        """What one update adds: `amount` is what the loop says of it, `elapsed` its seconds."""
+Count: TypeAlias = Callable[[float | int | None, float], float]
+"""What one update adds to the time spent, from the amount that the loop says of it and the seconds that it took."""
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Updates(AbstractClock):
+def by_updates(amount: float | int | None, seconds: float) -> float:
     """Counts updates."""
-
-    def count(self, amount: float | int | None, elapsed: float) -> float:
-        return 1.0
+    return 1.0
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Tokens(AbstractClock):
+def by_tokens(amount: float | int | None, seconds: float) -> float:
     """Counts tokens: `schedule.step(tokens)`."""
-
-    def count(self, amount: float | int | None, elapsed: float) -> float:
-        if amount is None or not amount >= 0:
-            reject("amount", amount, "this schedule counts tokens", "Call schedule.step(tokens of the update).")
-        return float(amount)
+    if amount is None or not amount >= 0:
+        reject("amount", amount, "this schedule counts tokens", "Call schedule.step(tokens of the update).")
+    return float(amount)
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Seconds(AbstractClock):
+def by_seconds(amount: float | int | None, seconds: float) -> float:
     """Counts seconds of training, without those between saving and resuming."""
-
-    def count(self, amount: float | int | None, elapsed: float) -> float:
-        return elapsed
+    return seconds
 
 
 @final
@@ -87,18 +70,18 @@ class Schedule:
     """Multiplies the rates of an optimiser's groups by a factor of the training time spent.
 
     Used as torch's schedulers are: `optimiser.step(); schedule.step()`, with `state_dict` and `get_last_lr`. With
-    updates as clock it equals `torch.optim.lr_scheduler.LambdaLR(optimiser, cosine.factor)`.
+    updates counted it equals `torch.optim.lr_scheduler.LambdaLR(optimiser, cosine.factor)`.
     """
 
     def __init__(
         self,
         optimiser: Optimizer,
         curve: CosineDecay,
-        clock: AbstractClock = Updates(),
+        count: Count = by_updates,
         spent: float | int = 0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.optimiser, self.curve, self.clock, self.now = optimiser, curve, clock, now
+        self.optimiser, self.curve, self.count, self.now = optimiser, curve, count, now
         self.spent = float(spent)
         # as torch's schedulers do: saved with its optimiser, a group remembers its highest rate
         self.base = [group.setdefault("initial_lr", group["lr"]) for group in optimiser.param_groups]
@@ -106,7 +89,7 @@ class Schedule:
 
     def step(self, amount: float | int | None = None) -> None:
         """Counts one update, and sets the rates of the next."""
-        self.spent += self.clock.count(amount, self.now() - self._last)
+        self.spent += self.count(amount, self.now() - self._last)
         self._apply()
 
     def get_last_lr(self) -> list[float]:
@@ -132,29 +115,16 @@ class Schedule:
             group["lr"] = rate * factor
 
 
+@torch.no_grad()
 def clip_gradients(module: nn.Module, limit: float) -> Tensor:
     """Scales all gradients of `module` so that their joint norm is at most `limit`; returns the norm before.
 
     Equals `torch.nn.utils.clip_grad_norm_`, sharded parameters included. An infinite limit measures and checks only.
     """
-    return _clip(list(module.named_parameters()), limit)
-
-
-def clip_groups(optimiser: Optimizer, limit: float) -> list[Tensor]:
-    """Scales the gradients of each parameter group by themselves; returns the norm of each before."""
-    norms = []
-    for place, group in enumerate(optimiser.param_groups):
-        names = group.get("param_names") or [f"parameter {i} of group {place}" for i in range(len(group["params"]))]
-        norms.append(_clip(list(zip(names, group["params"], strict=True)), limit))
-    return norms
-
-
-@torch.no_grad()
-def _clip(named: Iterable[tuple[str, Tensor]], limit: float) -> Tensor:
     if not limit > 0:
         reject("limit", limit, "a norm is positive", "Pass limit > 0, or math.inf to check gradients only.")
-    graded = [(name, p) for name, p in named if p.grad is not None]
-    parts = [(name, torch.linalg.vector_norm(p.grad)) for name, p in graded if p.grad is not None]
+    graded = [(name, p.grad) for name, p in module.named_parameters() if p.grad is not None]
+    parts = [(name, torch.linalg.vector_norm(g)) for name, g in graded]
     # a sharded parameter's norm is the sum over ranks, which every rank then knows
     parts = [(name, norm.full_tensor() if hasattr(norm, "full_tensor") else norm) for name, norm in parts]  # pyright: ignore[reportAttributeAccessIssue]
     if not parts:
@@ -168,7 +138,7 @@ def _clip(named: Iterable[tuple[str, Tensor]], limit: float) -> Tensor:
     factor = float(limit / (total + 1e-6))  # torch's own formula: equal gradients, to the last digit
     if factor < 1.0:
         for kind in (True, False):  # shards and whole tensors do not mix in one call
-            grads = [p.grad for _, p in graded if hasattr(p.grad, "device_mesh") is kind]
+            grads = [g for _, g in graded if hasattr(g, "device_mesh") is kind]
             if grads:
                 foreach.mul_(grads, factor)
     return total

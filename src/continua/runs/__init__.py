@@ -20,20 +20,16 @@ from continua.runs.figures import (
     to_plain,
 )
 from continua.runs.folder import Run, read_records
-from continua.runs.storage import (
-    check_writable,
-    checkpoints,
-    digest,
-    join_tree,
-    read_checkpoint,
-    split_tree,
-    write_checkpoint,
-    write_whole,
-)
+from continua.runs.storage import check_writable, checkpoints, digest, read_checkpoint, write_checkpoint, write_whole
 
 __all__ = [
     "AbstractFigure", "Bars", "Cell", "Heat", "LARGE", "Lines", "Note", "Paths", "Reference", "Run", "Scale",
+<<<<<<< HEAD
     "Section", "Series", "Table", "Verdict", "check_writable", "checkpoints", "digest", "finite",
     "from_plain", "join_tree", "read_checkpoint", "read_records", "split_tree", "to_plain", "write_checkpoint",
     "write_whole",
+=======
+    "Section", "Series", "Stairs", "Steps", "Table", "Verdict", "check_writable", "checkpoints", "digest", "finite",
+    "from_plain", "read_checkpoint", "read_records", "to_plain", "write_checkpoint", "write_whole",
+>>>>>>> f55385e (Control, optimisers and runs say the same in fewer lines; checkpoints are written by torch.save)
 ]  # fmt: skip

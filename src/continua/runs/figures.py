@@ -99,7 +99,8 @@ class Lines(AbstractFigure):
     notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_some(series=self.series)
+        if not self.series:
+            reject("series", self.series, "there is nothing to draw", "Pass at least one of the series.")
 
 
 @final
@@ -239,12 +240,6 @@ def _numbers(value: Any) -> np.ndarray:
 def _check_shape(name: str, array: np.ndarray, wanted: tuple[int, ...]) -> None:
     if array.shape != wanted:
         reject(name, array.shape, f"the other parts of the figure ask for {wanted}", "Pass arrays that fit each other.")
-
-
-def _check_some(**parts: tuple[Any, ...]) -> None:
-    for name, held in parts.items():
-        if not held:
-            reject(name, held, "there is nothing to draw", f"Pass at least one of the {name}.")
 
 
 # --- as JSON can hold them

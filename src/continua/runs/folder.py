@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
 
@@ -18,16 +18,8 @@ import torch
 from torch import Tensor
 
 from continua.core.errors import reject
+from continua.runs import storage
 from continua.runs.figures import AbstractFigure, Section, finite, section_from_plain, to_plain
-from continua.runs.storage import (
-    FORMAT,
-    check_writable,
-    checkpoints,
-    digest,
-    read_checkpoint,
-    write_checkpoint,
-    write_whole,
-)
 
 
 @final
@@ -53,7 +45,7 @@ class Run:
         cls.check_free(folder)
         folder.mkdir(parents=True, exist_ok=True)
         run = cls(folder)
-        head = {"format": FORMAT, "kind": kind, "began": _now(), "state": "running", "versions": _versions()}
+        head = {"format": storage.FORMAT, "kind": kind, "began": _now(), "state": "running", "versions": _versions()}
         run._write_manifest({**head, "config": dict(config), "facts": dict(facts or {})})
         return run
 
@@ -64,7 +56,7 @@ class Run:
             resume = f"`continua train --resume {shlex.quote(str(folder))}`"
             cure = f"Choose another folder, or go on with this run: {resume}."
             reject("folder", str(folder), "there is a run in it already", cure)
-        check_writable("folder", folder)
+        storage.check_writable("folder", folder)
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -77,8 +69,8 @@ class Run:
         if not (folder / "manifest.json").is_file():
             reject("run", str(folder), "there is no manifest.json in it", cure)
         run = cls(folder)
-        if not isinstance(run.manifest, dict) or run.manifest.get("format") != FORMAT:
-            reject("run", str(folder), f"its manifest is not of format {FORMAT}", cure)
+        if not isinstance(run.manifest, dict) or run.manifest.get("format") != storage.FORMAT:
+            reject("run", str(folder), f"its manifest is not of format {storage.FORMAT}", cure)
         return run
 
     @property
@@ -117,14 +109,14 @@ class Run:
     def forget(self, after: int) -> None:
         """Drops the rows of updates later than a checkpoint, which will be made again, and a half-written last line."""
         rows = [row for row in self.records() if row.get("update", 0) <= after]
-        write_whole(self.folder / "records.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+        storage.write_whole(self.folder / "records.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
 
     def keep_arrays(self, name: str, arrays: Mapping[str, Tensor]) -> Path:
         """Writes `arrays/NAME.safetensors` and notes its hash."""
         content = safetensors.torch.save({key: value.detach().cpu().contiguous() for key, value in arrays.items()})
         path = self._inside("arrays", f"{name}.safetensors")
-        write_whole(path, content)
-        self.note(hashes={**self.manifest["facts"].get("hashes", {}), f"arrays/{name}": digest(content)})
+        storage.write_whole(path, content)
+        self.note(hashes={**self.manifest["facts"].get("hashes", {}), f"arrays/{name}": storage.digest(content)})
         return path
 
     def arrays(self, name: str) -> dict[str, Tensor]:
@@ -134,7 +126,7 @@ class Run:
             known = sorted(p.stem for p in path.parent.glob("*.safetensors"))
             reject("name", name, f"the run has no such arrays, but {known}", "Choose one of these.")
         content = path.read_bytes()
-        if digest(content) != self.manifest["facts"].get("hashes", {}).get(f"arrays/{name}"):
+        if storage.digest(content) != self.manifest["facts"].get("hashes", {}).get(f"arrays/{name}"):
             reject("name", name, "the file does not match its hash: it is damaged", "Copy the folder again.")
         return safetensors.torch.load(content)
 
@@ -151,7 +143,7 @@ class Run:
         if apart:
             self.keep_arrays(f"figure-{name}", {key: torch.from_numpy(value) for key, value in apart.items()})
         path = self._inside("figures", f"{name}.json")
-        write_whole(path, json.dumps(plain, allow_nan=False).encode())
+        storage.write_whole(path, json.dumps(plain, allow_nan=False).encode())
         return path
 
     def sections(self) -> list[Section]:
@@ -177,18 +169,17 @@ class Run:
 
     def keep_checkpoint(self, update: int, state: dict[str, Any]) -> Path:
         """Writes a checkpoint; the two latest are kept."""
-        return write_checkpoint(self.folder / "checkpoints", update, state)
+        return storage.write_checkpoint(self.folder / "checkpoints", update, state)
 
     def last_checkpoint(self) -> dict[str, Any] | None:
         """The latest checkpoint that is whole, or nothing; a damaged one gives way to the one before it."""
-        damaged: ValueError | None = None
-        for path in reversed(checkpoints(self.folder / "checkpoints")):
+        found = storage.checkpoints(self.folder / "checkpoints")
+        for path in reversed(found):
             try:
-                return read_checkpoint(path)
-            except ValueError as error:
-                damaged = error
-        if damaged is not None:
-            raise damaged
+                return storage.read_checkpoint(path)
+            except ValueError:
+                if path == found[0]:
+                    raise
         return None
 
     def _inside(self, room: str, name: str) -> Path:
@@ -196,7 +187,7 @@ class Run:
         return self.folder / room / name
 
     def _write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        write_whole(self.folder / "manifest.json", json.dumps(finite(dict(manifest)), indent=1).encode())
+        storage.write_whole(self.folder / "manifest.json", json.dumps(finite(dict(manifest)), indent=1).encode())
 
 
 def _now() -> str:
@@ -204,13 +195,7 @@ def _now() -> str:
 
 
 def _versions() -> dict[str, str]:
-    def of(package: str) -> str:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            return "absent"
-
-    packages = {package: of(package) for package in ("continua", "torch", "numpy")}
+    packages = {package: version(package) for package in ("continua", "torch", "numpy")}
     return {"python": platform.python_version(), "platform": sys.platform, **packages}
 
 
@@ -226,17 +211,14 @@ def read_records(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except ValueError:
             reject(f"{path}, line {number}", line[:60], "this is no JSON: the file is damaged", cure)
-        fault = _fault(row)
-        if fault:
+        fault = None
+        if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
+            fault = "a row is an object with its `kind`"
+        elif row["kind"] in ("update", "evaluation") and not isinstance(row.get("update"), int):
+            fault = f"an {row['kind']} row has the number of its `update`"
+        elif not isinstance(row.get("measures", {}), dict):
+            fault = "`measures` are named numbers"
+        if fault is not None:
             reject(f"{path}, line {number}", line[:60], fault, cure)
         rows.append(row)
     return rows
-
-
-def _fault(row: Any) -> str:
-    """What makes this no row; nothing where it is one."""
-    if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
-        return "a row is an object with its `kind`"
-    if row["kind"] in ("update", "evaluation") and not isinstance(row.get("update"), int):
-        return f"an {row['kind']} row has the number of its `update`"
-    return "" if isinstance(row.get("measures", {}), dict) else "`measures` are named numbers"

@@ -1,13 +1,14 @@
-"""Files that a killed process leaves whole or not at all: single files, and checkpoints of nested data with tensors."""
+"""Files that a killed process leaves whole or not at all: single files, and checkpoints."""
 
 import hashlib
+import io
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 
 from continua.core.errors import reject
@@ -42,73 +43,29 @@ def check_writable(argument: str, folder: Path, asked: Path | None = None) -> No
         reject(argument, str(asked or folder), f"nothing can be written there ({why})", cure)
 
 
-# --- nested data with tensors inside
-
-
-def split_tree(tree: Any) -> tuple[Any, dict[str, torch.Tensor]]:
-    """The tree as JSON can hold it, tensors referred to by name, and the tensors; `join_tree` is the way back.
-
-    Dictionaries (with words or whole numbers as keys), lists, tuples, numbers, words and tensors; the state of an
-    optimiser is made of these.
-    """
-    tensors: dict[str, torch.Tensor] = {}
-
-    def plain(value: Any, path: str) -> Any:
-        if isinstance(value, torch.Tensor):
-            # The order of entries in memory is kept: a product of the same numbers in another order (an eigenbasis
-            # comes column by column) differs by rounding, and a resumed run would differ from one that went through.
-            order = _memory_order(value)
-            tensors[path] = value.detach().cpu().permute(order).contiguous().clone()
-            return {"kind": "tensor", "name": path, **({} if order == sorted(order) else {"order": order})}
-        if value is None or isinstance(value, bool | int | float | str):
-            return value
-        if isinstance(value, dict):
-            # Pairs in a list, as JSON turns whole numbers into words where they are keys.
-            items = [[key, plain(held, f"{path}.{key}" if path else str(key))] for key, held in value.items()]
-            return {"kind": "dict", "items": items}
-        if isinstance(value, list | tuple):
-            kind = "list" if isinstance(value, list) else "tuple"
-            return {"kind": kind, "items": [plain(held, f"{path}.{place}") for place, held in enumerate(value)]}
-        cure = "Keep numbers, words, lists, dictionaries and tensors in a checkpoint."
-        reject(path, type(value).__name__, "this is no plain data", cure)
-
-    return plain(tree, ""), tensors
-
-
-def _memory_order(value: torch.Tensor) -> list[int]:
-    """The axes from the slowest in memory to the fastest; as they stand where entries overlap or have gaps."""
-    axes = list(range(value.ndim))
-    order = sorted(axes, key=lambda axis: (-value.stride(axis), axis))
-    return order if value.permute(order).is_contiguous() else axes
-
-
-def join_tree(plain: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """What `split_tree` took apart."""
-    if not isinstance(plain, dict):
-        return plain
-    if plain["kind"] == "tensor":
-        stored, order = tensors[plain["name"]], plain.get("order")
-        return stored if order is None else stored.permute([order.index(axis) for axis in range(len(order))])
-    if plain["kind"] == "dict":
-        return {key: join_tree(held, tensors) for key, held in plain["items"]}
-    items = [join_tree(held, tensors) for held in plain["items"]]
-    return items if plain["kind"] == "list" else tuple(items)
-
-
 # --- checkpoints: everything a run needs to go on as if it had never stopped
 
 
 def write_checkpoint(folder: Path, update: int, state: dict[str, Any], keep: int = 2) -> Path:
-    """Writes `folder/00000400/` with `state.safetensors` and then `state.json`, which holds the hash.
+    """Writes `folder/00000400/` with `state.pt` and then `state.json`, which holds the hash.
 
-    What has no `state.json` is unfinished and not read. The `keep` latest checkpoints stay, older ones are removed.
+    The state is made of dictionaries, lists, tuples, numbers, words and tensors, as that of an optimiser is. What has
+    no `state.json` is unfinished and not read. The `keep` latest checkpoints stay, older ones are removed.
     """
-    plain, tensors = split_tree(state)
-    values = safetensors.torch.save(tensors)
+    # `torch.save` keeps the order of entries in memory: a product of the same numbers in another order (an eigenbasis
+    # comes column by column) differs by rounding, and a resumed run would differ from one that went through.
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    values = buffer.getvalue()
+    try:
+        _read_state(values)
+    except pickle.UnpicklingError as error:
+        cure = "Keep numbers, words, lists, dictionaries and tensors in a checkpoint."
+        reject("state", sorted(state), f"this is no plain data ({error})", cure)
     target = folder / f"{update:08d}"
     target.mkdir(parents=True, exist_ok=True)
-    write_whole(target / "state.safetensors", values)
-    content = {"format": FORMAT, "update": update, "sha256": digest(values), "state": plain}
+    write_whole(target / "state.pt", values)
+    content = {"format": FORMAT, "update": update, "sha256": digest(values)}
     write_whole(target / "state.json", json.dumps(content).encode())
     for old in checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
@@ -125,12 +82,16 @@ def read_checkpoint(checkpoint: Path) -> dict[str, Any]:
     cure = "Remove this checkpoint; the one before it is taken then."
     try:
         content = json.loads((checkpoint / "state.json").read_bytes())
-        values = (checkpoint / "state.safetensors").read_bytes()
+        values = (checkpoint / "state.pt").read_bytes()
         if content["format"] != FORMAT:
             reject("checkpoint", str(checkpoint), f"its format is {content['format']}, not {FORMAT}", cure)
         whole = digest(values) == content["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         reject("checkpoint", str(checkpoint), f"it cannot be read ({error})", cure)
     if not whole:
-        reject("checkpoint", str(checkpoint), "state.safetensors does not match its hash: the file is damaged", cure)
-    return join_tree(content["state"], safetensors.torch.load(values))
+        reject("checkpoint", str(checkpoint), "state.pt does not match its hash: the file is damaged", cure)
+    return _read_state(values)
+
+
+def _read_state(values: bytes) -> dict[str, Any]:
+    return torch.load(io.BytesIO(values), map_location="cpu", weights_only=True)
