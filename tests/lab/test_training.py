@@ -10,8 +10,8 @@ from continua.core.slopes import fitted_slope
 from continua.lab.flows import attention_flow
 from continua.lab.training.cells import Adversarial, AgainstLimit, ClosedForm
 from continua.lab.training.compactness import LongTraining, Stationary
-from continua.lab.training.networks import Limit, Network, compute_limits
-from continua.lab.training.problem import Problem, UpdateRule, train
+from continua.lab.training.networks import Limit, Network, compute_limits, train
+from continua.lab.training.problem import Problem, UpdateRule
 from continua.solve import Adaptive, Direct, DormandPrince, integrate
 from continua.spaces import Cloud
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ _SCALES = 25
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class ExactPosterior(AbstractCell):
     """Of `count` test signals from `first` on, less a random share of their samples: the largest posterior, and hits.
 
@@ -54,17 +53,16 @@ class ExactPosterior(AbstractCell):
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class Mnist1dCeiling(AbstractExperiment):
     """The best accuracy that any classifier can have on MNIST-1D, by the share of samples that are dropped."""
 
-    name: ClassVar[str] = "mnist1d-ceiling"
-    claim: ClassVar[str] = (
+    name = "mnist1d-ceiling"
+    claim = (
         "the best classifier of MNIST-1D, which knows its generator, tells 99 % of whole signals; with half of their "
         "samples dropped at random it keeps less than nine tenths of that, so no other can keep more"
     )
-    formula: ClassVar[str] = "max_f P(f(o) = y) = E max_y P(y | o)"
-    source: ClassVar[str] = "beyond the source; the generator of S. Greydanus, arXiv 2011.14439"
+    formula = "max_f P(f(o) = y) = E max_y P(y | o)"
+    source = "beyond the source; the generator of S. Greydanus, arXiv 2011.14439"
 
     dropped: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75)
     signals: int = 1000

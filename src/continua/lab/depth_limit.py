@@ -1,14 +1,13 @@
 """`depth-limit` and `post-norm`: layers are Euler steps of a flow, at a distance C/L, and what sets the constant."""
 
-import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import final
 
 import torch
 
 from continua.core.shapes import Float, Points, Tensor
 from continua.fields import Expansion
-from continua.lab.experiment import AbstractExperiment, Findings
+from continua.lab.experiment import AbstractExperiment, Findings, curves
 from continua.lab.flows import attention_flow, in_ball, random_theta, solve_flow
 from continua.lab.intervals import slope_interval
 from continua.lab.sweep import AbstractCell, Row
@@ -23,7 +22,6 @@ _RADIUS = 1.5
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class EulerGap(AbstractCell):
     """The largest distance between L Euler layers and the flow over many initial conditions in a ball.
 
@@ -86,17 +84,16 @@ def distance(a: Points, b: Points) -> Float[Tensor, " batch"]:
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class DepthLimit(AbstractExperiment):
     """Slope in L for the worst of many initial conditions and for adversarial ones; the constant over N."""
 
-    name: ClassVar[str] = "depth-limit"
-    claim: ClassVar[str] = (
+    name = "depth-limit"
+    claim = (
         "for a smooth field of parameters L layers are at distance O(1/L) from the flow, uniformly over initial "
         "conditions in a ball and with a constant that does not depend on the number of tokens"
     )
-    formula: ClassVar[str] = '"sup"_{|x_0| ≤ R} "max"_i |x_L^i - x^i(1)| ≤ C / L'
-    source: ClassVar[str] = "docs/mathematics.md, section 3; arXiv 2605.11059, Theorem 7 without sampling"
+    formula = '"sup"_{|x_0| ≤ R} "max"_i |x_L^i - x^i(1)| ≤ C / L'
+    source = "docs/mathematics.md, section 3; arXiv 2605.11059, Theorem 7 without sampling"
 
     layers: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
     tokens: tuple[int, ...] = (4, 16, 64, 256, 1024, 4096)
@@ -168,7 +165,6 @@ class DepthLimit(AbstractExperiment):
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class NormedLayers(AbstractCell):
     """L times the distance between L layers and their flow, with steps projected on the sphere and without."""
 
@@ -197,17 +193,16 @@ class NormedLayers(AbstractCell):
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class PostNormLimit(AbstractExperiment):
     """Constants and sizes of states over the scale of the weights."""
 
-    name: ClassVar[str] = "post-norm"
-    claim: ClassVar[str] = (
+    name = "post-norm"
+    claim = (
         "normalisation after every layer keeps states bounded where they grow exponentially without it, and so "
         "improves the constant of the depth limit"
     )
-    formula: ClassVar[str] = '|x(1)| ≤ R e^{|O^T V|} " without, " |x(1)| = R " with normalisation"'
-    source: ClassVar[str] = "arXiv 2605.11059, section 1.1"
+    formula = '|x(1)| ≤ R e^{|O^T V|} " without, " |x(1)| = R " with normalisation"'
+    source = "arXiv 2605.11059, section 1.1"
 
     scales: tuple[float, ...] = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5)
     layers: int = 256
@@ -232,15 +227,10 @@ class PostNormLimit(AbstractExperiment):
 
         def figure(title: str, kind: str, label: str) -> Lines:
             names = {"plain": "without", "normed": "projected on the sphere"}
-            return Lines(
-                title=title,
-                x=Scale("Frobenius norm of each matrix"),
-                y=Scale(label, log=True),
-                series=tuple(
-                    Series.of(names[way], self.scales, [row[f"{way}_{kind}"] for row in rows], mark="both")
-                    for way in names
-                ),
+            found = tuple(
+                Series.of(names[way], self.scales, [row[f"{way}_{kind}"] for row in rows], mark="both") for way in names
             )
+            return curves(title, "Frobenius norm of each matrix", label, found, "y")
 
         figures = (
             figure("constant of the depth limit", "constant", "L x distance"),

@@ -3,15 +3,15 @@
 import abc
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias, final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias, dataclass_transform, final
 
 import numpy as np
 
 from continua.lab.intervals import Interval
 from continua.lab.sweep import AbstractCell, AbstractEngine, CellStore, LocalProcesses, Progress, Row, silent, sweep
 from continua.lab.verdicts import Judgement, Word
-from continua.runs import AbstractFigure, Section, Series, Table, Verdict
+from continua.runs import AbstractFigure, Lines, Scale, Section, Series, Table, Verdict
 
 OVERFLOW = 1e300
 """What stands, in rows and numbers, for all that is as large or larger."""
@@ -31,8 +31,9 @@ class Findings:
     judgement: Judgement
 
 
+@dataclass_transform(frozen_default=True)
 class AbstractExperiment(abc.ABC):
-    """A claim that is measured. The fields of an experiment are its sizes.
+    """A claim that is measured. The fields of an experiment, a frozen dataclass by itself, are its sizes.
 
     Cells are independent and plain, so that they run in other processes and their results are kept one by one;
     `conclude` sees their rows only, in the order of the cells.
@@ -46,6 +47,9 @@ class AbstractExperiment(abc.ABC):
     """The claim as a formula."""
     source: ClassVar[str]
     """Who claims it."""
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True)(cls)
 
     @abc.abstractmethod
     def quick(self) -> "AbstractExperiment":
@@ -137,6 +141,11 @@ def _format(value: Any) -> str | None:
     if isinstance(value, list | tuple) and not isinstance(value, Interval):
         return ", ".join(str(_format(v)) for v in value)
     return str(value)
+
+
+def curves(title: str, x: str, y: str, series: Iterable[Series], log: str = "", **words: Any) -> Lines:
+    """Curves over the axes x and y, those in `log` with equal ratios; `words` are caption, what was measured, notes."""
+    return Lines(title=title, x=Scale(x, "x" in log), y=Scale(y, "y" in log), series=tuple(series), **words)
 
 
 def rms_series(

@@ -93,14 +93,9 @@ def _central(t: float, freedom: int) -> float:
     """P(|T| <= t)."""
     angle = math.atan(t / math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
-    if freedom % 2:
-        total, term = 0.0, cosine
-        for k in range(1, freedom - 1, 2):
-            total += term
-            term *= cosine**2 * (k + 1) / (k + 2)
-        return (angle + sine * total) * 2.0 / math.pi
-    total, term = 0.0, 1.0
-    for k in range(0, freedom - 1, 2):
+    odd = freedom % 2
+    total, term = 0.0, cosine if odd else 1.0
+    for k in range(odd, freedom - 1, 2):
         total += term
         term *= cosine**2 * (k + 1) / (k + 2)
-    return sine * total
+    return (angle + sine * total) * 2.0 / math.pi if odd else sine * total

@@ -2,23 +2,22 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import ClassVar, final
+from typing import final
 
 import torch
 
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Points, Tensor
-from continua.lab.experiment import AbstractExperiment, Findings
+from continua.lab.experiment import AbstractExperiment, Findings, curves
 from continua.lab.flows import Queries, softmax_mean
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most
 from continua.operators import Exact, Tilted, radial
-from continua.runs import Lines, Scale, Series
+from continua.runs import Series
 from continua.spaces import Cloud
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class LionsGap(AbstractCell):
     """Closed forms of d_mu Gamma and D_q Gamma against N autograd, differences, and a change of mass."""
 
@@ -107,20 +106,17 @@ def _jacobian(function: Callable[[Points], Tensor], x: Points) -> Float[Tensor, 
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class LionsDerivative(AbstractExperiment):
     """Closed form against three other ways, tokens outside the ball included."""
 
-    name: ClassVar[str] = "lions-derivative"
-    claim: ClassVar[str] = (
+    name = "lions-derivative"
+    claim = (
         "attention is differentiable in the measure; its Lions derivative has a closed form, equal to N times the "
         "derivative in one token; derivatives in the query are a covariance and a third moment, of norm at most "
         "beta R^2 and 2 beta^2 R^3"
     )
-    formula: ClassVar[str] = (
-        "del_mu Gamma(q, mu)(v) = frac{e^{beta ⟨q, P_R v⟩}}{Z} [ I + beta (P_R v - Gamma) q^T ] DP_R(v)"
-    )
-    source: ClassVar[str] = "arXiv 2605.11059, Lemmas 1, 10, 11 and 13"
+    formula = "del_mu Gamma(q, mu)(v) = frac{e^{beta ⟨q, P_R v⟩}}{Z} [ I + beta (P_R v - Gamma) q^T ] DP_R(v)"
+    source = "arXiv 2605.11059, Lemmas 1, 10, 11 and 13"
 
     sizes: tuple[tuple[int, int, float], ...] = ((4, 2, 0.5), (16, 3, 1.0), (32, 8, 1.0), (64, 4, 3.0), (128, 16, 0.5))
     seeds: int = 4
@@ -147,10 +143,6 @@ class LionsDerivative(AbstractExperiment):
             "curvature_of_bound": bent,
             "tokens_outside": max(row["outside"] for row in rows),
         }
-        figure = Lines(
-            title="relative gaps of the closed form",
-            x=Scale("cell"),
-            y=Scale("largest relative gap", log=True),
-            series=tuple(Series.of(n, range(len(rows)), [row[n] for row in rows], mark="points") for n in limits),
-        )
+        found = tuple(Series.of(n, range(len(rows)), [row[n] for row in rows], mark="points") for n in limits)
+        figure = curves("relative gaps of the closed form", "cell", "largest relative gap", found, "y")
         return Findings((figure,), measured, {**limits, "slope_of_bound": 1.0, "curvature_of_bound": 1.0}, judgement)

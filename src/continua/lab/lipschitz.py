@@ -1,10 +1,9 @@
 """`attention-lipschitz`: how much attention stretches Wasserstein distances, searched for the worst case."""
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import final
 
 import torch
 
@@ -21,7 +20,6 @@ from continua.spaces import Cloud
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class Stretch(AbstractCell):
     """The largest |Gamma(q, mu) - Gamma(q, mu')| / W_p(mu, mu') that gradient ascent finds, for pairs in a ball.
 
@@ -91,7 +89,6 @@ def wasserstein(x: Points, y: Points, p: float) -> Float[Tensor, " batch"]:
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class VelocityStretch(AbstractCell):
     """The largest change of velocity for each unit that tokens move, against `operator.lipschitz_bound`."""
 
@@ -119,17 +116,16 @@ class VelocityStretch(AbstractCell):
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class AttentionLipschitz(AbstractExperiment):
     """Corollary 2 under adversarial search, for several p; the operator's own bound."""
 
-    name: ClassVar[str] = "attention-lipschitz"
-    claim: ClassVar[str] = (
+    name = "attention-lipschitz"
+    claim = (
         "on a ball attention is Lipschitz in the measure for every Wasserstein distance, without an exponential at "
         "p = infinity; the operator's own bound on the whole velocity holds"
     )
-    formula: ClassVar[str] = "|Gamma(q,mu) - Gamma(q,mu')| ≤ (1 + 2 beta R |q|) e^{2 beta R |q| / p} W_p(mu, mu')"
-    source: ClassVar[str] = "arXiv 2605.11059, Corollaries 2 and 12, Remark 3"
+    formula = "|Gamma(q,mu) - Gamma(q,mu')| ≤ (1 + 2 beta R |q|) e^{2 beta R |q| / p} W_p(mu, mu')"
+    source = "arXiv 2605.11059, Corollaries 2 and 12, Remark 3"
 
     powers: tuple[float, ...] = (1.0, 2.0, 4.0, math.inf)
     tilts: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)

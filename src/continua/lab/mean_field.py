@@ -1,10 +1,9 @@
 """`mean-field`: many tokens sampled from a law follow a limit; causal tokens follow another one."""
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import torch
@@ -27,7 +26,6 @@ _STEPS = 8
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class SampledTokens(AbstractCell):
     """N tokens at independent uniform times s_i, x_i(0) = curve(s_i), against the limit flow from the same points.
 
@@ -95,17 +93,16 @@ def _read(grid: Float[Tensor, "nodes width"], s: Float[Tensor, "seeds tokens"]) 
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class MeanField(AbstractExperiment):
     """Rates in N, the covariance of two tokens, and the distance between causal tokens and the unmasked limit."""
 
-    name: ClassVar[str] = "mean-field"
-    claim: ClassVar[str] = (
+    name = "mean-field"
+    claim = (
         "tokens sampled from a law approach the McKean-Vlasov flow of that law at the rate N^-1/2, any two of them "
         "become independent at the rate 1/N, and causal tokens approach a limit of their own, not the unmasked one"
     )
-    formula: ClassVar[str] = 'E[ |x_N^i - x^i|^2 ]^{1/2} ≤ C N^{-1/2} , " " "Cov" ( x_N^1 , x_N^2 ) = O(1/N)'
-    source: ClassVar[str] = "arXiv 2605.11059, sections 1 and 3.2, Lemma 20 and Corollary 23"
+    formula = 'E[ |x_N^i - x^i|^2 ]^{1/2} ≤ C N^{-1/2} , " " "Cov" ( x_N^1 , x_N^2 ) = O(1/N)'
+    source = "arXiv 2605.11059, sections 1 and 3.2, Lemma 20 and Corollary 23"
 
     tokens: tuple[int, ...] = (32, 64, 128, 256, 512)
     seeds: int = 256
@@ -161,7 +158,6 @@ class MeanField(AbstractExperiment):
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class Pairs(AbstractCell):
     """The covariance of the first coordinates of two tokens among N, in batches of draws.
 

@@ -1,15 +1,14 @@
 """`sde-scaling`: residuals of size 1/sqrt(L) instead of 1/L lead to a diffusion."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import torch
 
 from continua.core.seeds import generator_of
-from continua.core.shapes import Points, Tensor
+from continua.core.shapes import Tensor
 from continua.lab.experiment import AbstractExperiment, Findings
 from continua.lab.flows import in_ball, random_theta
 from continua.lab.intervals import Interval, bootstrap_slopes
@@ -23,7 +22,6 @@ _ATOMS, _WIDTH, _TOKENS = 3, 4, 4
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class Walk(AbstractCell):
     """x_{r+1} = x_r + L^-power s_r A(x_r, theta_r), s_r = +-1 by chance, theta_r one of a few atoms: O has mean zero.
 
@@ -51,7 +49,8 @@ class Walk(AbstractCell):
                 )
                 x = x + self.layers**-self.power * operator.velocity(theta, Cloud.on(x, measure))
         moved = (x - start).square().sum(-1).mean(-1)
-        return {"layers": self.layers, "moved": moved.tolist(), "seen": _observable(x).tolist()}
+        seen = torch.tanh(x[..., 0]).mean(-1) + torch.exp(-x.square().sum(-1)).mean(-1)  # bounded and smooth
+        return {"layers": self.layers, "moved": moved.tolist(), "seen": seen.tolist()}
 
     def _masses(self, generator: torch.Generator) -> Tensor:
         """What multiplies the atoms in one layer: a sign at one of them, or M^-1/2 times independent normal numbers."""
@@ -62,23 +61,17 @@ class Walk(AbstractCell):
         return torch.zeros(self.seeds, _ATOMS, dtype=torch.float64).scatter_(1, chosen, signs)
 
 
-def _observable(x: Points) -> Tensor:
-    """A bounded smooth function of the tokens."""
-    return torch.tanh(x[..., 0]).mean(-1) + torch.exp(-x.square().sum(-1)).mean(-1)
-
-
 @final
-@dataclasses.dataclass(frozen=True)
 class SDEScaling(AbstractExperiment):
     """Displacements under both scalings, and the law of the end against the diffusion's."""
 
-    name: ClassVar[str] = "sde-scaling"
-    claim: ClassVar[str] = (
+    name = "sde-scaling"
+    claim = (
         "with heads of mean zero a residual of size 1/L leaves tokens where they are as L grows (displacement L^-1/2), "
         "while one of size 1/sqrt(L) moves them by a diffusion, dx = sum_m M^-1/2 A(x, theta^m) dW_m"
     )
-    formula: ClassVar[str] = "x_{r+1} = x_r + L^{-1/2} A(x_r, m_r, theta_r) → d x = Sigma(x, m)^{1/2} d W"
-    source: ClassVar[str] = "beyond the source; arXiv 2605.11059, section 1.1 names the regime (arXiv 2601.21942)"
+    formula = "x_{r+1} = x_r + L^{-1/2} A(x_r, m_r, theta_r) → d x = Sigma(x, m)^{1/2} d W"
+    source = "beyond the source; arXiv 2605.11059, section 1.1 names the regime (arXiv 2601.21942)"
 
     layers: tuple[int, ...] = (32, 64, 128, 256, 512)
     seeds: int = 8192

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, dataclass_transform, final
 
 import torch
 
@@ -25,8 +25,15 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 """Receives the name of the experiment, how many cells are done, and of how many."""
 
 
+@dataclass_transform(frozen_default=True)
 class AbstractCell(abc.ABC):
-    """One measurement, given by its fields (plain numbers) alone: the same fields give the same row."""
+    """One measurement, given by its fields (plain numbers) alone: the same fields give the same row.
+
+    A class of cells is a frozen dataclass by itself.
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True)(cls)
 
     @abc.abstractmethod
     def measure(self) -> Row:
@@ -35,8 +42,7 @@ class AbstractCell(abc.ABC):
     @final
     def key(self) -> str:
         """A name that changes with the fields and with any line of the package."""
-        assert dataclasses.is_dataclass(self), "the fields of a cell are its sizes"
-        fields = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        fields = json.dumps(dataclasses.asdict(self), sort_keys=True)  # pyright: ignore[reportArgumentType]
         content = f"{type(self).__qualname__}{fields}{code_digest()}"
         return f"{type(self).__name__.lower()}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 

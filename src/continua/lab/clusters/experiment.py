@@ -1,10 +1,9 @@
 """`clusters`: tokens on the sphere gather in clusters, stay there for long, and collapse in the end."""
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 
@@ -22,7 +21,6 @@ SOURCE = "B. Geshkovski, C. Letrouit, Y. Polyanskiy, P. Rigollet, arXiv 2312.107
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class Clusters(AbstractExperiment):
     """Equiangular tokens, modes on the circle, metastability, collapse."""
 
@@ -34,14 +32,14 @@ class Clusters(AbstractExperiment):
     seeds: int = 8
     film: float = 60.0
 
-    name: ClassVar[str] = "clusters"
-    claim: ClassVar[str] = (
+    name = "clusters"
+    claim = (
         "tokens on the sphere follow the exact equation when they start orthonormal, bunch on the circle at the "
         "rates lambda_k, stay apart for a time that grows exponentially in beta, and in high dimension collapse to "
         "one point at the rate e^{-2t}"
     )
-    formula: ClassVar[str] = 'lambda_k = frac{k^2 I_k(beta)}{beta I_0(beta)} , " " 1 - g(t) ~ e^{-2t}'
-    source: ClassVar[str] = SOURCE
+    formula = 'lambda_k = frac{k^2 I_k(beta)}{beta I_0(beta)} , " " 1 - g(t) ~ e^{-2t}'
+    source = SOURCE
 
     def quick(self) -> "Clusters":
         return Clusters(
@@ -122,15 +120,11 @@ class Clusters(AbstractExperiment):
             series=tuple(curves),
         )
         betas = [row["beta"] for row in lasting]
-        plateau = Lines(
-            title="how long tokens stay apart",
-            x=Scale("beta"),
-            y=Scale("time until the overlap is 1/2", log=True),
-            series=(
-                Series.of("exact", betas, [row["exact"] for row in lasting]),
-                Series.of("particles", betas, [row["time"] for row in lasting], mark="points", colour=0),
-            ),
+        found = (
+            Series.of("exact", betas, [row["exact"] for row in lasting]),
+            Series.of("particles", betas, [row["time"] for row in lasting], mark="points", colour=0),
         )
+        plateau = curves("how long tokens stay apart", "beta", "time until the overlap is 1/2", found, "y")
         falls = Lines(
             title="collapse of random tokens in high dimension",
             caption="The largest 1 - <x_i, x_j>, mean over seeds; the dashed line falls like e^{-2t}.",
@@ -177,7 +171,6 @@ def _film_figure(row: Row) -> Paths:
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class Overlap(AbstractExperiment):
     """The common inner product of n tokens that began orthonormal, at inverse temperature beta and one time."""
 
@@ -185,10 +178,10 @@ class Overlap(AbstractExperiment):
     beta: float
     time: float
 
-    name: ClassVar[str] = "clusters"
-    claim: ClassVar[str] = "the inner products of tokens that start orthonormal stay equal and obey one scalar equation"
-    formula: ClassVar[str] = "g' = frac{2 e^{beta g} (1-g) ((n-1)g+1)}{e^{beta} + (n-1) e^{beta g}} , g(0) = 0"
-    source: ClassVar[str] = SOURCE
+    name = "clusters"
+    claim = "the inner products of tokens that start orthonormal stay equal and obey one scalar equation"
+    formula = "g' = frac{2 e^{beta g} (1-g) ((n-1)g+1)}{e^{beta} + (n-1) e^{beta g}} , g(0) = 0"
+    source = SOURCE
 
     def quick(self) -> "Overlap":
         return self
@@ -204,16 +197,15 @@ class Overlap(AbstractExperiment):
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class FastestMode(AbstractExperiment):
     """The mode that grows fastest on a uniform ring of tokens at inverse temperature beta, and its rate."""
 
     beta: float
 
-    name: ClassVar[str] = "clusters"
-    claim: ClassVar[str] = "a small perturbation of mode k of uniform tokens on the circle grows at the rate lambda_k"
-    formula: ClassVar[str] = "lambda_k = frac{k^2 I_k(beta)}{beta I_0(beta)}"
-    source: ClassVar[str] = SOURCE
+    name = "clusters"
+    claim = "a small perturbation of mode k of uniform tokens on the circle grows at the rate lambda_k"
+    formula = "lambda_k = frac{k^2 I_k(beta)}{beta I_0(beta)}"
+    source = SOURCE
 
     def quick(self) -> "FastestMode":
         return self

@@ -28,7 +28,6 @@ def check_question(tokens: int | None, beta: float | None, time: float | None) -
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class Equiangular(AbstractCell):
     """Tokens x_i(0) = e_i, Q = K = V = I, on the sphere: their inner products at one time, by particles and exactly."""
 
@@ -61,7 +60,6 @@ def _gram(tokens: int, beta: float, time: float) -> Float[Tensor, "tokens tokens
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class CircleModes(AbstractCell):
     """Rates at which modes cos(k theta) grow on a ring of tokens, Q = K = V = I.
 
@@ -106,7 +104,6 @@ def angular_velocity(angles: Float[Tensor, "batch tokens"], beta: float) -> Floa
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class Metastable(AbstractCell):
     """The time at which equiangular tokens have come half-way, found along the path of the particles."""
 
@@ -124,7 +121,6 @@ class Metastable(AbstractCell):
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class Collapse(AbstractCell):
     """Random tokens on the sphere of R^width: the largest angle over time, for several seeds at once."""
 
@@ -142,7 +138,6 @@ class Collapse(AbstractCell):
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class Film(AbstractCell):
     """Tokens on the circle, for the eye: clusters form fast and merge late."""
 
@@ -172,10 +167,6 @@ def random_tokens(batch: int, tokens: int, width: int, seed: int) -> Points:
 def _crossing(times: list[float], values: list[float], level: float) -> float:
     """Where the polynomial through all points, as a function of the value, meets the level (inverse interpolation)."""
     total = 0.0
-    for i, (t, v) in enumerate(zip(times, values, strict=True)):
-        weight = 1.0
-        for j, u in enumerate(values):
-            if j != i:
-                weight *= (level - u) / (v - u)
-        total += weight * t
+    for t, v in zip(times, values, strict=True):
+        total += t * math.prod((level - u) / (v - u) for u in values if u != v)
     return total

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 
@@ -19,7 +19,6 @@ _MARGIN = 0.1
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class AdamWLimit(AbstractExperiment):
     """Errors of states, adjoints and parameters over L and H, before and after updates.
 
@@ -27,14 +26,14 @@ class AdamWLimit(AbstractExperiment):
     the same number of tokens in more and fewer sequences, over N.
     """
 
-    name: ClassVar[str] = "adamw-limit"
-    claim: ClassVar[str] = (
+    name = "adamw-limit"
+    claim = (
         "hidden states, adjoints and parameters of a network of L layers and H heads, trained by AdamW, converge to "
         "the forward-backward mean-field limit at least as fast as L^-1 + L^-1/3 H^-1/2, uniformly over initial "
         "conditions in a ball and over the number of tokens"
     )
-    formula: ClassVar[str] = 'E[ "sup" |x_r - x(t_r)|^2 ]^{1/2} ≤ C ( L^{-1} + L^{-1/3} H^{-1/2} )'
-    source: ClassVar[str] = "arXiv 2605.11059, Lemma 6 and Theorem 7"
+    formula = 'E[ "sup" |x_r - x(t_r)|^2 ]^{1/2} ≤ C ( L^{-1} + L^{-1/3} H^{-1/2} )'
+    source = "arXiv 2605.11059, Lemma 6 and Theorem 7"
 
     layers: tuple[int, ...] = (16, 32, 64, 128, 256)
     heads: tuple[int, ...] = (1, 4, 16)

@@ -1,6 +1,5 @@
 """Cells of the training experiments: networks against their limit, drawn and adversarial, and closed forms."""
 
-import dataclasses
 from typing import Any, NamedTuple, final
 
 import torch
@@ -8,14 +7,13 @@ import torch
 from continua.core.shapes import Float, Points, Tensor
 from continua.lab.flows import in_ball
 from continua.lab.sweep import AbstractCell, Row
-from continua.lab.training.networks import Limit, Network, NetworkPass, TrainedLimit, compute_limits
-from continua.lab.training.problem import Problem, UpdateRule, train
+from continua.lab.training.networks import Limit, Network, NetworkPass, TrainedLimit, compute_limits, train
+from continua.lab.training.problem import Problem, UpdateRule
 from continua.operators import radial
 from continua.spaces import Cloud
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class AgainstLimit(AbstractCell):
     """Squared errors of many networks of L layers and H heads, after some numbers of updates.
 
@@ -71,7 +69,6 @@ def _distances(network: Network, limit: TrainedLimit, depths: Tensor) -> list[fl
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class ClosedForm(AbstractCell):
     """Adjoint recursion and gradient map in closed form against autograd through the layers: relative errors."""
 
@@ -115,7 +112,6 @@ class _Climb(NamedTuple):
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class Adversarial(AbstractCell):
     """Squared errors of the states of trained networks, the largest that projected gradient ascent on x(0) finds.
 
@@ -140,7 +136,7 @@ class Adversarial(AbstractCell):
         train(network, self.rule, self.updates, lambda update, passed: None)
         limit = Limit(problem, self.nodes)
         exact = compute_limits(problem, self.rule, (self.updates,), self.nodes)[self.updates]
-        limit.q, limit.k, limit.v, limit.o = exact.parameters
+        limit.parameters = exact.parameters
         depths = torch.arange(self.layers + 1, dtype=torch.float64) / self.layers
 
         def compare(start: Points) -> _Climb:

@@ -3,16 +3,16 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 
 from continua.core.shapes import Tensor
-from continua.lab.experiment import OVERFLOW, AbstractExperiment, Findings
+from continua.lab.experiment import OVERFLOW, AbstractExperiment, Findings, curves
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.training.cells import AgainstLimit
-from continua.lab.training.networks import Network, NetworkPass
-from continua.lab.training.problem import Problem, UpdateRule, train
+from continua.lab.training.networks import Network, NetworkPass, train
+from continua.lab.training.problem import Problem, UpdateRule
 from continua.lab.verdicts import Judgement, all_of, at_least, at_most, once_converged
 from continua.operators import AttentionTheta
 from continua.optim import parameter_bound
@@ -33,7 +33,6 @@ CALM = 0.1
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class LongTraining(AbstractCell):
     """Largest |b(theta)|, |x| and |p| after each update, all seeds together, and what Lemma 26 allows.
 
@@ -81,7 +80,7 @@ def _pulls(network: Network, passed: NetworkPass) -> tuple[float, float]:
     if not math.isfinite(radius) or not bool(means.isfinite().all()):
         return OVERFLOW, 1.0
     grown = torch.where(means[0] > 0.0, (means[0] / means[-1]).log(), 0.0).amax(-1)
-    masses = network.q.new_full(network.places.shape, 1.0 / network.heads)
+    masses = network.parameters[0].new_full(network.places.shape, 1.0 / network.heads)
     bounds = network.operator.lipschitz_bound(AttentionTheta(*network.parameters, p=masses), radius)
     allowed = (bounds * network.step).log1p().sum(0).reshape(grown.shape)
     nearest = int((grown / allowed).argmax())
@@ -111,7 +110,6 @@ def _log_states(cell: LongTraining, allowed: float) -> float:
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class Stationary(AbstractCell):
     """AdamW with rates that fall: how far its end is from a KKT point of min loss over |b(theta)| <= 1/lam.
 
@@ -174,22 +172,17 @@ def _project(w: Tensor, limit: float, blockwise: bool) -> Tensor:
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class AdamWCompactness(AbstractExperiment):
     """Long training of AdamW, Blockwise AdamW and SGD; stationary points; the adjoint at convergence."""
 
-    name: ClassVar[str] = "adamw-compactness"
-    claim: ClassVar[str] = (
+    name = "adamw-compactness"
+    claim = (
         "AdamW keeps parameters, states and adjoints in sets that do not depend on the length of training, while SGD "
         "leaves them; it ends at KKT points of its box; as training converges the adjoint vanishes and errors stop "
         "growing"
     )
-    formula: ClassVar[str] = (
-        '|b(theta_k)|_infty ≤ "max" ( |b(theta_0)|_infty , C / lambda ) , " " C = sqrt{frac{1 - b_1}{1 - b_2}}'
-    )
-    source: ClassVar[str] = (
-        "arXiv 2605.11059, Lemmas 20, 26 and 43, Remark 27, section 4; for KKT points S. Xie, Z. Li, ICML 2024"
-    )
+    formula = '|b(theta_k)|_infty ≤ "max" ( |b(theta_0)|_infty , C / lambda ) , " " C = sqrt{frac{1 - b_1}{1 - b_2}}'
+    source = "arXiv 2605.11059, Lemmas 20, 26 and 43, Remark 27, section 4; for KKT points S. Xie, Z. Li, ICML 2024"
 
     updates: int = 1000
     settle: int = 3000
@@ -322,15 +315,11 @@ def _sizes_figure(entry: Row, block: Row, plain: Row) -> Lines:
 
 def _convergence_figure(near: Row) -> Lines:
     errors, losses = _root_means(near["states"]), _root_means(near["losses"])
-    return Lines(
-        title="error and adjoint while training converges",
-        x=Scale("updates"),
-        y=Scale("size", log=True),
-        series=(
-            Series.of("error of the states", near["updates"], errors, mark="both"),
-            Series.of("terminal adjoint, root mean square", near["updates"], losses, mark="both"),
-        ),
+    found = (
+        Series.of("error of the states", near["updates"], errors, mark="both"),
+        Series.of("terminal adjoint, root mean square", near["updates"], losses, mark="both"),
     )
+    return curves("error and adjoint while training converges", "updates", "size", found, "y")
 
 
 def _residual_figure(rows: Sequence[Row]) -> Lines:

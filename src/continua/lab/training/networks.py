@@ -3,14 +3,14 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
 from continua.core.errors import SolveError
 from continua.core.shapes import Float, Int, Points, Tensor
-from continua.lab.training.problem import Problem, UpdateRule, train
+from continua.lab.training.problem import Problem, UpdateRule
 from continua.operators import AttentionTheta, pullback
 from continua.spaces import Cloud
 
@@ -37,18 +37,14 @@ class Network:
         self.problem, self.places = problem, places
         self.layers, self.seeds, self.heads = places.shape
         self.step = 1.0 / self.layers
-        self.q, self.k, self.v, self.o = (w[places] for w in (law.q, law.k, law.v, law.o))
-        self.operator = problem.operator(self.heads)
-
-    @property
-    def parameters(self) -> list[Tensor]:
+        self.parameters = [w[places] for w in (law.q, law.k, law.v, law.o)]
         """Q, K, V, O: each (layers, seeds, heads, key, width)."""
-        return [self.q, self.k, self.v, self.o]
+        self.operator = problem.operator(self.heads)
 
     def theta(self, layer: int, sequences: int) -> AttentionTheta:
         """The parameters of one layer, one set for each of the sequences of each seed."""
         spread = (w[layer].repeat_interleave(sequences, 0) if sequences > 1 else w[layer] for w in self.parameters)
-        masses = self.q.new_full((self.seeds * sequences, self.heads), 1.0 / self.heads)
+        masses = self.parameters[0].new_full((self.seeds * sequences, self.heads), 1.0 / self.heads)
         return AttentionTheta(*spread, p=masses)
 
     def forward(self, start: Points) -> list[Points]:
@@ -109,13 +105,9 @@ class Limit:
         self.depths, self._integral = _collocation(nodes)
         self._back = self._integral[-1:] - self._integral  # int_t^1
         law = problem.law()
-        self.q, self.k, self.v, self.o = (w.repeat(nodes, 1, 1, 1) for w in (law.q, law.k, law.v, law.o))
-        self.operator = problem.operator(problem.atoms)
-
-    @property
-    def parameters(self) -> list[Tensor]:
+        self.parameters = [w.repeat(nodes, 1, 1, 1) for w in (law.q, law.k, law.v, law.o)]
         """Q, K, V, O of every atom at every node: each (nodes, atoms, key, width)."""
-        return [self.q, self.k, self.v, self.o]
+        self.operator = problem.operator(problem.atoms)
 
     def both(self) -> LimitPass:
         """Solves both equations; gradients at the nodes are left in `.grad` of the parameters."""
@@ -147,12 +139,23 @@ class Limit:
         return _fixed_point(picard, end.repeat(nodes, 1, 1)).unflatten(0, (nodes, -1))
 
     def _theta(self, sequences: int) -> AttentionTheta:
-        masses = self.q.new_full((len(self.depths) * sequences, self.problem.atoms), 1.0 / self.problem.atoms)
+        size = (len(self.depths) * sequences, self.problem.atoms)
+        masses = self.parameters[0].new_full(size, 1.0 / self.problem.atoms)
         return AttentionTheta(*(w.repeat_interleave(sequences, 0) for w in self.parameters), p=masses)
 
     def _add_integral(self, integral: Tensor, slopes: Points, start: Float[Tensor, "sequences tokens width"]) -> Points:
         whole = slopes.unflatten(0, (len(self.depths), -1))
         return (start + torch.tensordot(integral, whole, 1)).flatten(0, 1)
+
+
+def train(learner: Network | Limit, rule: UpdateRule, updates: int, watch: Callable[[int, Any], None]) -> None:
+    """`updates` updates, of all seeds at once; `watch` sees every pass, the one after the last update included."""
+    optimiser = rule.build(learner.parameters)
+    with torch.no_grad():
+        for update in range(updates + 1):
+            watch(update, learner.both())
+            if update < updates:
+                optimiser.step()
 
 
 class TrainedLimit(NamedTuple):

@@ -1,8 +1,7 @@
-"""What is trained, and how: sequences with targets, an atomic law of the heads, the rule of updates and its loop."""
+"""What is trained: sequences with targets, an atomic law of the heads, and the rule of updates."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Protocol, TypeVar, final, runtime_checkable
+from typing import final
 
 import torch
 from torch.optim import SGD, Optimizer
@@ -119,26 +118,3 @@ class Problem:
         """The training loss of each network."""
         gaps = (points.unflatten(0, (-1, self.sequences)) - self.targets())[:, : self.trained]
         return 0.5 * gaps.square().sum(-1).mean((-1, -2))
-
-
-Result = TypeVar("Result", covariant=True)
-
-
-@runtime_checkable
-class Trainable(Protocol[Result]):
-    """Parameters, and a pass forward and back that leaves their gradients."""
-
-    @property
-    def parameters(self) -> list[Tensor]: ...
-
-    def both(self) -> Result: ...
-
-
-def train(learner: Trainable[Result], rule: UpdateRule, updates: int, watch: Callable[[int, Result], None]) -> None:
-    """`updates` updates, of all seeds at once; `watch` sees every pass, the one after the last update included."""
-    optimiser = rule.build(learner.parameters)
-    with torch.no_grad():
-        for update in range(updates + 1):
-            watch(update, learner.both())
-            if update < updates:
-                optimiser.step()

@@ -1,14 +1,13 @@
 """`dimension-free` and `rms-scaling`: what the embedding dimension does to training."""
 
-import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import torch
 
 from continua.core.shapes import Points, Tensor
-from continua.lab.experiment import AbstractExperiment, Findings, rms_series
+from continua.lab.experiment import AbstractExperiment, Findings, curves, rms_series
 from continua.lab.intervals import bootstrap_slopes
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.training.cells import AgainstLimit
@@ -20,7 +19,6 @@ from continua.spaces import Cloud
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class DimensionFree(AbstractExperiment):
     """Errors after some updates at fixed L and H, over the width d, for two families of problems.
 
@@ -30,15 +28,13 @@ class DimensionFree(AbstractExperiment):
     problem itself changes with d.
     """
 
-    name: ClassVar[str] = "dimension-free"
-    claim: ClassVar[str] = (
+    name = "dimension-free"
+    claim = (
         "with one second moment for each matrix (Blockwise AdamW) the error does not grow with the embedding "
         "dimension; with one for each entry (AdamW) the bound does"
     )
-    formula: ClassVar[str] = (
-        'E[ "sup" |x_r - x(t_r)|^2 ]^{1/2} ≤ C ( L^{-1} + L^{-1/3} H^{-1/2} ) , C " independent of " d'
-    )
-    source: ClassVar[str] = "arXiv 2605.11059, Lemma 6, Theorem 7 and Appendix B"
+    formula = 'E[ "sup" |x_r - x(t_r)|^2 ]^{1/2} ≤ C ( L^{-1} + L^{-1/3} H^{-1/2} ) , C " independent of " d'
+    source = "arXiv 2605.11059, Lemma 6, Theorem 7 and Appendix B"
 
     widths: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256)
     layers: int = 16
@@ -96,7 +92,6 @@ class DimensionFree(AbstractExperiment):
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class ScaledPair(AbstractCell):
     """Two networks with the same heads: x with beta, and sqrt(d) x with beta/d; trained side by side by autograd.
 
@@ -144,17 +139,16 @@ def _gap(a: Tensor, b: Tensor) -> float:
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class RMSScaling(AbstractExperiment):
     """Equivariance before and after training, over widths."""
 
-    name: ClassVar[str] = "rms-scaling"
-    claim: ClassVar[str] = (
+    name = "rms-scaling"
+    claim = (
         "inputs of norm sqrt(d) with inverse temperature beta/d give the same network up to the factor sqrt(d), and "
         "the same training once the output is divided by sqrt(d) before the loss: the limit holds in RMS norms"
     )
-    formula: ClassVar[str] = "x_r( sqrt{d} x_0 ; beta / d , theta_k ) = sqrt{d} x_r( x_0 ; beta , theta_k )"
-    source: ClassVar[str] = "arXiv 2605.11059, Remark 8"
+    formula = "x_r( sqrt{d} x_0 ; beta / d , theta_k ) = sqrt{d} x_r( x_0 ; beta , theta_k )"
+    source = "arXiv 2605.11059, Remark 8"
 
     widths: tuple[int, ...] = (5, 12, 50, 200)
     layers: int = 16
@@ -174,13 +168,9 @@ class RMSScaling(AbstractExperiment):
             for kind in ("states", "adjoints", "parameters"):
                 measured[f"{kind}, {name}"] = max(row[kind] for row in own)
         judgement = all_of(*(at_most(name, value, 1e-10) for name, value in measured.items()))
-        figure = Lines(
-            title="gap of the two scalings after training",
-            x=Scale("width d", log=True),
-            y=Scale("relative gap", log=True),
-            series=tuple(  # a gap of exactly zero has no place on a logarithmic axis
-                Series.of(kind, self.widths, [max(row[kind], 1e-18) for row in after], mark="both")
-                for kind in ("states", "adjoints", "parameters")
-            ),
+        found = tuple(  # a gap of exactly zero has no place on a logarithmic axis
+            Series.of(kind, self.widths, [max(row[kind], 1e-18) for row in after], mark="both")
+            for kind in ("states", "adjoints", "parameters")
         )
+        figure = curves("gap of the two scalings after training", "width d", "relative gap", found, "xy")
         return Findings((figure,), measured, dict.fromkeys(measured, 1e-10), judgement)
