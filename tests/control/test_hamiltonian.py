@@ -84,7 +84,7 @@ def test_a_field_that_moves_does_not(unchecked):
     report = pontryagin(plain_model(smooth), batch_of(LOSS), PRICED)
     assert not report.autonomous and report.drift > 1e-3
     assert "what a richer field would gain" in str(report) and f"{report.projected_gradient:.3e}" in str(report)
-    assert report.arrays()["hamiltonian"].shape == (len(report.depths), 2)
+    assert report.hamiltonian.shape == (len(report.depths), 2)
 
 
 @pytest.mark.parametrize("gradient", [Direct(), Checkpointed()], ids=repr)

@@ -37,9 +37,8 @@ def test_the_cosine_is_torchs():
 
 def test_tokens_and_seconds_are_other_clocks_for_one_curve():
     now = iter([0.0, 3.0, 3.0, 10.0, 10.0, 12.0, 12.0])
-    by_time, by_tokens = optimiser(), optimiser()
-    seconds = Schedule(by_time, CURVE, by_seconds, now=lambda: next(now))
-    tokens = Schedule(by_tokens, CURVE, by_tokens)
+    seconds = Schedule(optimiser(), CURVE, by_seconds, now=lambda: next(now))
+    tokens = Schedule(optimiser(), CURVE, by_tokens)
     for amount, spent in ((3, 3.0), (7, 10.0), (2, 12.0)):
         seconds.step()
         tokens.step(amount)

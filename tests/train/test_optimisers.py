@@ -10,7 +10,7 @@ from continua.data import Spirals, Text
 from continua.fields import Constant, ContinuousHeads, Expansion
 from continua.model import BasisProfile, ContinuousTransformer, Flow, Part
 from continua.operators import Attention, Convolution, FeedForward, LayerNorm, PreNorm
-from continua.optim import SOAP, Composite, CosineDecay, Recipe, Schedule, Tokens, adamw, optimiser_name
+from continua.optim import SOAP, Composite, CosineDecay, Recipe, Schedule, adamw, by_tokens, optimiser_name
 from continua.runs import Run
 from continua.spaces import Axis, Legendre
 from continua.train import Learner, Plan, Preset, Training, continuous, objective_of, presets_of
@@ -104,7 +104,7 @@ def test_a_learner_takes_a_schedule_in_any_unit():
     torch.manual_seed(0)
     model = continuous(TASK.form, SMALL)
     optimiser, batch = adamw(model, 1e-3, 0.1, BETAS), TASK.training_batch(4, 0, 0)
-    schedule = Schedule(optimiser, CosineDecay(warmup=0, total=100, floor=0.0), Tokens())
+    schedule = Schedule(optimiser, CosineDecay(warmup=0, total=100, floor=0.0), by_tokens)
     learner = Learner("continuous", model, objective_of(TASK.form, model), optimiser, schedule)
     rows = [learner.update(batch, number, Plan(updates=2, batch_size=4)) for number in range(2)]
     assert rows[0].tokens == 56 and schedule.spent == 112  # 4 sequences of 8 tokens and 6 questions

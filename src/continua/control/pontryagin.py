@@ -63,11 +63,6 @@ class PontryaginReport:
         """max |H_b(z) - H_b(0)| over depths and sequences."""
         return float(np.abs(self.hamiltonian - self.hamiltonian[0]).max())
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Everything along depth, for a figure or a file."""
-        names = ("depths", "hamiltonian", "costates", "gradients", "defects")
-        return {name: getattr(self, name) for name in names}
-
     def __str__(self) -> str:
         size = float(np.abs(self.hamiltonian).max())
         why = "do not depend on depth: conserved" if self.autonomous else "move with depth"
@@ -123,8 +118,7 @@ def _along(path: Extremal) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     for k in range(len(path.depths) - 1):
         # Both ends are read from inside the step: at a jump of the parameters the two sides have different slopes.
         inside, dz = path.side(k), path.depths[k + 1] - path.depths[k]
-        at = [(path.depths[i], path.points[i], path.cotangents[i], inside) for i in (k, k + 1)]
-        start, end = (evaluate(*place) for place in at)
+        start, end = (evaluate(path.depths[i], path.points[i], path.cotangents[i], inside) for i in (k, k + 1))
         # The middle of the cubic through both ends and their slopes, for x and for a. Simpson's rule then gives the
         # mean of da/dz over the step to fourth order: what remains is the defect of the solve, not of the measurement.
         x = 0.5 * (path.points[k] + path.points[k + 1]) + dz / 8.0 * (start.velocity - end.velocity)

@@ -20,21 +20,17 @@ class ArgumentError(ValueError):
         """
         compared = rf"(?<![\w.(\[-]){re.escape(self.argument)}(?= ?[<>=])"
         cure = re.sub(compared, lambda _: name, self.cure)
-        missing = self.value is None and name.startswith("--")
-        return f"{name}{' is not given' if missing else f' = {_format_value(self.value)}'}: {self.why}. {cure}"
+        if self.value is None and name.startswith("--"):
+            return f"{name} is not given: {self.why}. {cure}"
+        shown = repr(self.value)
+        if isinstance(x := self.value, torch.Tensor):
+            shown = f"<tensor of shape {tuple(x.shape)}, {x.dtype}>" if x.numel() > 8 else f"{x.tolist()}"
+        return f"{name} = {shown}: {self.why}. {cure}"
 
 
 def reject(argument: str, value: object, why: str, cure: str) -> NoReturn:
     """Raise an `ArgumentError`, a `ValueError` that names the argument, its value, the reason and the cure."""
     raise ArgumentError(argument, value, why, cure)
-
-
-def _format_value(value: object) -> str:
-    if isinstance(value, torch.Tensor) and value.numel() > 8:
-        return f"<tensor of shape {tuple(value.shape)}, {value.dtype}>"
-    if isinstance(value, torch.Tensor):
-        return f"{value.tolist()}"
-    return repr(value)
 
 
 class SolveError(RuntimeError):
@@ -45,9 +41,7 @@ class SolveError(RuntimeError):
 
     def __init__(self, reason: str, depth: float, advice: str) -> None:
         super().__init__(f"the solve stopped at depth z = {depth:.6g}: {reason}. {advice}")
-        self.reason = reason
-        self.depth = depth
-        self.advice = advice
+        self.reason, self.depth, self.advice = reason, depth, advice
 
 
 class ReconstructionWarning(UserWarning):

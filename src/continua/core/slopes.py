@@ -17,14 +17,11 @@ def fitted_slope(sizes: Sequence[float | int], errors: Sequence[float]) -> float
     """
     if len(sizes) != len(errors):
         reject("errors", errors, f"there are {len(sizes)} sizes", "Give one error for each size.")
-    _check_logarithms("sizes", sizes, "Give positive, finite sizes.")
-    _check_logarithms("errors", errors, "Leave out the sizes at which the error has reached zero or overflowed.")
+    cures = ("Give positive, finite sizes.", "Leave out the sizes at which the error has reached zero or overflowed.")
+    for name, values, cure in zip(("sizes", "errors"), (sizes, errors), cures, strict=True):
+        for value in values:
+            if not (value > 0 and math.isfinite(value)):
+                reject(name, value, "it has no finite logarithm", cure)
     if len(set(sizes)) < 2:
         reject("sizes", sizes, "a slope needs two different sizes", "Give at least two, better five, sizes.")
     return statistics.linear_regression([math.log(s) for s in sizes], [math.log(e) for e in errors]).slope
-
-
-def _check_logarithms(argument: str, values: Sequence[float | int], cure: str) -> None:
-    for value in values:
-        if not (value > 0 and math.isfinite(value)):
-            reject(argument, value, "it has no finite logarithm", cure)

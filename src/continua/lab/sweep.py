@@ -77,7 +77,6 @@ class CellStore:
     def write(self, cell: AbstractCell, row: Row) -> None:
         """Keeps a row."""
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self.folder / f"{cell.key()}.json", json.dumps(dict(row)).encode())
 
     def count(self, cells: Sequence[AbstractCell]) -> int:

@@ -1,19 +1,18 @@
 """Floor 2: optimisers for the spaces that parameters live in, and the recipe that assigns them."""
 
-from continua.optim.axes import SOAP, AbstractLibraryOptimiser, ModalAdamW, Shampoo
+from continua.optim.axes import SOAP, ModalAdamW
 from continua.optim.blockwise import AbstractBlock, BlockwiseAdamW, Entrywise, Frobenius, parameter_bound, update_bound
 from continua.optim.curvature import AbstractLikelihood, Categorical, Gaussian, Watch
 from continua.optim.kfac import KFAC
-from continua.optim.mirror import DualAveraging, MirrorAdam
+from continua.optim.mirror import MirrorAdam
 from continua.optim.optimiser import AbstractOptimiser, Composite
 from continua.optim.recipe import Recipe, Use, adamw, optimiser_name, use
-from continua.optim.riemannian import AbstractRetraction, Cayley, Polar, RiemannianAdam
+from continua.optim.riemannian import RiemannianAdam
 from continua.optim.schedule import CosineDecay, Schedule, by_seconds, by_tokens, by_updates, clip_gradients
 
 __all__ = [
-    "AbstractBlock", "AbstractLibraryOptimiser", "AbstractLikelihood", "AbstractOptimiser", "AbstractRetraction",
-    "BlockwiseAdamW", "Categorical", "Cayley", "Composite", "CosineDecay", "DualAveraging", "Entrywise", "Frobenius",
-    "Gaussian", "KFAC", "MirrorAdam", "ModalAdamW", "Polar", "Recipe", "RiemannianAdam", "SOAP", "Schedule", "Shampoo",
-    "Use", "Watch", "adamw", "by_seconds", "by_tokens", "by_updates", "clip_gradients", "optimiser_name",
-    "parameter_bound", "update_bound", "use",
+    "AbstractBlock", "AbstractLikelihood", "AbstractOptimiser", "BlockwiseAdamW", "Categorical", "Composite",
+    "CosineDecay", "Entrywise", "Frobenius", "Gaussian", "KFAC", "MirrorAdam", "ModalAdamW", "Recipe", "RiemannianAdam",
+    "SOAP", "Schedule", "Use", "Watch", "adamw", "by_seconds", "by_tokens", "by_updates", "clip_gradients",
+    "optimiser_name", "parameter_bound", "update_bound", "use",
 ]  # fmt: skip

@@ -27,7 +27,7 @@ foreach: Any = SimpleNamespace(**{name: getattr(torch, f"_foreach_{name}") for n
 class AbstractOptimiser(Optimizer, abc.ABC):
     """Updates parameters that live in one space.
 
-    What can be scheduled stands in `param_groups` as plain numbers; objects (the space, the block, the retraction) are
+    What can be scheduled stands in `param_groups` as plain numbers; objects (the space, the block) are
     attributes, so that `state_dict` holds tensors and numbers alone. Gradients are not changed.
     """
 
@@ -211,7 +211,7 @@ def check_numbers(numbers: Mapping[str, Any]) -> None:
         why = "the modes of a spectral weight stand before its two axes of channels"
         reject("axis", numbers["axis"], why, "Pass -4 or -3.")
     positive(damping=numbers.get("damping"))
-    share(all=False, **{name: numbers[name] for name in ("forget", "power") if name in numbers})
+    share(all=False, forget=numbers.get("forget"))
 
 
 def check_betas(betas: tuple[float, float]) -> None:

@@ -1,7 +1,5 @@
-"""Riemannian Adam on the Stiefel manifold, real and complex, and its retractions: along a tangent, on the manifold."""
+"""Riemannian Adam on the Stiefel manifold, real and complex, and its retraction: along a tangent, on the manifold."""
 
-import abc
-import dataclasses
 import math
 from typing import Any, final
 
@@ -13,52 +11,21 @@ from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect, co
 from continua.spaces import AbstractParameterSpace, FlatSpace, StiefelSpace
 
 
-class AbstractRetraction(abc.ABC):
-    """R_U(xi), with R_U(xi) = U + xi + O(|xi|^2), for matrices with no more columns than rows."""
+def retract(u: Tensor, xi: Tensor, reach: float) -> Tensor:
+    """R_U(xi) = (U + xi)(I + xi^H xi)^{-1/2}, the polar retraction: of the manifold the point nearest to U + xi.
 
-    @abc.abstractmethod
-    def move(self, u: Tensor, xi: Tensor, reach: float) -> Tensor:
-        """R_U(xi); no |xi| exceeds `reach`, which may be infinite."""
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Polar(AbstractRetraction):
-    """R_U(xi) = (U + xi)(I + xi^H xi)^{-1/2}, the point nearest to U + xi.
-
-    By the Newton-Schulz iteration X <- X (3 I - X^H X)/2, matrix products alone. As xi is tangent, the singular values
-    of U + xi lie in [1, sqrt(1 + reach^2)]: how many iterations reach rounding is known before. Without a finite reach
-    by a singular value decomposition.
+    For matrices with no more columns than rows; no |xi| exceeds `reach`, which may be infinite. By the Newton-Schulz
+    iteration X <- X (3 I - X^H X)/2, matrix products alone: singular values in (0, sqrt 3) tend to one, quadratically
+    at the end. As xi is tangent, those of U + xi lie in [1, sqrt(1 + reach^2)]: how many iterations reach rounding is
+    known before. Without a finite reach by a singular value decomposition.
     """
-
-    def move(self, u: Tensor, xi: Tensor, reach: float) -> Tensor:
-        x = u + xi
-        if not reach <= 1e3:
-            left, _, right = torch.linalg.svd(x, full_matrices=False)
-            return left @ right
-        largest = math.sqrt(1.0 + reach * reach)
-        return newton_schulz(x / largest, _iterations(1.0 / largest, torch.finfo(u.dtype).eps))
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Cayley(AbstractRetraction):
-    """R_U(xi) = (I - W/2)^{-1} (I + W/2) U with the skew W = P xi U^H - U xi^H P, P = I - U U^H/2.
-
-    A last Newton-Schulz iteration keeps the rounding of many updates from adding up. Source: Z. Wen and W. Yin, A
-    feasible method for optimization with orthogonality constraints (2013).
-    """
-
-    def move(self, u: Tensor, xi: Tensor, reach: float) -> Tensor:
-        half = (xi - 0.5 * (u @ (u.mH @ xi))) @ u.mH
-        w = 0.5 * (half - half.mH)
-        eye = torch.eye(u.shape[-2], dtype=u.dtype, device=u.device)
-        return newton_schulz(torch.linalg.solve(eye - w, u + w @ u), 1)
-
-
-def newton_schulz(x: Tensor, iterations: int) -> Tensor:
-    """X <- X (3 I - X^H X)/2, again and again: singular values in (0, sqrt 3) tend to one, quadratically at the end."""
-    for _ in range(iterations):
+    x = u + xi
+    if not reach <= 1e3:
+        left, _, right = torch.linalg.svd(x, full_matrices=False)
+        return left @ right
+    largest = math.sqrt(1.0 + reach * reach)
+    x = x / largest
+    for _ in range(_iterations(1.0 / largest, torch.finfo(u.dtype).eps)):
         x = torch.add(1.5 * x, x @ (x.mH @ x), alpha=-0.5)
     return x
 
@@ -92,10 +59,8 @@ class RiemannianAdam(AbstractOptimiser):
         lr: float = 1e-2,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        retraction: AbstractRetraction = Polar(),
         space: AbstractParameterSpace = StiefelSpace(),
     ) -> None:
-        self.retraction = retraction
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps}, space)
 
     def advance(self, group: Group, state: Held) -> None:
@@ -123,7 +88,7 @@ class RiemannianAdam(AbstractOptimiser):
         # |mhat| <= C_k sqrt(vhat) here as in BlockwiseAdamW, since transport by projection shrinks; but not where betas
         # have changed since the first update, so the step is measured too (nan is no more, and is handed on)
         reach = max(lr * update_bound((b1, b2), k), float(self._square(step).max().sqrt())) if b1 <= b2 else math.inf
-        u = self.retraction.move(self.space.matrices(x), self.space.matrices(step), reach)
+        u = retract(self.space.matrices(x), self.space.matrices(step), reach)
         return self.space.pack(u, x), m, v
 
     def _square(self, r: Tensor) -> Tensor:

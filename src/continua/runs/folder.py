@@ -43,7 +43,6 @@ class Run:
     def begin(cls, folder: Path, kind: str, config: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> "Run":
         """A new run; a folder that holds one already is left alone."""
         cls.check_free(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         run = cls(folder)
         head = {"format": storage.FORMAT, "kind": kind, "began": _now(), "state": "running", "versions": _versions()}
         run._write_manifest({**head, "config": dict(config), "facts": dict(facts or {})})
@@ -114,7 +113,7 @@ class Run:
     def keep_arrays(self, name: str, arrays: Mapping[str, Tensor]) -> Path:
         """Writes `arrays/NAME.safetensors` and notes its hash."""
         content = safetensors.torch.save({key: value.detach().cpu().contiguous() for key, value in arrays.items()})
-        path = self._inside("arrays", f"{name}.safetensors")
+        path = self.folder / "arrays" / f"{name}.safetensors"
         storage.write_whole(path, content)
         self.note(hashes={**self.manifest["facts"].get("hashes", {}), f"arrays/{name}": storage.digest(content)})
         return path
@@ -142,7 +141,7 @@ class Run:
         plain = to_plain(section, apart)
         if apart:
             self.keep_arrays(f"figure-{name}", {key: torch.from_numpy(value) for key, value in apart.items()})
-        path = self._inside("figures", f"{name}.json")
+        path = self.folder / "figures" / f"{name}.json"
         storage.write_whole(path, json.dumps(plain, allow_nan=False).encode())
         return path
 
@@ -181,10 +180,6 @@ class Run:
                 if path == found[0]:
                     raise
         return None
-
-    def _inside(self, room: str, name: str) -> Path:
-        (self.folder / room).mkdir(exist_ok=True)
-        return self.folder / room / name
 
     def _write_manifest(self, manifest: Mapping[str, Any]) -> None:
         storage.write_whole(self.folder / "manifest.json", json.dumps(finite(dict(manifest)), indent=1).encode())

@@ -18,6 +18,7 @@ FORMAT = 1
 
 def write_whole(path: Path, content: bytes) -> None:
     """A temporary file, flushed to disk, then renamed: a killed process leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with beside.open("wb") as file:
         file.write(content)
@@ -63,7 +64,6 @@ def write_checkpoint(folder: Path, update: int, state: dict[str, Any], keep: int
         cure = "Keep numbers, words, lists, dictionaries and tensors in a checkpoint."
         reject("state", sorted(state), f"this is no plain data ({error})", cure)
     target = folder / f"{update:08d}"
-    target.mkdir(parents=True, exist_ok=True)
     write_whole(target / "state.pt", values)
     content = {"format": FORMAT, "update": update, "sha256": digest(values)}
     write_whole(target / "state.json", json.dumps(content).encode())
