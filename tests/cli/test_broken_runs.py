@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from continua.cli.main import main
-from continua.runs import Run
-from continua.runs import folder as run_folder
+from continua.runs import Run, storage
 from short_runs import SMALL, stop_after
 
 TRAIN = ["train", "spirals", *SMALL, "--steps", "1", "--quiet"]
@@ -87,7 +86,7 @@ def test_damaged_checkpoints_give_way_to_earlier_ones_or_are_named(interrupted, 
 
 
 def test_a_disk_that_is_full_fails_with_the_way_to_go_on(monkeypatch, capsys):
-    plain = run_folder.write_checkpoint
+    plain = storage.write_checkpoint
 
     def full(folder: Path, update: int, *rest):
         if update == 2:
@@ -95,7 +94,7 @@ def test_a_disk_that_is_full_fails_with_the_way_to_go_on(monkeypatch, capsys):
         return plain(folder, update, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder, "write_checkpoint", full)
+        patch.setattr(storage, "write_checkpoint", full)
         assert main([*TRAIN, "--output", "run"]) == 1
     printed = told(capsys)
     assert "No space left on device" in printed and "continua train --resume run" in printed

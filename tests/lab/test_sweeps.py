@@ -1,6 +1,5 @@
 """Sweeps: rows kept one by one, a killed sweep that goes on, processes, and a missing cluster."""
 
-import dataclasses
 import json
 import signal
 import subprocess
@@ -13,7 +12,6 @@ from continua.lab import AbstractCell, CellStore, LocalProcesses, Ray, silent, s
 from continua.lab.clusters.particles import Equiangular
 
 
-@dataclasses.dataclass(frozen=True)
 class Counted(AbstractCell):
     """Leaves a mark each time it is measured."""
 
@@ -46,7 +44,6 @@ import dataclasses, sys, time
 from pathlib import Path
 from continua.lab import AbstractCell, CellStore, LocalProcesses, sweep
 
-@dataclasses.dataclass(frozen=True)
 class Slow(AbstractCell):
     place: int
     def measure(self):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from continua.optim import BlockwiseAdamW, CosineDecay, Recipe, Schedule, by_seconds, by_updates, use
+from continua.optim import BlockwiseAdamW, CosineDecay, Recipe, Schedule, by_seconds, by_tokens, by_updates, use
 
 CURVE = CosineDecay(warmup=4, total=20)
 

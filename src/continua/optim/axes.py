@@ -8,7 +8,7 @@ import torch
 from continua.core.errors import reject
 from continua.core.extras import extra
 from continua.core.shapes import Float, Tensor
-from continua.optim.optimiser import AbstractOptimiser, Group, Held, check_numbers, collect, count_updates
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, check_numbers, collect
 from continua.spaces import AbstractFlatSpace, AbstractParameterSpace, SpectralSpace
 
 Rows = Float[Tensor, "rows modes rest"]
@@ -56,12 +56,10 @@ class ModalAdamW(AbstractOptimiser):
         super().__init__(params, {**numbers, "interval": interval, "axis": axis}, space)
 
     def advance(self, group: Group, state: Held) -> None:
-        params, grads, states = collect(group, state, lambda p: _fresh(p, group["axis"]))
-        if not params:
-            return
+        each = collect(group, state, lambda p: _fresh(p, group["axis"]))
         (b1, b2), lr, decay, interval = group["betas"], float(group["lr"]), group["weight_decay"], group["interval"]
         # one after the other, not as lists: each has a product of its own, and finds its numbers still in the cache
-        for p, gradient, held, k in zip(params, grads, states, count_updates(states), strict=True):
+        for p, gradient, held, k in zip(*each, strict=True):
             g = gradient.reshape(held["m"].shape)
             if (k - 1) % interval == 0:
                 _renew(held, g, max(1.0 / ((k - 1) // interval + 1), 1.0 - KEEP))

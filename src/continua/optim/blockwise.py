@@ -10,7 +10,7 @@ import torch
 from continua.core.checks import at_least, positive
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
-from continua.optim.optimiser import AbstractOptimiser, Group, Held, check_betas, collect, count_updates, foreach
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, check_betas, collect, foreach
 from continua.spaces import AbstractFlatSpace, AbstractParameterSpace, FlatSpace
 
 
@@ -88,11 +88,10 @@ class BlockwiseAdamW(AbstractOptimiser):
         super().__init__(params, numbers, space or FlatSpace(0))
 
     def advance(self, group: Group, state: Held) -> None:
-        params, grads, states = collect(group, state, self._fresh)
+        params, grads, states, steps = collect(group, state, self._fresh)
         if not params:
             return
         (b1, b2), lr, decay = group["betas"], float(group["lr"]), group["weight_decay"]
-        steps = count_updates(states)
         m, v = [s["m"] for s in states], [s["v"] for s in states]
         if not self.whole:  # real and imaginary part have second moments of their own
             params, grads, m, v = (

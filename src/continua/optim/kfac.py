@@ -9,7 +9,7 @@ import torch
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
 from continua.optim.curvature import AbstractLikelihood, Layout, Watch
-from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect, count_updates, foreach
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect, foreach
 from continua.spaces import AbstractFlatSpace, AbstractParameterSpace, FlatSpace
 
 
@@ -87,10 +87,9 @@ class KFAC(AbstractOptimiser):
                     self._observed.inverses[p] = _invert(met.layout, held, group["damping"])
 
     def advance(self, group: Group, state: Held) -> None:
-        params, grads, states = collect(group, state, _refuse_unobserved)
+        params, grads, _, _ = collect(group, state, _refuse_unobserved)
         if not params:
             return
-        count_updates(states)
         seen = self._observed
         if seen is None:
             _refuse_unobserved(params[0])

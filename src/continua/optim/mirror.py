@@ -6,7 +6,7 @@ from typing import Any, final
 import torch
 
 from continua.core.shapes import Tensor
-from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect, count_updates
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect
 from continua.spaces import AbstractParameterSpace, SimplexSpace
 
 
@@ -41,9 +41,8 @@ class MirrorAdam(AbstractOptimiser):
 
     def advance(self, group: Group, state: Held) -> None:
         assert isinstance(self.space, SimplexSpace)
-        params, grads, states = collect(group, state, self._fresh)
         (b1, b2), lr, axis = group["betas"], float(group["lr"]), self.space.axis
-        for l, g, held, k in zip(params, grads, states, count_updates(states), strict=True):
+        for l, g, held, k in zip(*collect(group, state, self._fresh), strict=True):
             p = torch.softmax(l, axis)
             c = g / p.clamp_min(torch.finfo(p.dtype).tiny)  # nothing, and not 0/0, where a mass is zero
             held["m"].lerp_(c, 1.0 - b1)

@@ -179,8 +179,8 @@ def update_groups(
 
 def collect(
     group: Group, state: Held, fresh: Callable[[Tensor], dict[str, Any]]
-) -> tuple[list[Tensor], list[Tensor], list[dict[str, Any]]]:
-    """Parameters that have a gradient, their gradients, and what is remembered of them, `fresh` at first."""
+) -> tuple[list[Tensor], list[Tensor], list[dict[str, Any]], list[int]]:
+    """Parameters with a gradient, the gradients, what is remembered (`fresh` at first), and this update's number."""
     params = [p for p in group["params"] if p.grad is not None]
     for p in params:
         if p.grad.is_sparse:
@@ -189,15 +189,10 @@ def collect(
         if not state[p]:
             # a tensor, as in torch.optim: then `load_state_dict` keeps its dtype, whatever the parameter's is
             state[p].update(step=torch.zeros((), dtype=torch.float32), **fresh(p))
-    return params, [p.grad for p in params], [state[p] for p in params]
-
-
-def count_updates(states: Sequence[dict[str, Any]]) -> list[int]:
-    """The number of this update for each parameter, from 1 on."""
-    steps = [s["step"] for s in states]
+    steps = [state[p]["step"] for p in params]
     if steps:
         foreach.add_(steps, 1.0)
-    return [int(s.item()) for s in steps]
+    return params, [p.grad for p in params], [state[p] for p in params], [int(step.item()) for step in steps]
 
 
 def check_numbers(numbers: Mapping[str, Any]) -> None:

@@ -40,10 +40,6 @@ class Use:
                 reject(name, value, "options are compared, and this cannot be", "Pass numbers, tuples, frozen objects.")
         object.__setattr__(self, "options", settled)
 
-    def build(self, params: Any, space: AbstractParameterSpace) -> AbstractOptimiser:
-        """The optimiser for parameters of one space."""
-        return self.kind(params, space=space, **dict(self.options))  # pyright: ignore[reportCallIssue]
-
 
 def use(kind: type[AbstractOptimiser], **options: Any) -> Use:
     """A kind of optimiser with its options, for a `Recipe`: `use(BlockwiseAdamW, lr=3e-4)`."""
@@ -117,8 +113,9 @@ class Recipe:
         members: dict[str, AbstractOptimiser] = {}
         for (chosen, space, _), names in self._assign(module).items():
             label = f"{chosen.kind.__name__} on {space}"
-            name = label if label not in members else f"{label}, {len(members)}"
-            members[name] = chosen.build([(name, parameters[name]) for name in names], space)
+            label = label if label not in members else f"{label}, {len(members)}"
+            named = [(name, parameters[name]) for name in names]
+            members[label] = chosen.kind(named, space=space, **dict(chosen.options))  # pyright: ignore[reportCallIssue]
         return Composite(members)
 
     def whole(self, module: nn.Module) -> set[Tensor]:

@@ -7,7 +7,7 @@ import torch
 
 from continua.core.shapes import Tensor
 from continua.optim.blockwise import update_bound
-from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect, count_updates, foreach
+from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect, foreach
 from continua.spaces import AbstractParameterSpace, FlatSpace, StiefelSpace
 
 
@@ -64,9 +64,9 @@ class RiemannianAdam(AbstractOptimiser):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps}, space)
 
     def advance(self, group: Group, state: Held) -> None:
-        params, grads, states = collect(group, state, self._fresh)
+        params, grads, states, steps = collect(group, state, self._fresh)
         alike: dict[Any, list[int]] = {}
-        for i, (p, k) in enumerate(zip(params, count_updates(states), strict=True)):
+        for i, (p, k) in enumerate(zip(params, steps, strict=True)):
             alike.setdefault((p.shape, p.dtype, p.device, k), []).append(i)
         for (*_, k), chosen in alike.items():
             old = [[xs[i] for i in chosen] for xs in (params, [s["m"] for s in states], [s["v"] for s in states])]

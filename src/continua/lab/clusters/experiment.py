@@ -103,21 +103,21 @@ class Clusters(AbstractExperiment):
         self, angles: Sequence[Row], lasting: Sequence[Row], collapse: Sequence[Row]
     ) -> Sequence[AbstractFigure]:
         grid = np.linspace(0.0, max(self.times), 121)
-        curves: list[Series] = []
+        drawn: list[Series] = []
         for colour, (n, beta) in enumerate(self.starts):
             name = f"n = {n}, beta = {beta:g}"
             exact = [exact_overlap(n, beta, float(t)) for t in grid]
-            curves.append(Series.of(f"{name}, exact", grid, exact, colour=colour))
+            drawn.append(Series.of(f"{name}, exact", grid, exact, colour=colour))
             own = [row for row in angles if (row["tokens"], row["beta"]) == (n, beta)]
             x, y = [row["time"] for row in own], [row["overlap"] for row in own]
-            curves.append(Series.of(f"{name}, particles", x, y, mark="points", colour=colour))
+            drawn.append(Series.of(f"{name}, particles", x, y, mark="points", colour=colour))
         overlaps = Lines(
             title="overlap of tokens that start orthonormal",
             caption="With large beta the overlap stays near zero for long: metastability.",
             measured="Dormand-Prince with tangential projected steps at 1e-11, float64",
             x=Scale("time t"),
             y=Scale("common inner product"),
-            series=tuple(curves),
+            series=tuple(drawn),
         )
         betas = [row["beta"] for row in lasting]
         found = (
