@@ -24,12 +24,6 @@ from continua.runs.storage import check_writable, checkpoints, digest, read_chec
 
 __all__ = [
     "AbstractFigure", "Bars", "Cell", "Heat", "LARGE", "Lines", "Note", "Paths", "Reference", "Run", "Scale",
-<<<<<<< HEAD
-    "Section", "Series", "Table", "Verdict", "check_writable", "checkpoints", "digest", "finite",
-    "from_plain", "join_tree", "read_checkpoint", "read_records", "split_tree", "to_plain", "write_checkpoint",
-    "write_whole",
-=======
-    "Section", "Series", "Stairs", "Steps", "Table", "Verdict", "check_writable", "checkpoints", "digest", "finite",
-    "from_plain", "read_checkpoint", "read_records", "to_plain", "write_checkpoint", "write_whole",
->>>>>>> f55385e (Control, optimisers and runs say the same in fewer lines; checkpoints are written by torch.save)
+    "Section", "Series", "Table", "Verdict", "check_writable", "checkpoints", "digest", "finite", "from_plain",
+    "read_checkpoint", "read_records", "to_plain", "write_checkpoint", "write_whole",
 ]  # fmt: skip
