@@ -9,7 +9,7 @@ import numpy as np
 
 from continua.lab.clusters.exact import exact_overlap
 from continua.lab.clusters.particles import CircleModes, Collapse, Equiangular, Film, Metastable
-from continua.lab.experiment import AbstractExperiment, Findings
+from continua.lab.experiment import AbstractExperiment, Findings, curves
 from continua.lab.intervals import Interval
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, at_most, equals
