@@ -1,14 +1,6 @@
 """Floor 4: training as optimal control - losses, running costs, objectives, conditions of optimality, resolution."""
 
-from continua.control.costs import (
-    AbstractRunningCost,
-    AtRandomDepth,
-    FieldSize,
-    HeadNegentropy,
-    KineticEnergy,
-    Length,
-    trains_heads,
-)
+from continua.control.costs import AbstractRunningCost, AtRandomDepth, FieldSize, HeadNegentropy, KineticEnergy, Length
 from continua.control.debiased import Criterion, DebiasedObjective, with_token_integral
 from continua.control.hamiltonian import Extremal, HamiltonianValue, extremal, free_parameters
 from continua.control.jacobian import JacobianFrobenius, JacobianSpectral
@@ -26,6 +18,6 @@ __all__ = [
     "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "L2", "LeftOut", "Length", "MaskedToken",
     "MeanSquaredError", "NextToken", "Objective", "PontryaginReport", "RelativeL2", "ResolutionReport",
     "ResolutionRow", "Resolutions", "Sobolev", "SuccessiveApproximations", "Terms", "call_model", "extremal",
-    "free_parameters", "pontryagin", "resolution_report", "trains_heads",
+    "free_parameters", "pontryagin", "resolution_report",
     "with_token_integral",
 ]  # fmt: skip

@@ -95,6 +95,12 @@ class HeadNegentropy(AbstractRunningCost):
     zero adds nothing, and its slope is taken as zero: a mirror step cannot bring it back.
     """
 
+    @staticmethod
+    def applies(flow: Flow) -> bool:
+        """Whether a measure of heads of the flow has parameters that are trained."""
+        with torch.enable_grad():  # of generated masses no parameter is by itself a mass: the masses are asked
+            return any(p.requires_grad for field in _fields(flow) for p, _ in _head_masses(field, 0.0))
+
     def bind(self, setting: Setting, place: int) -> Rate:
         fields = _fields(setting.flow)
         measures = [f for f in fields if any(leaf.role is Role.HEAD_MASS for _, leaf in leaves(f.spec))]
@@ -135,12 +141,6 @@ class FieldSize(AbstractRunningCost):
             return total
 
         return rate
-
-
-def trains_heads(flow: Flow) -> bool:
-    """Whether a measure of heads of the flow has parameters that are trained."""
-    with torch.enable_grad():  # of generated masses no parameter is by itself a mass: the masses are asked
-        return any(p.requires_grad for field in _fields(flow) for p, _ in _head_masses(field, 0.0))
 
 
 def _fields(flow: Flow) -> list[AbstractField]:

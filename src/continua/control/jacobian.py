@@ -6,7 +6,7 @@ tokens without mass are left out, and v_a are the weights of the model's axis un
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar, final
+from typing import ClassVar, NamedTuple, final
 
 import torch
 
@@ -69,9 +69,7 @@ class JacobianSpectral(AbstractRunningCost):
         return _bind(setting, self.axis, norm)
 
 
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Jacobian:
+class _Jacobian(NamedTuple):
     """Products with J~ at one depth and state, each differentiable again."""
 
     x: Points

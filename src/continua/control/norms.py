@@ -66,17 +66,18 @@ class Sobolev:
     def squared_norm(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
         """|x|^2."""
         each = _over_nodes(x.square(), self.axis)
-        if self.embedding > 0.0 and self.axis is not None:
-            each = self._along_embedding(x, self.axis)
-        total = _over_tokens(each, measure, self.mean)
+        if self.embedding > 0.0 and (axis := self.axis) is not None:
+            functions = x.unflatten(-1, (axis.nodes, -1))
+            _, analysis = axis.transforms(Cosine(axis.nodes), functions)
+            c = torch.einsum("ka,btac->btkc", analysis, functions)
+            k = torch.arange(axis.nodes, dtype=x.dtype, device=x.device)
+            each = c.square().sum(-1) @ (1.0 + (math.pi * k).square()) ** self.embedding
+        if measure.mass is None:
+            total = each.mean(-1) if self.mean else each.sum(-1)
+        else:
+            w = _masses(measure, x)
+            total = (w * each).sum(-1) / (w.sum(-1) if self.mean else 1.0)
         return total + self._along_time(x, measure) if self.time > 0 else total
-
-    def _along_embedding(self, x: Points, axis: Axis) -> Float[Tensor, "batch tokens"]:
-        functions = x.unflatten(-1, (axis.nodes, -1))
-        _, analysis = axis.transforms(Cosine(axis.nodes), functions)
-        c = torch.einsum("ka,btac->btkc", analysis, functions)
-        k = torch.arange(axis.nodes, dtype=x.dtype, device=x.device)
-        return c.square().sum(-1) @ (1.0 + (math.pi * k).square()) ** self.embedding
 
     def _along_time(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
         t, D, total = _times(measure, x), x, x.new_zeros(x.shape[0])
@@ -134,15 +135,6 @@ def _times(measure: Measure, like: Points) -> Float[Tensor, "batch tokens"]:
     if measure.positions is not None:
         return measure.positions
     return torch.arange(like.shape[1], dtype=like.dtype, device=like.device).expand(like.shape[:2])
-
-
-def _over_tokens(each: Float[Tensor, "batch tokens"], measure: Measure, mean: bool) -> Float[Tensor, " batch"]:
-    """sum_i w_i e_i, or the mean under w."""
-    if measure.mass is None:
-        return each.mean(-1) if mean else each.sum(-1)
-    w = _masses(measure, each.unsqueeze(-1))
-    total = (w * each).sum(-1)
-    return total / w.sum(-1) if mean else total
 
 
 def _over_nodes(x: Points, axis: Axis | None) -> Float[Tensor, "batch tokens"]:

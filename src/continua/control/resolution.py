@@ -24,9 +24,7 @@ UNITS = {"tokens": "t", "nodes": "d", "heads": "h", "steps": "z", "rtol": "z"}
 """What a resolution counts, and the axis it belongs to."""
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Resolutions:
+class Resolutions(NamedTuple):
     """The resolutions to read a model at.
 
     - `strides`, `factors`: t, every k-th sample alone, and k samples for one on the lines between them;

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 
@@ -22,9 +22,7 @@ from continua.spaces import AbstractFlatSpace, Cloud
 _CURE = "Use the augmented method, SuccessiveApproximations(rho=1.0), or a larger rho."
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Approximations:
+class Approximations(NamedTuple):
     """What successive approximations did: J and |dJ/dphi| before each update and after the last, and why they ended."""
 
     values: tuple[float, ...]

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias, dataclass_transform, final
+from typing import Any, ClassVar, NamedTuple, TypeAlias, dataclass_transform, final
 
 import numpy as np
 
@@ -20,9 +20,7 @@ Numbers: TypeAlias = Mapping[str, Any]
 """Names and plain numbers, intervals, or lists of them."""
 
 
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class Findings:
+class Findings(NamedTuple):
     """What came out: figures, the numbers beside what bounds them, and the judgement."""
 
     figures: tuple[AbstractFigure, ...]
@@ -74,9 +72,7 @@ class AbstractExperiment(abc.ABC):
         return self.conclude(sweep(self.name, self.cells(), engine, store, progress))
 
 
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class ExperimentResult:
+class ExperimentResult(NamedTuple):
     """An experiment with its findings and the seconds that it took this time."""
 
     experiment: AbstractExperiment

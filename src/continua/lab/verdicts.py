@@ -1,8 +1,7 @@
 """Verdicts: what a measurement says about a claim, with the reason."""
 
-import dataclasses
 import enum
-from typing import final
+from typing import NamedTuple
 
 from continua.lab.intervals import Interval
 
@@ -15,9 +14,7 @@ class Word(enum.Enum):
     INCONCLUSIVE = "inconclusive"
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Judgement:
+class Judgement(NamedTuple):
     """A verdict and its reason, the numbers included; `made_of` are the judgements that it joins."""
 
     word: Word

@@ -24,18 +24,13 @@ def retract(u: Tensor, xi: Tensor, reach: float) -> Tensor:
         left, _, right = torch.linalg.svd(x, full_matrices=False)
         return left @ right
     largest = math.sqrt(1.0 + reach * reach)
-    x = x / largest
-    for _ in range(_iterations(1.0 / largest, torch.finfo(u.dtype).eps)):
+    x, smallest = x / largest, 1.0 / largest
+    for _ in range(64):
         x = torch.add(1.5 * x, x @ (x.mH @ x), alpha=-0.5)
+        if 1.0 - smallest <= 0.25 * torch.finfo(u.dtype).eps:  # it was one to rounding before the last iteration
+            break
+        smallest = 0.5 * smallest * (3.0 - smallest * smallest)
     return x
-
-
-def _iterations(smallest: float, eps: float) -> int:
-    """Iterations until a singular value in [smallest, 1] is one to rounding, and one more."""
-    count = 1
-    while 1.0 - smallest > 0.25 * eps and count < 64:
-        smallest, count = 0.5 * smallest * (3.0 - smallest * smallest), count + 1
-    return count
 
 
 @final

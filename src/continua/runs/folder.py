@@ -44,7 +44,9 @@ class Run:
         """A new run; a folder that holds one already is left alone."""
         cls.check_free(folder)
         run = cls(folder)
-        head = {"format": storage.FORMAT, "kind": kind, "began": _now(), "state": "running", "versions": _versions()}
+        versions = {"python": platform.python_version(), "platform": sys.platform}
+        versions |= {package: version(package) for package in ("continua", "torch", "numpy")}
+        head = {"format": storage.FORMAT, "kind": kind, "began": _now(), "state": "running", "versions": versions}
         run._write_manifest({**head, "config": dict(config), "facts": dict(facts or {})})
         return run
 
@@ -187,11 +189,6 @@ class Run:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _versions() -> dict[str, str]:
-    packages = {package: version(package) for package in ("continua", "torch", "numpy")}
-    return {"python": platform.python_version(), "platform": sys.platform, **packages}
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

@@ -13,7 +13,6 @@ from continua.control import (
     NextToken,
     Objective,
     RelativeL2,
-    trains_heads,
 )
 from continua.data import Form, Question
 from continua.model import ContinuousTransformer
@@ -44,7 +43,7 @@ def objective_of(
     priced: list[tuple[AbstractRunningCost, float]] = []
     if energy != 0.0:
         priced.append((KineticEnergy(L2(mean=True)), energy))
-    if model is not None and trains_heads(model.flow):
+    if model is not None and HeadNegentropy.applies(model.flow):
         priced.append((HeadNegentropy(), HEADS))
     if stiff:
         priced.append((AtRandomDepth(JacobianSpectral()), STIFF))

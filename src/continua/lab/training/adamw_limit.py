@@ -100,7 +100,10 @@ class AdamWLimit(AbstractExperiment):
                 slopes |= self._slopes(f"{kind}, {update} updates", drawn, squares)
         found = np.array([row["found"] for row in climbed])
         slopes |= self._slopes(f"adversarial states, {self.milestones[-1]} updates", climbed, found, axes="L")
-        slopes |= self._over_tokens(counts)
+        tokens = np.array([[n] for n in self.tokens], dtype=float)
+        for kind in ("states", "adjoints", "parameters"):
+            (slope,) = bootstrap_slopes(tokens, np.array([row[kind][-1] for row in counts]))
+            slopes[f"slope in N: {kind}, {self.milestones[-1]} updates"] = slope
         # Slopes in L and H say how errors fall. The claim is an upper bound: what must not grow is their quotient.
         for start, label in (("excess", "error/bound: "), ("slope in N", "")):
             own = {name: slope for name, slope in slopes.items() if name.startswith(start)}
@@ -129,14 +132,6 @@ class AdamWLimit(AbstractExperiment):
         plain, excess = (bootstrap_slopes(sizes, s) for s in (squares, squares / _bounds(rows)[:, None] ** 2))
         found = {f"slope in {axis}: {name}": slope for axis, slope in zip(axes, plain, strict=True)}
         return found | {f"excess in {axis}: {name}": slope for axis, slope in zip(axes, excess, strict=True)}
-
-    def _over_tokens(self, rows: Sequence[Row]) -> dict[str, Interval]:
-        sizes = np.array([[n] for n in self.tokens], dtype=float)
-        found = {}
-        for kind in ("states", "adjoints", "parameters"):
-            (slope,) = bootstrap_slopes(sizes, np.array([row[kind][-1] for row in rows]))
-            found[f"slope in N: {kind}, {self.milestones[-1]} updates"] = slope
-        return found
 
     def _ascent_figure(self, rows: Sequence[Row]) -> Lines:
         L = [row["layers"] for row in rows]

@@ -154,13 +154,10 @@ class Adversarial(AbstractCell):
             here = compare(x)
             drawn = found = here.largest
             for _ in range(self.ascent):
-                x = radial(x + 0.3 * problem.radius * _unit(here.slope), problem.radius)
+                # Steps of one length for the token that moves most.
+                lengths = here.slope.norm(dim=-1, keepdim=True).amax(-2, keepdim=True).clamp_min(1e-300)
+                x = radial(x + 0.3 * problem.radius * (here.slope / lengths), problem.radius)
                 here = compare(x)
                 found = torch.maximum(found, here.largest)
         sizes = {"layers": self.layers, "heads": self.heads, "updates": self.updates}
         return {**sizes, "drawn": drawn.tolist(), "found": found.tolist()}
-
-
-def _unit(slope: Points) -> Points:
-    """Steps of one length for the token that moves most."""
-    return slope / slope.norm(dim=-1, keepdim=True).amax(-2, keepdim=True).clamp_min(1e-300)

@@ -107,7 +107,7 @@ class ScaledPair(AbstractCell):
     def measure(self) -> Row:
         problem = Problem(width=self.width, key=4, sequences=1, trained=1)
         plain, scaled = self._train(problem, 1.0), self._train(problem, self.width**0.5)
-        gaps = [_gap(a, b) for a, b in zip(plain, scaled, strict=True)]
+        gaps = [float((a - b).abs().max() / a.abs().max()) for a, b in zip(plain, scaled, strict=True)]
         return {"width": self.width, "states": gaps[0], "adjoints": gaps[1], "parameters": max(gaps[2:])}
 
     def _train(self, problem: Problem, scale: float) -> list[Tensor]:
@@ -132,10 +132,6 @@ class ScaledPair(AbstractCell):
         for layer in range(self.layers):
             x = x + operator.velocity(AttentionTheta(*(w[layer] for w in parameters), p=p), Cloud(x)) / self.layers
         return x, problem.loss(x / scale).sum(), start
-
-
-def _gap(a: Tensor, b: Tensor) -> float:
-    return float((a - b).abs().max() / a.abs().max())
 
 
 @final
