@@ -4,7 +4,7 @@ import dataclasses
 import json
 import shlex
 import sys
-from pathlib import Path
+import typing
 from typing import Annotated, final
 
 import torch
@@ -30,7 +30,7 @@ from continua.cli.train import options_of
 from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
-from continua.data import AbstractTask, encode
+from continua.data import encode
 from continua.model import ContinuousTransformer, Sampling, Window, load, stream_tokens, why_not_cacheable
 from continua.report import write_report
 from continua.runs import Run, check_writable, finite
@@ -58,7 +58,12 @@ class Evaluate:
         at_least(0, threads=self.threads)
         if self.threads:
             torch.set_num_threads(self.threads)
-        run, task = _open_run(self.folder)
+        run = Run.open(self.folder)
+        if run.manifest["kind"] != "train":
+            why = f"this is a run of kind {run.manifest['kind']!r}"
+            reject("run", str(run.folder), why, "Pass one of `continua train`.")
+        trained = options_of(run)
+        task = task_of(trained.task, trained.data)
         if not self.json:
             console.print(BEGUN, highlight=False, soft_wrap=True)
         results = measure_models(run, task, _load_models(run))
@@ -166,24 +171,11 @@ class Report:
         return 0
 
 
-def _open_run(folder: Path) -> tuple[Run, AbstractTask]:
-    """A training run and its task."""
-    run = Run.open(folder)
-    if run.manifest["kind"] != "train":
-        why = f"this is a run of kind {run.manifest['kind']!r}"
-        reject("run", str(run.folder), why, "Pass one of `continua train`.")
-    trained = options_of(run)
-    return run, task_of(trained.task, trained.data)
-
-
 def _load_models(run: Run) -> dict[str, ContinuousTransformer]:
     """The models of a run by name, as of its latest checkpoint; the continuous one first."""
     folders = sorted((run.folder / "models").glob("*/model.json"))
     if not folders:
         reject("run", str(run.folder), "it has no model yet", "Let it reach its first checkpoint.")
-    models = {}
-    for path in folders:
-        model = load(path.parent)
-        assert isinstance(model, ContinuousTransformer)
-        models[path.parent.name] = model.eval()
-    return models
+    models = {path.parent.name: load(path.parent).eval() for path in folders}
+    assert all(isinstance(model, ContinuousTransformer) for model in models.values())
+    return typing.cast(dict[str, ContinuousTransformer], models)

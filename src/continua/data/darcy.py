@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 
 from continua.core.batch import Batch
-from continua.core.checks import at_least, has_shape
+from continua.core.checks import at_least, has_shape, positive
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
@@ -209,12 +209,9 @@ def _inner(u: Tensor, v: Tensor) -> Tensor:
 
 
 def _check(conductivity: Tensor, source: Tensor) -> None:
-    nodes = conductivity.shape[-1]
     if conductivity.dtype != torch.float64 or source.dtype != torch.float64:
-        cure = "Convert both with .double()."
-        reject("conductivity", conductivity.dtype, "rounding would stop the solve early", cure)
+        reject("conductivity", conductivity.dtype, "rounding would stop the solve early", "Pass both as .double().")
+    inner = conductivity.shape[-1] - 2
     cure = "Pass the conductivity at n >= 3 nodes a side, and the source at the n - 2 inner ones."
-    has_shape((None, nodes - 2, nodes - 2), cure, source=source)
-    if not bool((conductivity.isfinite() & (conductivity > 0)).all()):
-        low = float(conductivity.min())
-        reject("conductivity", f"minimum {low}", "it must be positive and finite", "Pass the exponential of a field.")
+    has_shape((None, inner, inner), cure, source=source)
+    positive(conductivity=float(conductivity.min()), largest_conductivity=float(conductivity.max()))

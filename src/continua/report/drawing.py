@@ -186,13 +186,12 @@ def _legend(keys: Sequence[tuple[str, int, str]]) -> tuple[str, int]:
     return "".join(parts), row + 1
 
 
-def _notes(notes: Iterable[Note], x: PlotAxis | None, y: PlotAxis) -> tuple[str, list[_Pin]]:
+def _notes(notes: Iterable[Note], x: PlotAxis, y: PlotAxis) -> tuple[str, list[_Pin]]:
     """Lines across the window, and the words beside them: each word once, three rows of them in turn."""
     lines: list[str] = []
     words: dict[str, _Pin] = {}
     for note in notes:
-        axis = x if note.along == "x" else y
-        place = float("nan") if axis is None else axis.at(note.at)
+        place = (x if note.along == "x" else y).at(note.at)
         if not 0.0 <= place <= 1.0:
             continue
         text, end = escape(note.text), 'text-anchor="end"'
@@ -267,10 +266,9 @@ def _bars(figure: Bars) -> _Plot:
         for g, lines in enumerate(words)
         for k, line in enumerate(lines)
     ]
-    rules, notes = _notes(figure.notes, None, y)
     data = {"categories": figure.categories, "names": figure.names, "values": pack(figure.values)}
     keys = [(name, i, "bar") for i, name in enumerate(figure.names)]
-    return _Plot(None, y, drawn + rules, data, keys, [*pins, *notes], 14.0 + 15.0 * max(len(w) for w in words))
+    return _Plot(None, y, drawn, data, keys, pins, 14.0 + 15.0 * max(len(w) for w in words))
 
 
 def _heat(figure: Heat) -> _Plot:

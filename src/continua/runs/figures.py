@@ -112,7 +112,6 @@ class Bars(AbstractFigure):
     categories: tuple[str, ...]
     names: tuple[str, ...]
     values: Float[np.ndarray, "series categories"]
-    notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
         _check_shape("values", self.values, (len(self.names), len(self.categories)))
