@@ -1,8 +1,19 @@
 """The mathematics written out a second time, slowly and plainly, for the fast paths to be held against."""
 
+import math
+
 import torch
 
 from continua.operators import AttentionTheta
+from continua.spaces import CentredSphere, Sphere
+
+
+def manifold_defect(manifold: Sphere | CentredSphere, x: torch.Tensor) -> float:
+    """The largest violation of |x| = r, and of mean(x) = 0 where the sphere is centred, as a length."""
+    radius = math.sqrt(x.shape[-1]) if manifold.radius is None else manifold.radius
+    off_sphere = (torch.linalg.vector_norm(x, dim=-1) - radius).abs()
+    off_plane = math.sqrt(x.shape[-1]) * x.mean(dim=-1).abs() * isinstance(manifold, CentredSphere)
+    return float(torch.maximum(off_plane, off_sphere).max())
 
 
 def measure_of_queries(

@@ -80,11 +80,9 @@ from continua.spaces import (
     CausalTrapezoid,
     CentredSphere,
     Chebyshev,
-    ClenshawCurtis,
     Cosine,
     Counting,
     DampedBasis,
-    Euclidean,
     FlatSpace,
     Fourier,
     GaussLegendre,
@@ -96,22 +94,18 @@ from continua.spaces import (
     Sphere,
     StiefelSpace,
     Trapezoid,
-    Uniform,
 )
 
 all_rules = [
     GaussLegendre(),
-    ClenshawCurtis(),
     MidpointRule(),
     Trapezoid(),
-    Uniform(),
     Counting(),
     BackwardRectangle(),
     CausalTrapezoid(),
 ]
 
 all_manifolds = [
-    Euclidean(),
     Sphere(),
     Sphere(radius=2.5),
     CentredSphere(),

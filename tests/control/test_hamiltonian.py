@@ -43,6 +43,7 @@ from continua.solve import (
     Projected,
     Solver,
     State,
+    Step,
     Strang,
     Tsitouras,
 )
@@ -102,7 +103,7 @@ def test_costates_are_those_of_autograd_divided_by_the_weights(gradient, uncheck
         bound = model.flow.bind(cloud, rates=rates, random=False)
         state = State(x, tuple(torch.zeros(2, dtype=torch.float64) for _ in PRICED.costs))
         for start, end in zip(path.depths[index:-1], path.depths[index + 1 :], strict=True):
-            state = Tsitouras().step(bound, start, end - start, state).state
+            state = Tsitouras().step(bound, Step(start, end - start), state).state
         loss = F.cross_entropy(model.readout(cloud.at(state.x)), batch.targets)
         total = loss + sum(w * c.mean() for w, c in zip(PRICED.weights, state.costs, strict=True))
         (autograd,) = torch.autograd.grad(total, x)

@@ -1,9 +1,12 @@
 """What fields cost, and what their size does to the velocity."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from continua.fields import Constant, ContinuousHeads, Expansion, FieldCost, Hypernetwork, PiecewiseConstant, cost
+from continua.fields import AbstractField, Constant, ContinuousHeads, Expansion, Hypernetwork, PiecewiseConstant
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Sum, count
 from continua.spaces import BSpline, Chebyshev, Cloud, Cosine, Fourier, Legendre
 
@@ -11,6 +14,20 @@ WIDTH, HIDDEN = 24, 32
 OPERATOR = Sum((PreNorm(LayerNorm(), Attention(4, 6)), PreNorm(LayerNorm(), FeedForward(HIDDEN))))
 SPEC = OPERATOR.spec(WIDTH)
 NUMBERS = count(SPEC)
+
+
+class FieldCost(NamedTuple):
+    """Trained numbers, numbers of theta(z) at one depth, and additions and multiplications to make it once."""
+
+    parameters: int
+    per_depth: int
+    flops: int
+
+
+def cost(field: AbstractField) -> FieldCost:
+    with FlopCounterMode(display=False) as counter:
+        field(torch.zeros(1))
+    return FieldCost(sum(p.numel() for p in field.parameters()), count(field.spec), counter.get_total_flops())
 
 
 def test_fields_that_only_look_up_cost_no_arithmetic():

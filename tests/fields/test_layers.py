@@ -10,9 +10,9 @@ from continua.fields import (
     Hypernetwork,
     PiecewiseConstant,
     from_layers,
-    layer_depths,
     refine,
 )
+from continua.fields.expansion import layer_depths
 from continua.operators import Attention, Damping, FeedForward, LayerNorm, PreNorm, draw_theta, leaves, map_leaves
 from continua.spaces import Chebyshev, Cosine, Legendre
 from registries import all_fields

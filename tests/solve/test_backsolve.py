@@ -152,7 +152,7 @@ def test_steps_of_their_own_are_refused():
 @pytest.mark.parametrize("settings", [{"trust": 0.0}, {"clip": -1.0}, {"clip": float("nan")}])
 def test_bounds_are_positive(settings):
     (name,) = settings
-    with pytest.raises(ValueError, match=rf"{name} = .*a bound is positive.*Pass {name} > 0"):
+    with pytest.raises(ValueError, match=rf"{name} = .*must be positive.*Pass {name} > 0"):
         Backsolve(**settings)
 
 

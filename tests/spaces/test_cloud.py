@@ -175,7 +175,7 @@ LONG = torch.ones(2, 3).double()
 HOLE = X.clone().index_put_((torch.tensor(1), torch.tensor(0), torch.tensor(2)), torch.tensor(math.nan))
 
 bad = {
-    "two axes": ((X[0],), r"points = \(3, 4\): a cloud has three axes\. .*x\.unsqueeze\(0\)"),
+    "two axes": ((X[0],), r"points = \(3, 4\): .*Pass a tensor of shape \(batch, tokens, width\).*x\.unsqueeze\(0\)"),
     "integers": ((X.long(),), r"points = torch\.int64: .*neither float32 nor float64\. Convert with points\.to"),
     "half precision": ((X.half(),), r"points = torch\.float16: .*Convert with points\.to\(torch\.float32\)"),
     "bfloat16": ((X.bfloat16(),), r"points = torch\.bfloat16: "),
@@ -185,10 +185,10 @@ bad = {
     "inf": ((X / 0.0,), r"points\[0, 0, 1\] = inf: |points\[0, 0, 0\] = nan: "),
     "nan, present": ((HOLE, ONES), r"points\[1, 0, 2\] = nan: "),
     "mass of one sequence": ((X, ONES[0]), r"mass = \(3,\): .*Pass one number a token: shape \(2, 3\)"),
-    "mass of other tokens": ((X, torch.ones(2, 4)), r"mass = \(2, 4\): the shape does not fit the points"),
+    "mass of other tokens": ((X, torch.ones(2, 4)), r"mass = \(2, 4\): the shape must be \(2, 3\)"),
     "mass, another dtype": ((X, LONG), r"mass = 'torch\.float64 on cpu': .*float32 on cpu\. Convert with mass\.to"),
     "mass, integers": ((X, ONES.long()), r"mass = 'torch\.int64 on cpu': .*Convert with mass\.to\(points\)"),
-    "mass, another device": ((X, ONES.to("meta")), r"mass = 'torch\.float32 on meta': the points are .* on cpu"),
+    "mass, another device": ((X, ONES.to("meta")), r"mass = 'torch\.float32 on meta': points has .* on cpu"),
     "negative mass": ((X, ONES - 2 * torch.eye(2, 3)), r"mass\[0, 0\] = -1\.0: this is no mass\. Pass finite masses"),
     "mass nan": ((X, ONES * math.nan), r"mass\[0, 0\] = nan: this is no mass"),
     "mass inf": ((X, ONES / 0.0), r"mass\[0, 0\] = inf: this is no mass"),
@@ -256,11 +256,11 @@ bad_rows = {
     "one axis": (([X[0, 0]],), r"sequences\[0\] = \(4,\): .*Pass tensors \(tokens, width\)"),
     "no token": (([X[0], X[0, :0]],), r"sequences\[1\] = \(0, 4\): .*at least one token"),
     "another width": (([X[0], X[1, :, :2]],), r"sequences\[1\] = \(3, 2\): .*of one width"),
-    "another dtype": (([X[0], X[1].double()],), r"sequences\[1\] = 'torch\.float64 on cpu': sequences\[0\] is "),
+    "another dtype": (([X[0], X[1].double()],), r"sequences\[1\] = 'torch\.float64 on cpu': sequences\[0\] has "),
     "fewer masses": (([X[0], X[1]], [ONES[0]]), r"mass = 1: there are 2 sequences\. Pass one tensor"),
-    "shorter masses": (([X[0], X[1]], [ONES[0], ONES[0, :2]]), r"mass\[1\] = \(2,\): sequences\[1\] has 3 tokens"),
-    "shorter times": (([X[0]], None, [TIMES[0, :2]]), r"positions\[0\] = \(2,\): sequences\[0\] has 3 tokens"),
-    "shorter own": (([X[0]], None, None, [ONES[0, :2]]), r"own\[0\] = \(2,\): .*Pass one number a token"),
+    "shorter masses": (([X[0], X[1]], [ONES[0], ONES[0, :2]]), r"mass\[1\] = \(2,\): .*each of the 3 tokens"),
+    "shorter times": (([X[0]], None, [TIMES[0, :2]]), r"positions\[0\] = \(2,\): .*each of the 3 tokens"),
+    "shorter own": (([X[0]], None, None, [ONES[0, :2]]), r"own\[0\] = \(2,\): .*Pass one number for each"),
     "masses, another dtype": (([X[0]], [LONG[0]]), r"mass = 'torch\.float64 on cpu': "),
 }
 

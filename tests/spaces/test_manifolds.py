@@ -5,7 +5,8 @@ import torch
 from torch.autograd.functional import jvp
 
 from continua.core.slopes import fitted_slope
-from continua.spaces import CentredSphere, Euclidean, Sphere
+from continua.spaces import CentredSphere, Sphere
+from references import manifold_defect
 from registries import all_manifolds
 
 each_manifold = pytest.mark.parametrize("manifold", all_manifolds, ids=repr)
@@ -20,8 +21,7 @@ def random(seed: int, *shape: int) -> torch.Tensor:
 @each_manifold
 def test_projection_lands_on_the_manifold_and_stays(manifold):
     x = manifold.project(random(0))
-    ok, reason = manifold.contains(x, atol=1e-14)
-    assert ok, reason
+    assert manifold_defect(manifold, x) <= 1e-14
     torch.testing.assert_close(manifold.project(x), x, rtol=0, atol=1e-14)
 
 
@@ -56,25 +56,22 @@ def test_tangent_steps_leave_the_manifold_at_second_order(manifold):
     x = manifold.project(random(0))
     v = manifold.tangent(x, random(1))
     sizes = [2.0**-k for k in range(3, 9)]
-    defects = [float(manifold.defect(x + h * v)) for h in sizes]
-    if isinstance(manifold, Euclidean):
-        assert max(defects) == 0.0
-    else:
-        assert fitted_slope(sizes, defects) == pytest.approx(2.0, abs=0.2)
+    defects = [manifold_defect(manifold, x + h * v) for h in sizes]
+    assert fitted_slope(sizes, defects) == pytest.approx(2.0, abs=0.2)
 
 
 @each_manifold
 def test_retraction_is_of_second_order(manifold):
-    """c(s) = retract(x, s v) has c(0) = x, c'(0) = v and, along the manifold, P_x c''(0) = 0."""
+    """c(s) = project(x + s v) has c(0) = x, c'(0) = v and, along the manifold, P_x c''(0) = 0."""
     x = manifold.project(random(0))
     v = manifold.tangent(x, random(1))
     s, one = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
 
     def velocity(s: torch.Tensor):
-        return jvp(lambda s: manifold.retract(x, s * v), s, one, create_graph=True)[1]
+        return jvp(lambda s: manifold.project(x + s * v), s, one, create_graph=True)[1]
 
     second = jvp(velocity, s, one)[1]
-    torch.testing.assert_close(manifold.retract(x, 0 * v), x, rtol=0, atol=1e-14)
+    torch.testing.assert_close(manifold.project(x), x, rtol=0, atol=1e-14)
     torch.testing.assert_close(velocity(s), v, rtol=0, atol=1e-14)
     # The acceleration is |v|^2/r, up to 12 here, and cancels to rounding.
     assert float(manifold.tangent(x, second).abs().max()) < 1e-13
@@ -90,7 +87,7 @@ def test_retraction_follows_the_great_circle_to_third_order(manifold):
     for h in sizes:
         angle = h * speed / radius
         geodesic = x * torch.cos(angle) + radius * v / speed * torch.sin(angle)
-        errors.append(float((manifold.retract(x, h * v) - geodesic).abs().max()))
+        errors.append(float((manifold.project(x + h * v) - geodesic).abs().max()))
     assert fitted_slope(sizes, errors) == pytest.approx(3.0, abs=0.2)
 
 
@@ -117,8 +114,7 @@ def test_a_vector_without_direction_goes_to_zero_with_zero_gradient(manifold, dt
     assert y.dtype == dtype
     assert torch.equal(y, torch.zeros_like(y))
     assert x.grad is not None
-    expected = 1.0 if isinstance(manifold, Euclidean) else 0.0
-    assert torch.equal(x.grad, torch.full_like(x, expected))
+    assert torch.equal(x.grad, torch.zeros_like(x))
     v = torch.ones_like(x)
     assert bool(torch.isfinite(manifold.tangent(x.detach(), v)).all())
 
@@ -133,21 +129,6 @@ def test_a_constant_vector_is_not_blown_up_from_rounding(size, dtype):
 @each_manifold
 def test_nan_is_not_hidden(manifold):
     assert bool(torch.isnan(manifold.project(torch.full((width,), math.nan))).all())
-    assert manifold.contains(torch.full((width,), math.nan), atol=1.0) == (
-        False,
-        "x has entries that are not finite",
-    )
-
-
-def test_contains_gives_its_reason():
-    assert Sphere().contains(torch.tensor([3.0, 4.0]), atol=1e-3) == (
-        False,
-        "|x| = 1 is violated by 4 with atol=0.001",
-    )
-    ok, reason = CentredSphere().contains(torch.ones(4, dtype=torch.float64), atol=1e-3)
-    assert not ok
-    assert reason == "mean(x) = 0 and |x| = sqrt(width) is violated by 2 with atol=0.001"
-    assert Euclidean().contains(torch.ones(4), atol=0.0)[0]
 
 
 def test_bad_input_is_named():

@@ -164,8 +164,8 @@ def test_a_mask_that_repeats_the_masses_makes_no_query():
     ("points", "times", "match"),
     [
         (draw(2, 3, WIDTH), TIMES[:1], "2 sequences"),
-        (draw(2, 2, WIDTH), TIMES, "does not fit the times"),
-        (draw(2, 3, WIDTH + 1), TIMES, "does not fit the times"),
+        (draw(2, 2, WIDTH), TIMES, "as wide as the tokens"),
+        (draw(2, 3, WIDTH + 1), TIMES, "as wide as the tokens"),
         (draw(2, 3, WIDTH), TIMES.float(), "float32"),
         (draw(2, 3, WIDTH).float(), TIMES, "float32"),
         (draw(2, 3, WIDTH), TIMES.masked_fill(TIMES > 8, math.inf), "finite time"),

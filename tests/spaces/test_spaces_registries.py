@@ -11,7 +11,7 @@ from registries import all_bases, all_manifolds, all_parameter_spaces, all_rules
 @pytest.mark.parametrize(
     ("base", "registry"),
     [
-        (spaces.AbstractRule, all_rules),
+        ((spaces.AbstractNodalRule, spaces.AbstractSampleRule), all_rules),
         (spaces.AbstractManifold, all_manifolds),
         (spaces.AbstractBasis, all_bases),
         (spaces.AbstractParameterSpace, all_parameter_spaces),

@@ -16,7 +16,7 @@ from continua.core.errors import SolveError, reject
 from continua.core.shapes import Float, Tensor
 from continua.fields import parameter_spaces
 from continua.model import ContinuousTransformer, FlowVectorField
-from continua.solve import AbstractStepper, Solver, State
+from continua.solve import AbstractStepper, Solver, State, Step
 from continua.spaces import AbstractFlatSpace, Cloud
 
 _CURE = "Use the augmented method, SuccessiveApproximations(rho=1.0), or a larger rho."
@@ -185,7 +185,7 @@ class _Run:
         z, dz = path.depths[k], path.depths[k + 1] - path.depths[k]
         x = path.points[k].clone().requires_grad_(self.rho > 0.0)
         costs = tuple(x.new_zeros(x.shape[0]) for _ in self.objective.costs)
-        after = self.stepper.step(field, z, dz, State(x, costs)).state
+        after = self.stepper.step(field, Step(z, dz), State(x, costs)).state
         moved = after.x - path.points[k + 1]
         H = (path.cotangents[k + 1] * moved).sum()
         for weight, cost in zip(self.objective.weights, after.costs, strict=True):

@@ -24,7 +24,8 @@ from torch import Tensor
 Points: TypeAlias = Float[Tensor, "batch tokens width"]
 Mass: TypeAlias = Float[Tensor, "batch tokens"]
 Positions: TypeAlias = Float[Tensor, "batch tokens"]
+Present: TypeAlias = Bool[Tensor, "batch tokens"]
 Depth: TypeAlias = float | Float[Tensor, " batch"]
 """A depth is one number for the whole batch, or one for each sequence."""
 
-__all__ = ["Bool", "Depth", "Float", "Int", "Mass", "Points", "Positions", "Tensor"]
+__all__ = ["Bool", "Depth", "Float", "Int", "Mass", "Points", "Positions", "Present", "Tensor"]

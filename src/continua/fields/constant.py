@@ -24,14 +24,6 @@ class Constant(AbstractField):
         super().__init__(spec)
         self.values = parameters_of(self.structure, generator)
 
-    @property
-    def breaks(self) -> tuple[float, ...]:
-        return ()
-
-    @property
-    def reach(self) -> float:
-        return math.inf
-
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
         theta = self._theta([*self.structure.read(self.values)])
         if isinstance(z, float | int):
@@ -61,7 +53,7 @@ class PiecewiseConstant(AbstractField):
         if len(edges) < 2 or not rising or not all(math.isfinite(e) for e in edges):
             reject("edges", edges, "edges must increase and bound at least one piece", "Pass (0.0, 1.0, ..., L).")
         self.edges = tuple(float(e) for e in edges)
-        self._breaks = self.edges[1:-1]
+        self.breaks = self.edges[1:-1]
         self.pieces = nn.ModuleList(parameters_of(self.structure, generator) for _ in self.edges[1:])
 
     @classmethod
@@ -69,19 +61,11 @@ class PiecewiseConstant(AbstractField):
         """`count` layers of thickness 1."""
         return cls(spec, [float(layer) for layer in range(count + 1)], generator)
 
-    @property
-    def breaks(self) -> tuple[float, ...]:
-        return self._breaks
-
-    @property
-    def reach(self) -> float:
-        return math.inf
-
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
         where = z if inside is None else inside
         if isinstance(where, float | int):
-            return self._theta(self._piece(bisect.bisect_right(self._breaks, where)))
-        breaks = torch.tensor(self._breaks, dtype=where.dtype, device=where.device)
+            return self._theta(self._piece(bisect.bisect_right(self.breaks, where)))
+        breaks = torch.tensor(self.breaks, dtype=where.dtype, device=where.device)
         index = torch.bucketize(where.detach(), breaks, right=True)
         pieces = [self._piece(i) for i in range(len(self.pieces))]
         return self._theta([torch.stack(values)[index] for values in zip(*pieces, strict=True)])

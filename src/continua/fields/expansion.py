@@ -8,12 +8,21 @@ from typing import final
 import torch
 from torch import nn
 
+from continua.core.checks import at_least, positive
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.constant import PiecewiseConstant
-from continua.fields.field import AbstractField, check_depth, generator_shape, to_parameter, turn
+from continua.fields.field import AbstractField, generator_shape, parameter_dict, to_parameter, turn
 from continua.operators import AttentionTheta, Filled, Role, Spec, Structure, Theta, leaves
-from continua.spaces import AbstractBasis, AbstractParameterSpace, BSpline, FlatSpace, GaussLegendre, StiefelSpace
+from continua.spaces import (
+    AbstractBasis,
+    AbstractParameterSpace,
+    BSpline,
+    FlatSpace,
+    GaussLegendre,
+    SimplexSpace,
+    StiefelSpace,
+)
 
 
 @final
@@ -34,25 +43,18 @@ class Expansion(AbstractField):
         self, spec: Theta, basis: AbstractBasis, depth: float = 1.0, generator: torch.Generator | None = None
     ) -> None:
         super().__init__(spec)
-        check_depth(depth)
+        positive(depth=depth)
         self.basis = basis
-        self.depth = float(depth)
-        self._breaks = tuple(self.depth * b for b in basis.breaks)
+        self.depth = self.reach = float(depth)
+        self.breaks = tuple(self.depth * b for b in basis.breaks)
         self._turning = turning_leaves(self.structure)
-        frames = {key: leaf.law.draw(leaf.shape, generator) for key, leaf in self.structure.keyed if is_rigid(leaf)}
-        self.frames = nn.ParameterDict({key: nn.Parameter(frame) for key, frame in frames.items()})
-        spread, constant = spread_of(basis), constant_coefficients(basis)
-        self.coefficients = nn.ParameterDict(
-            {key: nn.Parameter(_coefficients(leaf, spread, constant, generator)) for key, leaf in self.structure.keyed}
+        self.frames = parameter_dict(
+            {key: leaf.law.draw(leaf.shape, generator) for key, leaf in self.structure.keyed if is_rigid(leaf)}
         )
-
-    @property
-    def breaks(self) -> tuple[float, ...]:
-        return self._breaks
-
-    @property
-    def reach(self) -> float:
-        return self.depth
+        spread, constant = spread_of(basis), constant_coefficients(basis)
+        self.coefficients = parameter_dict(
+            {key: _coefficients(leaf, spread, constant, generator) for key, leaf in self.structure.keyed}
+        )
 
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
         coefficients = [*self.structure.read(self.coefficients)]
@@ -66,10 +68,17 @@ class Expansion(AbstractField):
             return self._theta(values)
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
-        """As the leaves themselves, before which modes stand; generators of orthonormal kernels are free matrices."""
-        keyed = self.structure.keyed
-        spaces = {f"coefficients.{key}": FlatSpace(2) if is_rigid(leaf) else leaf.home for key, leaf in keyed}
-        return spaces | {f"frames.{key}": leaf.home for key, leaf in keyed if is_rigid(leaf)}
+        return modal_spaces(self.structure, SimplexSpace())
+
+
+def modal_spaces(structure: Structure, masses: SimplexSpace) -> dict[str, AbstractParameterSpace]:
+    """As the leaves themselves, before which modes stand, but for `masses`; generators of orthonormal kernels are
+    free matrices."""
+    spaces: dict[str, AbstractParameterSpace] = {}
+    for key, leaf in structure.keyed:
+        home = masses if leaf.role is Role.HEAD_MASS else leaf.home
+        spaces[f"coefficients.{key}"] = FlatSpace(2) if is_rigid(leaf) else home
+    return spaces | {f"frames.{key}": leaf.home for key, leaf in structure.keyed if is_rigid(leaf)}
 
 
 def modes_at(
@@ -146,8 +155,7 @@ def refine(field: AbstractField, layers: int, depth: float) -> PiecewiseConstant
 
     On its own piece each theta is off by O(1/L); its integral over the piece, and so the flow, by O(1/L^2).
     """
-    if layers < 1:
-        reject("layers", layers, "a network has at least one layer", "Pass layers >= 1.")
+    at_least(1, layers=layers)
     thetas = [field(z) for z in layer_depths(layers, depth)]
     pieces = PiecewiseConstant(field.spec, [depth * layer / layers for layer in range(layers + 1)])
     like = [leaf for _, leaf in leaves(thetas[0])]
@@ -172,19 +180,15 @@ def from_layers(thetas: Sequence[Theta], depth: float, basis: AbstractBasis | No
     nodes = torch.tensor(layer_depths(layers, 1.0), dtype=torch.float64)
     lift = torch.linalg.pinv(basis.evaluate(nodes, nodes.dtype))  # (size, layers)
     values = [dict(leaves(theta)) for theta in thetas]
-    _check_alike(values)
+    shapes = [{name: tuple(leaf.shape) for name, leaf in theta.items()} for theta in values]
+    for layer, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            reject(f"thetas[{layer}]", shape, f"the first layer has {shapes[0]}", "Pass layers of one make.")
     for (key, spec), name in zip(field.structure.keyed, field.structure.names, strict=True):
         leaf = values[0][name]
         stacked = torch.stack([to_parameter(spec.home, v[name].double()) for v in values])
         field.coefficients[key] = nn.Parameter(torch.tensordot(lift.to(leaf.device), stacked, 1).to(leaf))
     return field
-
-
-def _check_alike(values: Sequence[dict[str, Tensor]]) -> None:
-    shapes = [{name: tuple(leaf.shape) for name, leaf in theta.items()} for theta in values]
-    for layer, shape in enumerate(shapes):
-        if shape != shapes[0]:
-            reject(f"thetas[{layer}]", shape, f"the first layer has {shapes[0]}", "Pass layers of one make.")
 
 
 def _spec(theta: Theta) -> Theta:

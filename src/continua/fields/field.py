@@ -1,18 +1,16 @@
 """What every parameter field is: a path theta(z) of an operator's parameters over depth."""
 
 import abc
-import dataclasses
+import math
 from collections.abc import Iterator
 from typing import final
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from continua.core.checks import positive
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Tensor
-from continua.operators import Role, Structure, Theta, count, leaves
+from continua.operators import Role, Structure, Theta, leaves
 from continua.spaces import AbstractParameterSpace, FlatSpace, SimplexSpace, StiefelSpace
 
 
@@ -25,30 +23,22 @@ class AbstractField(nn.Module, abc.ABC):
     field is read from the right.
 
     Masses of heads are held as logits, whose softmax is read: whatever an optimiser does, they sum to one.
+
+    `spec` is what the operator asked for: the tree of `Spec` that the field was built from.
     """
+
+    breaks: tuple[float, ...] = ()
+    """Depths where the field jumps, increasing."""
+    reach: float = math.inf
+    """The depth up to which the field is defined; infinity where it goes on for ever."""
 
     def __init__(self, spec: Theta) -> None:
         super().__init__()
         self._use(spec)
 
     def _use(self, spec: Theta) -> None:
-        self.structure = Structure(spec)
+        self.spec, self.structure = spec, Structure(spec)
         self._masses = tuple(i for i, s in enumerate(self.structure.specs) if s.role is Role.HEAD_MASS)
-
-    @property
-    def spec(self) -> Theta:
-        """What the operator asked for: the tree of `Spec` that this field was built from."""
-        return self.structure.spec
-
-    @property
-    @abc.abstractmethod
-    def breaks(self) -> tuple[float, ...]:
-        """Depths where the field jumps, increasing."""
-
-    @property
-    @abc.abstractmethod
-    def reach(self) -> float:
-        """The depth up to which the field is defined; infinity where it goes on for ever."""
 
     @abc.abstractmethod
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
@@ -70,7 +60,12 @@ def parameters_of(structure: Structure, generator: torch.Generator | None) -> nn
     """Trainable initial values of all leaves; of masses, their logits."""
     drawn = (leaf.law.draw(leaf.shape, generator) for leaf in structure.specs)
     held = (to_parameter(leaf.home, value) for leaf, value in zip(structure.specs, drawn, strict=True))
-    return nn.ParameterDict({key: nn.Parameter(v) for key, v in zip(structure.keys, held, strict=True)})
+    return parameter_dict(dict(zip(structure.keys, held, strict=True)))
+
+
+def parameter_dict(values: dict[str, Tensor]) -> nn.ParameterDict:
+    """Every value as a parameter."""
+    return nn.ParameterDict({key: nn.Parameter(value) for key, value in values.items()})
 
 
 def to_parameter(space: AbstractParameterSpace, value: Tensor) -> Tensor:
@@ -125,19 +120,12 @@ class MemoisedField(AbstractField):
     def __init__(self, inner: AbstractField) -> None:
         super().__init__(inner.spec)
         self.inner = inner
+        self.breaks, self.reach = inner.breaks, inner.reach
         self._known: dict[tuple[Depth, Depth | None], Theta] = {}
 
     def forget(self) -> None:
         """Evaluates every depth anew: the weights have changed."""
         self._known.clear()
-
-    @property
-    def breaks(self) -> tuple[float, ...]:
-        return self.inner.breaks
-
-    @property
-    def reach(self) -> float:
-        return self.inner.reach
 
     @torch.no_grad()
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
@@ -149,11 +137,6 @@ class MemoisedField(AbstractField):
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         return {f"inner.{name}": space for name, space in self.inner.parameter_spaces().items()}
-
-
-def check_depth(depth: float) -> None:
-    """Refuses a depth Z that no flow can have."""
-    positive(depth=depth)
 
 
 def parameter_spaces(module: nn.Module) -> dict[str, AbstractParameterSpace]:
@@ -186,25 +169,3 @@ def _walk(module: nn.Module, prefix: str, root: bool = False) -> Iterator[tuple[
         yield prefix + name, FlatSpace(min(2, parameter.ndim))
     for name, child in module.named_children():
         yield from _walk(child, f"{prefix}{name}.")
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class FieldCost:
-    """The cost of a field.
-
-    - `parameters`: trained numbers that it holds;
-    - `per_depth`: numbers of theta(z) at one depth;
-    - `flops`: additions and multiplications in matrix products to make theta(z) once, before an operator uses it.
-    """
-
-    parameters: int
-    per_depth: int
-    flops: int
-
-
-def cost(field: AbstractField) -> FieldCost:
-    """The cost of `field`, its arithmetic counted by `torch.utils.flop_counter` on one evaluation at depth 0."""
-    with FlopCounterMode(display=False) as counter:
-        field(torch.zeros(1))
-    return FieldCost(sum(p.numel() for p in field.parameters()), count(field.spec), counter.get_total_flops())

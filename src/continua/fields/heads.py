@@ -7,20 +7,18 @@ import math
 from typing import NamedTuple, final
 
 import torch
-from torch import nn
 
-from continua.core.checks import at_least
+from continua.core.checks import at_least, positive
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
-from continua.fields.expansion import constant_coefficients, is_rigid, modes_at, spread_of, turning_leaves
-from continua.fields.field import AbstractField, check_depth, generator_shape, turn
+from continua.fields.expansion import constant_coefficients, is_rigid, modal_spaces, modes_at, spread_of, turning_leaves
+from continua.fields.field import AbstractField, generator_shape, parameter_dict, turn
 from continua.operators import Filled, Role, Spec, Structure, Theta, map_leaves
 from continua.spaces import (
     AbstractBasis,
     AbstractNodalRule,
     AbstractParameterSpace,
     BSpline,
-    FlatSpace,
     GaussLegendre,
     Legendre,
     SimplexSpace,
@@ -97,27 +95,18 @@ class ContinuousHeads(AbstractHeadField):
         density_over_z: BSpline | None = None,
     ) -> None:
         super().__init__(spec, degree, rule, over_h)
-        check_depth(depth)
-        self.depth, self.over_z = float(depth), over_z
+        positive(depth=depth)
+        self.over_z = over_z
+        self.depth = self.reach = float(depth)
         own = over_z if isinstance(over_z, BSpline) else BSpline(4)
         self.density_over_z = own if density_over_z is None else density_over_z
-        jumps = {self.depth * b for basis in (over_z, self.density_over_z) for b in basis.breaks}
-        self._breaks = tuple(sorted(jumps))
+        self.breaks = tuple(sorted({self.depth * b for basis in (over_z, self.density_over_z) for b in basis.breaks}))
         self._turning = turning_leaves(self.structure)
-        made = {key: self._initial(leaf, generator) for key, leaf in self.structure.keyed}
-        self.coefficients = nn.ParameterDict({key: nn.Parameter(value) for key, value in made.items()})
-        frames = {
-            key: leaf.law.draw(_own_shape(leaf), generator) for key, leaf in self.structure.keyed if is_rigid(leaf)
-        }
-        self.frames = nn.ParameterDict({key: nn.Parameter(frame) for key, frame in frames.items()})
-
-    @property
-    def breaks(self) -> tuple[float, ...]:
-        return self._breaks
-
-    @property
-    def reach(self) -> float:
-        return self.depth
+        keyed = self.structure.keyed
+        self.coefficients = parameter_dict({key: self._initial(leaf, generator) for key, leaf in keyed})
+        self.frames = parameter_dict(
+            {key: leaf.law.draw(own_shape(leaf), generator) for key, leaf in keyed if is_rigid(leaf)}
+        )
 
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
         coefficients = [*self.structure.read(self.coefficients)]
@@ -141,28 +130,17 @@ class ContinuousHeads(AbstractHeadField):
         return self.structure.unflatten(values)
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
-        """Logits of the density's columns c_.b, whose degrees run along the axis before the last; all else as leaves.
-
-        Generators of orthonormal kernels are free matrices.
-        """
-        spaces: dict[str, AbstractParameterSpace] = {}
-        for key, leaf in self.structure.keyed:
-            home = SimplexSpace(-2) if leaf.role is Role.HEAD_MASS else leaf.home
-            spaces[f"coefficients.{key}"] = FlatSpace(2) if is_rigid(leaf) else home
-        return spaces | {f"frames.{key}": leaf.home for key, leaf in self.structure.keyed if is_rigid(leaf)}
+        # logits of the density's columns c_.b, whose degrees run along the axis before the last
+        return modal_spaces(self.structure, SimplexSpace(-2))
 
     def _initial(self, spec: Spec, generator: torch.Generator | None) -> Tensor:
         if spec.role is Role.HEAD_MASS:
             return torch.zeros(self.degree + 1, self.density_over_z.size)
-        over_z = constant_coefficients(self.over_z) if is_constant(spec) else spread_of(self.over_z)
-        if spec.role is Role.PLAIN:
-            return draw_modes(spec, _own_shape(spec), [over_z], generator)
-        return draw_modes(spec, _own_shape(spec), [head_factors(spec, self.over_h), over_z], generator)
-
-
-def is_constant(spec: Spec) -> bool:
-    """Whether a leaf starts constant in depth: gains and biases do, and generators of orthonormal kernels."""
-    return isinstance(spec.law, Filled) or is_rigid(spec)
+        # gains and biases start constant in depth, and generators of orthonormal kernels
+        constant = isinstance(spec.law, Filled) or is_rigid(spec)
+        over_z = constant_coefficients(self.over_z) if constant else spread_of(self.over_z)
+        over_h = [head_factors(spec, self.over_h)] if spec.role is Role.HEAD else []
+        return draw_modes(spec, own_shape(spec), [*over_h, over_z], generator)
 
 
 def head_factors(spec: Spec, over_h: AbstractBasis) -> Tensor:
@@ -227,7 +205,7 @@ def _heads_of(structure: Structure) -> int:
     return next(iter(sizes.values()))
 
 
-def _own_shape(spec: Spec) -> tuple[int, ...]:
+def own_shape(spec: Spec) -> tuple[int, ...]:
     """The shape of a leaf without its head axis."""
     return spec.shape if spec.role is Role.PLAIN else spec.shape[1:]
 

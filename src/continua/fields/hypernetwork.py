@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from continua.core.checks import at_least
+from continua.core.checks import at_least, positive
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.expansion import is_rigid
-from continua.fields.field import AbstractField, check_depth, parameters_of
-from continua.fields.heads import AbstractHeadField, draw_modes, head_factors
+from continua.fields.field import AbstractField, parameter_dict, parameters_of
+from continua.fields.heads import AbstractHeadField, draw_modes, head_factors, own_shape
 from continua.operators import Role, Spec, Structure, Theta
 from continua.spaces import (
     AbstractBasis,
@@ -46,23 +46,14 @@ class Hypernetwork(AbstractField):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(spec)
-        at_least(1, frequencies=frequencies, hidden=hidden, rank=rank)
-        check_depth(depth)
-        _refuse_orthonormal(self.structure)
-        self.depth, self.frequencies, self.hidden, self.rank = float(depth), frequencies, hidden, rank
+        _check(self.structure, depth, frequencies, hidden, rank)
+        self.depth = self.reach = float(depth)
+        self.frequencies, self.hidden, self.rank = frequencies, hidden, rank
         self.base = parameters_of(self.structure, generator)
         shapes = {key: leaf.shape for key, leaf in self.structure.keyed}
         self.makers = _makers(shapes, hidden, rank, generator)
         sizes = (1 + 2 * frequencies, hidden, hidden) if self.makers else ()  # an operator without parameters
         self.trunk = nn.ModuleList(_linear(m, n, generator) for m, n in itertools.pairwise(sizes))
-
-    @property
-    def breaks(self) -> tuple[float, ...]:
-        return ()
-
-    @property
-    def reach(self) -> float:
-        return self.depth
 
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
         if not self.makers:
@@ -100,24 +91,14 @@ class HeadHypernetwork(AbstractHeadField):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(spec, degree, rule, over_h)
-        at_least(1, frequencies=frequencies, hidden=hidden, rank=rank)
-        check_depth(depth)
-        _refuse_orthonormal(self.structure)
-        self.depth, self.frequencies, self.hidden, self.rank = float(depth), frequencies, hidden, rank
-        base = {key: self._initial(leaf, generator) for key, leaf in self.structure.keyed}
-        self.base = nn.ParameterDict({key: nn.Parameter(value) for key, value in base.items()})
+        _check(self.structure, depth, frequencies, hidden, rank)
+        self.depth = self.reach = float(depth)
+        self.frequencies, self.hidden, self.rank = frequencies, hidden, rank
+        self.base = parameter_dict({key: self._initial(leaf, generator) for key, leaf in self.structure.keyed})
         shapes = {key: self._made_shape(leaf) for key, leaf in self.structure.keyed}
         self.makers = _makers(shapes, hidden, rank, generator)
         sizes = (1 + 2 * frequencies + over_h.size, hidden, hidden)
         self.trunk = nn.ModuleList(_linear(m, n, generator) for m, n in itertools.pairwise(sizes))
-
-    @property
-    def breaks(self) -> tuple[float, ...]:
-        return ()
-
-    @property
-    def reach(self) -> float:
-        return self.depth
 
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
         base = [*self.structure.read(self.base)]
@@ -141,9 +122,7 @@ class HeadHypernetwork(AbstractHeadField):
 
     def _made_shape(self, spec: Spec) -> tuple[int, ...]:
         """What the network makes for a leaf, at one node."""
-        if spec.role is Role.HEAD_MASS:
-            return (self.degree + 1,)
-        return spec.shape if spec.role is Role.PLAIN else spec.shape[1:]
+        return (self.degree + 1,) if spec.role is Role.HEAD_MASS else own_shape(spec)
 
     def _initial(self, spec: Spec, generator: torch.Generator | None) -> Tensor:
         shape = self._made_shape(spec)
@@ -206,7 +185,9 @@ def _linear(inputs: int, outputs: int, generator: torch.Generator | None) -> nn.
     return layer
 
 
-def _refuse_orthonormal(structure: Structure) -> None:
+def _check(structure: Structure, depth: float, frequencies: int, hidden: int, rank: int | None) -> None:
+    positive(depth=depth)
+    at_least(1, frequencies=frequencies, hidden=hidden, rank=rank)
     for name, leaf in structure.named:
         if is_rigid(leaf):
             cure = "Use Expansion or ContinuousHeads, which turn such kernels by an exponential, or a free kernel."

@@ -14,7 +14,7 @@ from continua.core.checks import finite, is_a, positive
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, fresh_seed, generator_of
 from continua.core.shapes import Bool, Depth, Float, Points, Tensor
-from continua.fields import AbstractField, Expansion, check_depth
+from continua.fields import AbstractField, Expansion
 from continua.operators import AbstractOperator, Context, Filled, Spec, Theta, leaves
 from continua.solve import AbstractVectorField, State, within
 from continua.spaces import AbstractBasis, Axis, Cloud
@@ -46,7 +46,7 @@ class LinearProfile(AbstractProfile):
 
     def __init__(self, start: float, end: float, depth: float = 1.0) -> None:
         super().__init__()
-        check_depth(depth)
+        positive(depth=depth)
         finite(start=start, end=end)
         self.start, self.end, self.depth, self.reach = float(start), float(end), float(depth), float(depth)
 
@@ -60,7 +60,7 @@ class BasisProfile(AbstractProfile):
 
     def __init__(self, basis: AbstractBasis, depth: float = 1.0) -> None:
         super().__init__()
-        check_depth(depth)
+        positive(depth=depth)
         self.basis, self.depth, self.reach = basis, float(depth), float(depth)
         self.expansion = Expansion((Spec((1,), Filled(1.0)),), basis, depth)
         self.breaks = self.expansion.breaks

@@ -126,7 +126,7 @@ class ContinuousTransformer(nn.Module):
         cloud, where = self._embed(inputs, query_times, named)
         noisy = self.training or any(cost.random for cost in costs)
         setting = Setting(self.flow, cloud, memory, fresh_seed(generator) if noisy else 0, self.training, self.axis)
-        field = setting.bind(costs, self.gradient.second_order)
+        field = setting.bind(costs, self.gradient.second_derivatives)
         solver = self.solver if grid is None else self._controlled_by(Given(tuple(grid)))
         solution = solver.solve(field, field.initial(), (0.0, self.flow.depth), self.gradient, save_at, observers)
         output = self.readout(cloud.at(solution.x))

@@ -15,6 +15,7 @@ from continua.solve.runge_kutta import (
     Euler,
     Heun,
     Midpoint,
+    Step,
     Tsitouras,
 )
 from continua.solve.splitting import LieTrotter, Projected, Strang, manifold_of
@@ -26,6 +27,6 @@ __all__ = [
     "AbstractController", "AbstractGradient", "AbstractGridController", "AbstractRungeKutta", "AbstractSolver",
     "AbstractStepper", "AbstractVectorField", "Adaptive", "Backsolve", "BogackiShampine", "Checkpointed", "Direct",
     "DormandPrince", "Euler", "Fixed", "Given", "Heun", "LieTrotter", "Midpoint", "Observer", "PerSequence",
-    "Projected", "RK4", "Solution", "Solver", "State", "StateBuffer", "Stats", "StepSizeState", "Strang",
-    "TorchdiffeqSolver", "Tsitouras", "integrate", "manifold_of", "within",
+    "Projected", "RK4", "Solution", "Solver", "State", "StateBuffer", "Stats", "Step", "StepSizeState",
+    "Strang", "TorchdiffeqSolver", "Tsitouras", "integrate", "manifold_of", "within",
 ]  # fmt: skip

@@ -3,32 +3,22 @@
 import dataclasses
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
+from continua.core.checks import positive
 from continua.core.errors import ReconstructionWarning, reject
 from continua.core.shapes import Depth, Tensor
-from continua.solve.controllers import Adaptive, PerSequence
+from continua.solve.controllers import Adaptive, Given, PerSequence
 from continua.solve.functions import FunctionField, hidden_leaves, refuse_hidden
-from continua.solve.gradients import (
-    AbstractGradient,
-    Parameters,
-    node_outputs,
-    precision_of,
-    pull_back,
-    refuse_exchanged,
-    refuse_second_derivatives,
-    refuse_shards,
-    solve_as_node,
-)
-from continua.solve.integration import AbstractController, Endpoint, Integration, Step
-from continua.solve.runge_kutta import AbstractStepper, StepResult
+from continua.solve.gradients import AbstractNodeGradient, Parameters, pull_back, refuse_shards
+from continua.solve.integration import AbstractController, Endpoint, Integration, Stats
+from continua.solve.runge_kutta import AbstractStepper, Step, StepResult
 from continua.solve.vector_field import AbstractVectorField, State
 
 
 @dataclasses.dataclass(frozen=True)
-class Backsolve(AbstractGradient):
+class Backsolve(AbstractNodeGradient):
     """dx/dz = f, da/dz = -(df/dx)^T a - c dr/dx, dg/dz = -(df/dphi)^T a - c dr/dphi, from the end to the start.
 
     Memory does not grow with depth. The path is retraced, not remembered: on a contracting flow the way back is
@@ -45,25 +35,39 @@ class Backsolve(AbstractGradient):
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("trust", self.trust), ("clip", self.clip)):
-            if value is not None and not value > 0:
-                reject(name, value, "a bound is positive", f"Pass {name} > 0, or None.")
-
-    @property
-    def second_order(self) -> bool:
-        return False
+        positive(trust=self.trust, clip=self.clip)
 
     def check(self, stepper: AbstractStepper, controller: AbstractController) -> None:
+        """Rejects steps that cannot be retraced."""
         cure = "Use gradient=Checkpointed(), which replays any step."
         if not stepper.reversible:
             reject("stepper", stepper, "Backsolve retraces an ODE, and split or projected steps are not one's", cure)
         if isinstance(controller, PerSequence):
             reject("controller", controller, "Backsolve retraces one grid for all sequences", cure)
 
-    def solve(self, integration: Integration, state: State) -> Endpoint:
-        return solve_as_node(_Retrace, self, integration, state)
+    def run_forward(self, integration: Integration, start: State) -> tuple[Endpoint, list[Tensor], None]:
+        refuse_shards(integration.field.tensors, self)
+        saved, on_step = integration.record(start)
+        end = integration.controller.run(integration, start, on_step)
+        # the state at the start is kept for nothing but the judgement of the way back
+        return Endpoint(end, tuple(saved)), [start.x, end.x], None
 
-    def judge(self, integration: Integration, start: Tensor, back: Tensor) -> None:
+    def run_backward(
+        self, integration: Integration, kept: Sequence[Tensor], rest: None, cotangent: Endpoint, needed: Parameters
+    ) -> tuple[Tensor, list[Tensor]]:
+        # the adjoint is linear in a: scaled to unit size, so that atol means the same for it as for x
+        unit = max(float(g.abs().max()) for g in cotangent.flat) or 1.0
+        clip = None if self.clip is None else self.clip / unit
+        adjoint = Adjoint(integration.field, kept[0].shape, needed, [g / unit for g in cotangent.state.costs], clip)
+        # what joins the costate on the way back: the cotangents of the end and of saved depths, the farthest first
+        joins = {integration.span[1]: cotangent.state.x / unit}
+        for z, g in reversed(list(zip(integration.save_at, cotangent.saved, strict=True))):
+            joins[z] = joins[z] + g / unit if z in joins else g / unit
+        back, a, sums = _back(integration, adjoint, kept[1], joins, unit)
+        self._judge(integration, kept[0], back)
+        return unit * a, [unit * g for g in sums]
+
+    def _judge(self, integration: Integration, start: Tensor, back: Tensor) -> None:
         """Records how far the way back missed the start, and warns where it cannot be trusted."""
         weights, controller, trust = integration.field.weights, integration.controller, self.trust
         masses = 1.0 if weights is None else weights.unsqueeze(-1)
@@ -83,24 +87,20 @@ class Adjoint(AbstractVectorField):
 
         dx/dz = f ,   da/dz = -(df/dx)^T a - sum_c (dr_c/dx)^T w_c ,   dg/dz = -(df/dphi)^T a - sum_c (dr_c/dphi)^T w_c
 
-    `inputs` are the tensors phi, `costs` the cotangents w_c of the running costs, which do not change along depth, and
-    `clip` bounds |a| of each sequence on the right-hand side.
+    `parameters` are phi, `costs` the cotangents w_c of the running costs, which do not change along depth, and `clip`
+    bounds |a| of each sequence on the right-hand side.
     """
 
     def __init__(
         self,
         flow: AbstractVectorField,
         shape: torch.Size,
-        inputs: Sequence[Tensor],
+        parameters: Parameters,
         costs: Sequence[Tensor],
         clip: float | None,
     ) -> None:
-        self.flow, self.shape = flow, shape
-        self.breaks, self.weights = flow.breaks, flow.weights
-        self.inputs = tuple(inputs)
-        self.parameters = Parameters(self.inputs)
-        self.costs = tuple(costs)
-        self.clip = clip
+        self.flow, self.shape, self.parameters, self.costs, self.clip = flow, shape, parameters, tuple(costs), clip
+        self.breaks, self.weights, self.inputs = flow.breaks, flow.weights, tuple(parameters.tensors)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -145,49 +145,6 @@ class Adjoint(AbstractVectorField):
         return a * (self.clip / norm.clamp_min(1e-30)).clamp_max(1.0)
 
 
-class _Retrace(torch.autograd.Function):
-    """(x, costs, tensors) -> (x at the end, costs at the end, x at saved depths)."""
-
-    @staticmethod
-    def forward(ctx: Any, rule: Backsolve, integration: Integration, costs: int, *inputs: Tensor) -> tuple[Tensor, ...]:
-        refuse_shards(inputs[1 + costs :], rule)
-        start = State(inputs[0].detach(), tuple(c.detach() for c in inputs[1 : 1 + costs]))
-        saved, on_step = integration.record(start)
-        end = integration.controller.run(integration, start, on_step)
-        ctx.tensors = inputs[1 + costs :]
-        ctx.rule, ctx.integration, ctx.costs, ctx.precision = rule, integration, costs, precision_of(start.x)
-        ctx.save_for_backward(start.x, end.x, *inputs[1 + costs :])
-        return node_outputs(Endpoint(end, tuple(saved)), start)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivatives(ctx.rule)
-        refuse_exchanged(ctx.tensors, ctx.integration, ctx.rule)
-        integration: Integration = ctx.integration
-        # the state at the start is kept for nothing but the judgement of the way back
-        (start, end, *tensors), counted, ends = ctx.saved_tensors, integration.field.evaluations, 1 + ctx.costs
-        # the adjoint is linear in a: scaled to unit size, so that atol means the same for it as for x
-        unit = max(float(g.abs().max()) for g in grads) or 1.0
-        scaled = [g / unit for g in grads]
-        clip = None if ctx.rule.clip is None else ctx.rule.clip / unit
-        adjoint = Adjoint(integration.field, start.shape, tensors, scaled[1:ends], clip)
-        with ctx.precision():
-            back, a, sums = _back(integration, adjoint, end, _joins(integration, scaled[0], scaled[ends:]), unit)
-        ctx.rule.judge(integration, start, back)
-        integration.stats.backward_evaluations += integration.field.evaluations - counted
-        asks = ctx.needs_input_grad[3 + ends :]
-        found = (unit * g if asked else None for g, asked in zip(sums, asks, strict=True))
-        return (None, None, None, unit * a, *grads[1:ends], *found)
-
-
-def _joins(integration: Integration, end: Tensor, saved: list[Tensor]) -> dict[float, Tensor]:
-    """What joins the costate on the way back: the cotangents of the end and of saved depths, the farthest first."""
-    joins = {integration.span[1]: end}
-    for z, g in reversed(list(zip(integration.save_at, saved, strict=True))):
-        joins[z] = joins[z] + g if z in joins else g
-    return joins
-
-
 def _back(
     integration: Integration, adjoint: Adjoint, end: Tensor, joins: dict[float, Tensor], unit: float
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
@@ -213,6 +170,14 @@ def _leg(integration: Integration, adjoint: Adjoint, state: State, span: tuple[f
             x, a = adjoint.split(result.state.x)
             integration.notify(z, x, unit * a)
 
-    between = [z for z in integration.stats.grid if min(span) < z < max(span)]
-    controller = integration.controller.reverse([span[1], *between, span[0]])
-    return integration.retrace(adjoint, state, span, controller, on_step)
+    controller = integration.controller
+    if isinstance(controller, Adaptive):
+        # parameter gradients, the costs here, are quadratures that never feed back: outside the norm (P. Kidger,
+        # R. T. Q. Chen, T. Lyons, "Hey, that's not an ODE": faster ODE adjoints via seminorms, ICML 2021)
+        controller = dataclasses.replace(controller, first=None, costs=False)
+    else:
+        between = [z for z in reversed(integration.stats.grid) if min(span) < z < max(span)]
+        controller = Given((span[0], *between, span[1]))
+    # statistics of its own: those of the forward solve keep its grid, which every leg of the way back reads
+    back = Integration(adjoint, span, integration.stepper, controller, (), (), Stats())
+    return controller.run(back, state, on_step)

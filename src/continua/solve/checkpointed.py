@@ -2,26 +2,17 @@
 
 import dataclasses
 import weakref
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from continua.core.checks import share
-from continua.core.errors import reject
+from continua.core.checks import at_least, share
 from continua.core.shapes import Depth, Tensor
 from continua.solve.functions import FunctionField, hidden_leaves, refuse_hidden
-from continua.solve.gradients import (
-    AbstractGradient,
-    Parameters,
-    node_outputs,
-    precision_of,
-    pull_back,
-    refuse_exchanged,
-    refuse_second_derivatives,
-    solve_as_node,
-)
-from continua.solve.integration import AbstractController, Endpoint, Integration, OnStep, Step
-from continua.solve.runge_kutta import AbstractStepper, StepResult
+from continua.solve.gradients import AbstractNodeGradient, Parameters, pull_back
+from continua.solve.integration import Endpoint, Integration
+from continua.solve.runge_kutta import Step, StepResult
 from continua.solve.vector_field import State
 
 _MOST_ROWS = 16
@@ -48,15 +39,8 @@ class StateBuffer:
         return self._piece[self._filled - 1].copy_(x)
 
 
-class StepWindow(NamedTuple):
-    """Consecutive accepted steps and the state where the first one starts."""
-
-    x: Tensor
-    steps: list[Step]
-
-
 @dataclasses.dataclass(frozen=True)
-class Checkpointed(AbstractGradient):
+class Checkpointed(AbstractNodeGradient):
     """The exact gradient of the discrete solve in the memory of one window: the default.
 
     The forward solve keeps the accepted grid and the state at the start of each window; a window ends after `window`
@@ -75,132 +59,70 @@ class Checkpointed(AbstractGradient):
 
     def __post_init__(self) -> None:
         share(none=False, window=self.window)
-        if self.steps is not None and self.steps < 1:
-            reject("steps", self.steps, "a window holds at least one step", "Pass steps >= 1, or None.")
-        if self.refine < 1:
-            reject("refine", self.refine, "a step is replayed as one or more", "Pass refine >= 1.")
+        at_least(1, steps=self.steps, refine=self.refine)
 
-    @property
-    def second_order(self) -> bool:
-        return False
-
-    def check(self, stepper: AbstractStepper, controller: AbstractController) -> None:
-        """Every recorded step can be replayed."""
-
-    def solve(self, integration: Integration, state: State) -> Endpoint:
-        return solve_as_node(_Replay, self, integration, state)
-
-    def collect(self, integration: Integration, windows: list[StepWindow]) -> OnStep:
-        """Files accepted steps into windows."""
+    def run_forward(self, integration: Integration, start: State) -> tuple[Endpoint, list[Tensor], list[list[Step]]]:
         # as many evaluations per replay whatever the stepper: memory of the backward pass goes with evaluations
         limit = self.steps or max(1, round(6 / integration.stepper.stages))
         length = self.window * abs(integration.span[1] - integration.span[0])
-        buffer = StateBuffer()
+        buffer, starts, windows = StateBuffer(), list[Tensor](), list[list[Step]]()
 
         def on_step(step: Step, before: State, result: StepResult) -> None:
-            full = not windows or len(windows[-1].steps) >= limit
+            full = not windows or len(windows[-1]) >= limit
             # without the slack ten even steps of a tenth would not fill ten windows, but eleven
-            if full or _length([*windows[-1].steps, step]) > length * (1.0 + 1e-9):
-                windows.append(StepWindow(buffer.put(before.x), []))
-            windows[-1].steps.append(step)
+            if full or _length([*windows[-1], step]) > length * (1.0 + 1e-9):
+                starts.append(buffer.put(before.x))
+                windows.append([])
+            windows[-1].append(step)
 
-        return on_step
-
-
-class _Replay(torch.autograd.Function):
-    """(x, costs, tensors) -> (x at the end, costs at the end, x at saved depths)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, rule: Checkpointed, integration: Integration, costs: int, *inputs: Tensor
-    ) -> tuple[Tensor, ...]:
-        windows: list[StepWindow] = []
-        start = State(inputs[0].detach(), tuple(c.detach() for c in inputs[1 : 1 + costs]))
-        saved, on_step = integration.record(start, rule.collect(integration, windows))
-        end = integration.controller.run(integration, start, on_step)
+        saved, note = integration.record(start, on_step)
+        end = integration.controller.run(integration, start, note)
         integration.stats.windows = len(windows)
-        ctx.tensors = inputs[1 + costs :]
-        ctx.rule, ctx.integration, ctx.costs = rule, integration, costs
-        ctx.steps, ctx.precision = [window.steps for window in windows], precision_of(start.x)
-        # saved by autograd: it notices what is changed in place, and lets go of it after the backward pass
-        ctx.save_for_backward(*(window.x for window in windows), *inputs[1 + costs :])
-        return node_outputs(Endpoint(end, tuple(saved)), start)
+        return Endpoint(end, tuple(saved)), starts, windows
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivatives(ctx.rule)
-        refuse_exchanged(ctx.tensors, ctx.integration, ctx.rule)
-        integration: Integration = ctx.integration
-        counted, saved, ends = integration.field.evaluations, ctx.saved_tensors, 1 + ctx.costs
-        windows = [StepWindow(*window) for window in zip(saved, ctx.steps, strict=False)]
-        asks = ctx.needs_input_grad[3 + ends :]
-        needed = [t for t, asked in zip(saved[len(windows) :], asks, strict=True) if asked]
-        cotangent = Endpoint(State(grads[0], grads[1:ends]), grads[ends:])
-        with ctx.precision():
-            a, sums = _back(ctx.rule, integration, windows, cotangent, Parameters(needed))
-        integration.stats.backward_evaluations += integration.field.evaluations - counted
-        found = iter(sums)
-        return (None, None, None, a, *grads[1:ends], *(next(found) if asked else None for asked in asks))
+    def run_backward(
+        self, integration: Integration, kept: Sequence[Tensor], rest: Any, cotangent: Endpoint, needed: Parameters
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        (a, costs), saved = cotangent.state, list(cotangent.saved)
+        sums: list[Tensor | None] = [None for _ in needed.tensors]
+        z: Depth = integration.span[1]
+        for x, steps in reversed(list(zip(kept, rest, strict=True))):
+            count = sum(len(integration.saved_within(step)) for step in steps)
+            here = Endpoint(State(a, costs), tuple(saved.pop() for _ in range(count))[::-1])
+            a, found, suspects = self._through(integration, x, steps, z, here, needed)
+            refuse_hidden(suspects)
+            both = zip(sums, found, strict=True)
+            sums = [g if total is None else total if g is None else total + g for total, g in both]
+            z = steps[0].z
+        for g in saved:  # saved at the very start
+            a = a + g
+        integration.notify(integration.span[0], kept[0], a)
+        return a, sums
 
-
-def _back(
-    rule: Checkpointed, integration: Integration, windows: list[StepWindow], cotangent: Endpoint, needed: Parameters
-) -> tuple[Tensor, list[Tensor | None]]:
-    """The cotangent at the start of the solve and the gradient of every needed tensor, from the last window on."""
-    (a, costs), saved = cotangent.state, list(cotangent.saved)
-    sums: list[Tensor | None] = [None for _ in needed.tensors]
-    z: Depth = integration.span[1]
-    for window in reversed(windows):
-        count = sum(len(integration.saved_within(step)) for step in window.steps)
-        here = tuple(saved.pop() for _ in range(count))[::-1]
-        a, found, suspects = _through(rule, integration, window, z, Endpoint(State(a, costs), here), needed)
-        refuse_hidden(suspects)
-        sums = [g if total is None else total if g is None else total + g for total, g in zip(sums, found, strict=True)]
-        z = window.steps[0].z
-    for g in saved:  # saved at the very start
-        a = a + g
-    integration.notify(integration.span[0], windows[0].x, a)
-    return a, sums
-
-
-def _through(
-    rule: Checkpointed, integration: Integration, window: StepWindow, z: Depth, cotangent: Endpoint, needed: Parameters
-) -> tuple[Tensor, tuple[Tensor | None, ...], list[weakref.ref[Tensor]]]:
-    """The cotangent at the start of a window that ends at z, what the window gives to every needed tensor, and leaves
-    of its graph that are none of them."""
-    visited: list[tuple[Depth, Tensor]] = []
-    with torch.enable_grad():
-        start = window.x.detach().requires_grad_(True)
-        # running costs never feed back into the velocity: their cotangent is the same at every depth, and they may
-        # start from zero in every window
-        zeros = tuple(torch.zeros_like(c) for c in cotangent.state.costs)
-        steps = _refine(rule, window.steps)
-        end = integration.replay(State(start, zeros), steps, lambda step, state: visited.append((step.z, state.x)))
-    visited.append((z, end.state.x))
-    # a costate is the cotangent of an inner state: asked for only where somebody watches, since it keeps buffers alive
-    inputs = [x for _, x in visited] if integration.observes_costate else [start]
-    # a function may read another parameter at another depth; a flow knows its own, but not what a running cost reads
-    doubtful = not needed.sharded and (isinstance(integration.field, FunctionField) or bool(zeros))
-    suspects = hidden_leaves(_flat(end), [start, *needed.tensors]) if doubtful else []
-    found = pull_back(_flat(end), _flat(cotangent), inputs, needed)
-    costates = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=False)]
-    for (depth, x), a in reversed(list(zip(visited[1:], costates[1:], strict=False))):
-        integration.notify(depth, x, a)
-    return costates[0], found[len(inputs) :], suspects
-
-
-def _flat(endpoint: Endpoint) -> tuple[Tensor, ...]:
-    return (endpoint.state.x, *endpoint.state.costs, *endpoint.saved)
-
-
-def _refine(rule: Checkpointed, steps: list[Step]) -> list[Step]:
-    if rule.refine == 1:
-        return steps
-    shorter = []
-    for step in steps:
-        dz = step.dz / rule.refine
-        shorter += [Step(step.z + i * dz, dz) for i in range(rule.refine)]
-    return shorter
+    def _through(
+        self, integration: Integration, x: Tensor, steps: list[Step], z: Depth, cotangent: Endpoint, needed: Parameters
+    ) -> tuple[Tensor, tuple[Tensor | None, ...], list[weakref.ref[Tensor]]]:
+        """The cotangent at x, the start of a window that ends at z; what the window gives to every needed tensor; and
+        leaves of its graph that are none of them."""
+        n = self.refine
+        with torch.enable_grad():
+            start = x.detach().requires_grad_(True)
+            # running costs never feed back into the velocity: their cotangent is the same at every depth, and they may
+            # start from zero in every window
+            zeros = tuple(torch.zeros_like(c) for c in cotangent.state.costs)
+            shorter = [Step(z + i * (dz / n), dz / n) for z, dz in steps for i in range(n)]
+            end, visited = integration.replay(State(start, zeros), shorter)
+        visited.append((z, end.state.x))
+        # a costate is the cotangent of an inner state: asked for only where somebody watches, as it keeps buffers alive
+        inputs = [x for _, x in visited] if integration.observes_costate else [start]
+        # a function may read another parameter at another depth; a flow knows its own, but not what a cost reads
+        doubtful = not needed.sharded and (isinstance(integration.field, FunctionField) or bool(zeros))
+        suspects = hidden_leaves(end.flat, [start, *needed.tensors]) if doubtful else []
+        found = pull_back(end.flat, cotangent.flat, inputs, needed)
+        costates = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=False)]
+        for (depth, x), a in reversed(list(zip(visited[1:], costates[1:], strict=False))):
+            integration.notify(depth, x, a)
+        return costates[0], found[len(inputs) :], suspects
 
 
 def _length(steps: list[Step]) -> float:

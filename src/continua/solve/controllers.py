@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import torch
 
-from continua.core.checks import at_least
+from continua.core.checks import at_least, positive
 from continua.core.errors import SolveError, reject
 from continua.core.shapes import Tensor
-from continua.solve.integration import AbstractController, Integration, OnStep, Stats, Step
-from continua.solve.runge_kutta import AbstractRungeKutta, AbstractStepper, StepResult
+from continua.solve.integration import AbstractController, Integration, OnStep
+from continua.solve.runge_kutta import AbstractRungeKutta, Step, StepResult
 from continua.solve.step_size import (
     STEEPER,
     StepSizeState,
@@ -29,26 +29,21 @@ class AbstractGridController(AbstractController):
     """A controller whose grid is known before the solve."""
 
     @abc.abstractmethod
-    def grid(self, span: tuple[float, float], breaks: Sequence[float]) -> list[float]:
-        """Depths from one end to the other, every break among them."""
-
-    def check(self, stepper: AbstractStepper) -> None:
-        """Every stepper can walk a grid."""
+    def grid(self, integration: Integration) -> list[float]:
+        """Depths from one end of the span to the other, every break among them."""
 
     def run(self, integration: Integration, state: State, on_step: OnStep | None = None) -> State:
-        field, stepper, stats = integration.field, integration.stepper, integration.stats
-        stats.grid = self.grid(integration.span, integration.inner_breaks())
+        field, stats = integration.field, integration.stats
+        stats.grid = self.grid(integration)
         for z, after in itertools.pairwise(stats.grid):
-            result = stepper.step(field, z, after - z, state)
+            step = Step(z, after - z)
+            result = integration.stepper.step(field, step, state)
             _check_finite(field, result.state, z)
             stats.accepted += 1
             if on_step is not None:
-                on_step(Step(z, after - z), state, result)
+                on_step(step, state, result)
             state = result.state
         return state
-
-    def reverse(self, grid: Sequence[float]) -> "Given":
-        return Given(tuple(reversed(grid)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,13 +55,11 @@ class Fixed(AbstractGridController):
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps)
 
-    def marks(self, span: tuple[float, float]) -> tuple[float, ...]:
-        return span
-
-    def grid(self, span: tuple[float, float], breaks: Sequence[float]) -> list[float]:
-        longest = abs(span[1] - span[0]) / self.steps
-        grid = [span[0]]
-        for a, b in itertools.pairwise([span[0], *breaks, span[1]]):
+    def grid(self, integration: Integration) -> list[float]:
+        start, end = integration.span
+        longest = abs(end - start) / self.steps
+        grid = [start]
+        for a, b in itertools.pairwise([start, *integration.inner_breaks(), end]):
             # without the slack a piece as long as a step would be cut in two by rounding
             count = max(1, math.ceil(abs(b - a) / longest - 1e-9))
             grid += [a + (b - a) * i / count for i in range(1, count)]
@@ -87,22 +80,31 @@ class Given(AbstractGridController):
             cure = "Pass at least two depths, strictly increasing, from 0 to the depth of the flow."
             reject("depths", self.depths, "this is no grid", cure)
 
-    def marks(self, span: tuple[float, float]) -> tuple[float, ...]:
-        slack = 1e-9 * abs(span[1] - span[0])
-        ends = (self.depths[0], self.depths[-1])
-        if abs(ends[0] - span[0]) > slack or abs(ends[1] - span[1]) > slack:
+    def grid(self, integration: Integration) -> list[float]:
+        (start, end), (first, *inner, last) = integration.span, self.depths
+        if max(abs(first - start), abs(last - end)) > 1e-9 * abs(end - start):
             cure = "Begin and end the grid where the span does."
-            reject("depths", ends, f"the grid does not reach from {span[0]} to {span[1]}", cure)
-        return (span[0], *self.depths[1:-1], span[1])
-
-    def grid(self, span: tuple[float, float], breaks: Sequence[float]) -> list[float]:
-        depths, slack = self.marks(span), 1e-12 * abs(span[1] - span[0])
-        missing = [b for b in breaks if all(abs(b - z) > slack for z in depths)]
-        return sorted([*depths, *missing], reverse=span[1] < span[0])
+            reject("depths", (first, last), f"the grid does not reach from {start} to {end}", cure)
+        depths, breaks = [start, *inner, end], integration.inner_breaks(inner)
+        missing = [b for b in breaks if all(abs(b - z) > integration.slack for z in depths)]
+        return sorted([*depths, *missing], reverse=end < start)
 
 
 @dataclasses.dataclass(frozen=True)
-class Adaptive(AbstractController):
+class AbstractAdaptive(AbstractController):
+    """A controller whose steps are as long as a tolerance permits."""
+
+    rtol: float = 1e-4
+    atol: float = 1e-4
+    max_steps: int = 10_000
+
+    def __post_init__(self) -> None:
+        Tolerance(self.rtol, self.atol)
+        at_least(1, max_steps=self.max_steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Adaptive(AbstractAdaptive):
     """Steps as long as the tolerance permits, the same for all sequences of the batch: the default.
 
     A step is accepted when the root mean square over the batch of the mass-weighted errors is at most 1, in units of
@@ -112,31 +114,13 @@ class Adaptive(AbstractController):
     proportional one.
     """
 
-    rtol: float = 1e-4
-    atol: float = 1e-4
-    max_steps: int = 10_000
     first: float | None = None
     all_ranks: bool = False
     costs: bool = False
 
     def __post_init__(self) -> None:
-        Tolerance(self.rtol, self.atol)
-        at_least(1, max_steps=self.max_steps)
-        if self.first is not None and not self.first > 0:
-            reject("first", self.first, "the first step is positive", "Pass first > 0, or None to have it found.")
-
-    def check(self, stepper: AbstractStepper) -> None:
-        _check_error_estimate(stepper, "Adaptive")
-
-    def marks(self, span: tuple[float, float]) -> tuple[float, ...]:
-        return span
-
-    def reverse(self, grid: Sequence[float]) -> "Adaptive":
-        """Parameter gradients, the costs of a backward solve, are quadratures that never feed back: outside the norm.
-
-        P. Kidger, R. T. Q. Chen, T. Lyons, "Hey, that's not an ODE": faster ODE adjoints via seminorms, ICML 2021.
-        """
-        return dataclasses.replace(self, first=None, costs=False)
+        super().__post_init__()
+        positive(first=self.first)
 
     def run(self, integration: Integration, state: State, on_step: OnStep | None = None) -> State:
         field, stepper, stats = integration.field, integration.stepper, integration.stats
@@ -147,16 +131,17 @@ class Adaptive(AbstractController):
         while not size.at_end:
             if stats.accepted + stats.rejected >= self.max_steps:
                 raise SolveError(f"max_steps = {self.max_steps} steps were tried", size.z, f"Increase it. {STEEPER}")
-            z, dz = size.z, size.aim()
-            result = stepper.step(field, z, dz, state, slope, with_error=True)
+            dz = size.aim()
+            step = Step(size.z, dz)
+            result = stepper.step(field, step, state, slope, with_error=True)
             error = joint_norm(squared_errors(field, state, result, tolerance, self.costs), self.all_ranks)
             if not error <= 1.0:  # nan is refused as well
                 size.refuse(dz, error)
                 # the shorter step starts at the same point: its first slope is known
-                slope, stats.rejected = result.first, stats.rejected + 1
+                slope, stats.rejected = next(iter(result.slopes), None), stats.rejected + 1
                 continue
             if on_step is not None:
-                on_step(Step(z, dz), state, result)
+                on_step(step, state, result)
             landed = size.accept(dz, error)
             # first same as last, but not across a stop: beyond a jump the slope is another one
             state, slope = result.state, None if landed else result.last
@@ -179,30 +164,13 @@ class Adaptive(AbstractController):
 
 
 @dataclasses.dataclass(frozen=True)
-class PerSequence(AbstractController):
+class PerSequence(AbstractAdaptive):
     """Every sequence has its own depth and step: its output does not depend on its batch mates.
 
     Sequences step together but not equally far; one that rejects its step or is at the end stands still (dz = 0) while
     others move. The solve takes as many rounds as its hardest sequence needs, at most `max_steps`. No slope is carried
     over from one round to the next: whether it can be would depend on the mates. Reference implementation: torchode.
     """
-
-    rtol: float = 1e-4
-    atol: float = 1e-4
-    max_steps: int = 10_000
-
-    def __post_init__(self) -> None:
-        Tolerance(self.rtol, self.atol)
-        at_least(1, max_steps=self.max_steps)
-
-    def check(self, stepper: AbstractStepper) -> None:
-        _check_error_estimate(stepper, "PerSequence")
-
-    def marks(self, span: tuple[float, float]) -> tuple[float, ...]:
-        return span
-
-    def reverse(self, grid: Sequence[float]) -> AbstractController:
-        reject("controller", self, "a backward solve needs one grid for all sequences", "Use Checkpointed or Direct.")
 
     def run(self, integration: Integration, state: State, on_step: OnStep | None = None) -> State:
         Tolerance(self.rtol, self.atol).check(state.x)
@@ -233,21 +201,25 @@ class PerSequence(AbstractController):
         """One step tried by every sequence that is not at the end."""
         field, stepper, stats = integration.field, integration.stepper, integration.stats
         aims = [0.0 if size.at_end else size.aim() for size in sizes]
-        z, dz = _depths([size.z for size in sizes], state.x), _depths(aims, state.x)
-        result = stepper.step(field, z, dz, state, with_error=True)
+        step = Step(_depths([size.z for size in sizes], state.x), _depths(aims, state.x))
+        result = stepper.step(field, step, state, with_error=True)
         errors = squared_errors(field, state, result, Tolerance(self.rtol, self.atol)).sqrt().tolist()
-        refused = stats.rejected
-        moved = _judge_all(sizes, aims, errors, stats)
+        moved = [dz != 0.0 and error <= 1.0 for dz, error in zip(aims, errors, strict=True)]
+        for size, dz, error, good in zip(sizes, aims, errors, moved, strict=True):
+            if dz != 0.0:  # it is at the end otherwise
+                (size.accept if good else size.refuse)(dz, error)
+        refused = sum(dz != 0.0 for dz in aims) - sum(moved)
+        stats.accepted, stats.rejected = stats.accepted + sum(moved), stats.rejected + refused
         if not any(moved):
             return state
         good = torch.tensor(moved, device=state.x.device)
-        dz = torch.where(good, dz, 0.0)
-        if stats.rejected > refused and torch.is_grad_enabled():
+        step = Step(step.z, torch.where(good, step.dz, 0.0))
+        if refused and torch.is_grad_enabled():
             # a refused step may have overflowed, and its gradient would be 0 * inf: none of it may stay in the graph
-            result = stepper.step(field, z, dz, state)
+            result = stepper.step(field, step, state)
         after = select(good, result.state, state)
         if on_step is not None:
-            on_step(Step(z, dz), state, StepResult(after))
+            on_step(step, state, StepResult(after))
         return after
 
 
@@ -268,32 +240,6 @@ def _check_finite(field: AbstractVectorField, state: State, z: float) -> None:
     for index, cost in enumerate(state.costs):
         if not bool(torch.isfinite(cost.detach()).all()):
             raise SolveError(f"running cost {index} is no longer finite", z, advice)
-
-
-def _judge_all(sizes: list[StepSizeState], aims: list[float], errors: list[float], stats: Stats) -> list[bool]:
-    """Accepts or refuses every sequence's step; whether each moved."""
-    moved = []
-    for size, dz, error in zip(sizes, aims, errors, strict=True):
-        waiting = size.at_end
-        good = not waiting and error <= 1.0
-        if good:
-            size.accept(dz, error)
-            stats.accepted += 1
-        elif not waiting:
-            size.refuse(dz, error)
-            stats.rejected += 1
-        moved.append(good)
-    return moved
-
-
-def _check_error_estimate(stepper: AbstractStepper, controller: str) -> None:
-    """Rejects a stepper that cannot judge its steps."""
-    if stepper.error_order is None:
-        cure = (
-            f"Pass DormandPrince(), BogackiShampine() or Tsitouras() (on a manifold: Projected(..., tangent=True)), or "
-            f"walk a grid: Fixed(steps) instead of {controller}()."
-        )
-        reject("stepper", stepper, "it has no error estimate, so its steps cannot adapt", cure)
 
 
 def _depths(values: Sequence[float], like: Tensor) -> Tensor:

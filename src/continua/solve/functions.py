@@ -61,25 +61,25 @@ class FunctionField(AbstractVectorField):
         Some stand in the closure, the globals, the arguments or the attributes of f; others show when f is called once.
         What the graph of that call leads to and nobody found raises: its gradient would be lost without a word.
         """
-        found = _Tensors(referenced_tensors(self.f) if named is None else named)
+        found = _by_id(referenced_tensors(self.f) if named is None else named)
         x = x.detach().requires_grad_(True)
         drawn = torch.get_rng_state()
         start = _sequence_number()
-        with torch.enable_grad(), _Uses(x, start, found if named is None else _Tensors(())):
+        with torch.enable_grad(), _Uses(x, start, found if named is None else {}):
             velocity = self(z, State(x)).x
         if not torch.equal(drawn, torch.get_rng_state()):
             why = "it draws random numbers, and a backward pass would draw others"
             reject("f", self.f, why, "Draw them before (dropout: f.eval()), or use gradient=Direct().")
-        leaves, outside = _edges_of([velocity], [x, *found], start)
+        leaves, outside = edges_of([velocity], [x, *found.values()], start)
         for result in outside:
             raise _hidden_error(result)
         if named is None:
-            found.add(leaves)
+            found.update(_by_id(leaves))
         else:
             suspects = [weakref.ref(leaf) for leaf in leaves]
             del velocity, leaves
             refuse_hidden(suspects)
-        self.parameters = tuple(found)
+        self.parameters = tuple(found.values())
 
 
 def referenced_tensors(f: object) -> Iterator[Tensor]:
@@ -135,11 +135,6 @@ def _contents_of_function(function: types.FunctionType) -> Iterator[object]:
         yield from (function.__globals__[name] for name in code.co_names if name in function.__globals__)
 
 
-def reached_leaves(outputs: Sequence[Tensor], known: Sequence[Tensor]) -> list[Tensor]:
-    """Leaves that a graph leads to, the known ones and what lies beyond known tensors apart."""
-    return _edges_of(outputs, known, None)[0]
-
-
 def reach_each_other(tensors: Sequence[Tensor]) -> bool:
     """Whether one of the tensors is computed from another."""
     leaves = {id(t) for t in tensors if t.is_leaf}
@@ -159,7 +154,7 @@ def reach_each_other(tensors: Sequence[Tensor]) -> bool:
 
 def hidden_leaves(outputs: Sequence[Tensor], known: Sequence[Tensor]) -> "list[weakref.ref[Tensor]]":
     """Leaves that a graph leads to and that are not known, for `refuse_hidden` once the graph is gone."""
-    return [weakref.ref(leaf) for leaf in reached_leaves(outputs, known)]
+    return [weakref.ref(leaf) for leaf in edges_of(outputs, known)[0]]
 
 
 def refuse_hidden(leaves: "Iterable[weakref.ref[Tensor]]") -> None:
@@ -172,32 +167,17 @@ def refuse_hidden(leaves: "Iterable[weakref.ref[Tensor]]") -> None:
                 raise _hidden_error(parameter)
 
 
-class _Tensors:
-    """Tensors in the order in which they were found, each once."""
-
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
-        self._by_id: dict[int, Tensor] = {}
-        self.add(tensors)
-
-    def add(self, tensors: Iterable[Tensor]) -> None:
-        self._by_id.update({id(t): t for t in tensors if t.requires_grad})
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter(self._by_id.values())
-
-
 class _Uses(TorchFunctionMode):
     """Collects the tensors from before `start` that enter any torch function: those behind closures of closures."""
 
-    def __init__(self, x: Tensor, start: int, found: _Tensors) -> None:
+    def __init__(self, x: Tensor, start: int, found: dict[int, Tensor]) -> None:
         super().__init__()
-        self.start, self.found = start, found
-        self.made = {id(x): x}
+        self.start, self.found, self.made = start, found, {id(x): x}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        used = (t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.requires_grad)
-        self.found.add([t for t in used if id(t) not in self.made and self._is_older(t)])
+        used = _by_id(t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor))
+        self.found.update({i: t for i, t in used.items() if i not in self.made and self._is_older(t)})
         result = func(*args, **kwargs)
         # leaves that f makes itself, x.detach().requires_grad_(), are no parameters
         self.made.update({id(t): t for t in tree_leaves(result) if isinstance(t, Tensor) and t.is_leaf})
@@ -207,8 +187,13 @@ class _Uses(TorchFunctionMode):
         return tensor.grad_fn is None or tensor.grad_fn._sequence_nr() < self.start
 
 
-def _edges_of(
-    outputs: Sequence[Tensor], known: Sequence[Tensor], start: int | None
+def _by_id(tensors: Iterable[Tensor]) -> dict[int, Tensor]:
+    """Those that ask for a gradient, in their order, each once."""
+    return {id(t): t for t in tensors if t.requires_grad}
+
+
+def edges_of(
+    outputs: Sequence[Tensor], known: Sequence[Tensor], start: int | None = None
 ) -> tuple[list[Tensor], list[object]]:
     """Leaves that a graph ends in, and nodes older than `start` that it leads to; neither through known tensors.
 

@@ -5,29 +5,23 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Tensor
-from continua.solve.functions import reach_each_other, reached_leaves
-from continua.solve.integration import AbstractController, Endpoint, Integration, Step
-from continua.solve.runge_kutta import AbstractStepper, StepResult
+from continua.solve.functions import edges_of, reach_each_other
+from continua.solve.integration import Endpoint, Integration
+from continua.solve.runge_kutta import Step, StepResult
 from continua.solve.vector_field import State
 
 
 class AbstractGradient(abc.ABC):
     """How a solve is differentiated. It is handed the function (`Integration`); it does not know the integrator."""
 
-    @property
-    @abc.abstractmethod
-    def second_order(self) -> bool:
-        """Whether second derivatives may be taken; the flow is then bound on a twice-differentiable path."""
-
-    @abc.abstractmethod
-    def check(self, stepper: AbstractStepper, controller: AbstractController) -> None:
-        """Rejects what it cannot differentiate."""
+    second_derivatives: bool = False
+    """Whether second derivatives may be taken; the flow is then bound on a twice-differentiable path."""
 
     @abc.abstractmethod
     def solve(self, integration: Integration, state: State) -> Endpoint:
@@ -43,13 +37,6 @@ class Direct(AbstractGradient):
     """
 
     second_derivatives: bool = False
-
-    @property
-    def second_order(self) -> bool:
-        return self.second_derivatives
-
-    def check(self, stepper: AbstractStepper, controller: AbstractController) -> None:
-        """Everything that runs can be differentiated directly."""
 
     def solve(self, integration: Integration, state: State) -> Endpoint:
         if integration.observes_costate and needs_gradient(state, integration.field.tensors):
@@ -85,28 +72,62 @@ def needs_gradient(state: State, tensors: Sequence[Tensor]) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in (state.x, *state.costs, *tensors))
 
 
-def solve_as_node(
-    function: type[torch.autograd.Function], rule: AbstractGradient, integration: Integration, state: State
-) -> Endpoint:
-    """The solve as one node of the autograd graph: (x, costs, tensors) -> (x, costs, x at `save_at`)."""
-    tensors = integration.field.tensors  # a walk over all modules of the flow: once per solve
-    if not needs_gradient(state, tensors):
-        saved, on_step = integration.record(state)
-        with torch.no_grad():
-            return Endpoint(integration.controller.run(integration, state, on_step), tuple(saved))
-    outputs = function.apply(rule, integration, len(state.costs), state.x, *state.costs, *tensors)
-    ends = 1 + len(state.costs)
-    return Endpoint(State(outputs[0], tuple(outputs[1:ends])), tuple(outputs[ends:]))
+class AbstractNodeGradient(AbstractGradient):
+    """A gradient that makes the solve one node of the autograd graph: (x, costs, tensors) -> (x, costs, saved x)."""
+
+    @abc.abstractmethod
+    def run_forward(self, integration: Integration, start: State) -> tuple[Endpoint, list[Tensor], Any]:
+        """The solve without a graph; tensors that the backward pass needs, kept by autograd; and all else it needs."""
+
+    @abc.abstractmethod
+    def run_backward(
+        self, integration: Integration, kept: Sequence[Tensor], rest: Any, cotangent: Endpoint, needed: "Parameters"
+    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """The cotangent of x at the start, and the gradient of every needed tensor."""
+
+    @final
+    def solve(self, integration: Integration, state: State) -> Endpoint:
+        tensors = integration.field.tensors  # a walk over all modules of the flow: once per solve
+        if not needs_gradient(state, tensors):
+            saved, on_step = integration.record(state)
+            with torch.no_grad():
+                return Endpoint(integration.controller.run(integration, state, on_step), tuple(saved))
+        outputs = _Node.apply(self, integration, len(state.costs), state.x, *state.costs, *tensors)
+        return Endpoint.of(outputs, len(state.costs))
 
 
-def node_outputs(endpoint: Endpoint, start: State) -> tuple[Tensor, ...]:
-    """The outputs of such a node: every tensor its own, none an input."""
-    outputs: list[Tensor] = []
-    for x in (endpoint.state.x, *endpoint.state.costs, *endpoint.saved):
-        known = any(x is other for other in (start.x, *start.costs, *outputs))
-        # detached: a function that differentiates by x itself may have set requires_grad on it
-        outputs.append(x.detach().clone() if known else x.detach())
-    return tuple(outputs)
+class _Node(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rule: AbstractNodeGradient, integration: Integration, costs: int, *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        start = State(inputs[0].detach(), tuple(c.detach() for c in inputs[1 : 1 + costs]))
+        end, kept, ctx.rest = rule.run_forward(integration, start)
+        ctx.rule, ctx.integration, ctx.costs, ctx.kept = rule, integration, costs, len(kept)
+        ctx.tensors, ctx.precision = inputs[1 + costs :], precision_of(start.x)
+        # saved by autograd: it notices what is changed in place, and lets go of it after the backward pass
+        ctx.save_for_backward(*kept, *ctx.tensors)
+        outputs: list[Tensor] = []  # every tensor its own, none an input
+        for x in end.flat:
+            known = any(x is other for other in (start.x, *start.costs, *outputs))
+            # detached: a function that differentiates by x itself may have set requires_grad on it
+            outputs.append(x.detach().clone() if known else x.detach())
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        integration: Integration = ctx.integration
+        refuse_second_derivatives(ctx.rule)
+        refuse_exchanged(ctx.tensors, integration, ctx.rule)
+        kept, tensors = ctx.saved_tensors[: ctx.kept], ctx.saved_tensors[ctx.kept :]
+        counted, asks = integration.field.evaluations, ctx.needs_input_grad[4 + ctx.costs :]
+        needed = Parameters([t for t, asked in zip(tensors, asks, strict=True) if asked])
+        cotangent = Endpoint.of(grads, ctx.costs)
+        with ctx.precision():
+            a, sums = ctx.rule.run_backward(integration, kept, ctx.rest, cotangent, needed)
+        integration.stats.backward_evaluations += integration.field.evaluations - counted
+        found = iter(sums)
+        return (None, None, None, a, *cotangent.state.costs, *(next(found) if asked else None for asked in asks))
 
 
 def pull_back(
@@ -152,7 +173,7 @@ def _accumulate(
     backward pass inside the backward pass, as those of a reentrant `torch.utils.checkpoint` do.
     """
     computed, found = parameters.computed, {}
-    gathered = reached_leaves(outputs, [*inputs, *computed])
+    gathered, _ = edges_of(outputs, [*inputs, *computed])
     handles = [x.register_hook(lambda g, key=id(x): found.__setitem__(key, g)) for x in inputs]
     with _stopping_at(computed) as stopped:
         ends = [*(x for x in inputs if x.is_leaf), *gathered, *computed]

@@ -11,8 +11,9 @@ import torch
 from continua.core.checks import is_a
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
+from continua.solve.backsolve import Backsolve
 from continua.solve.checkpointed import Checkpointed
-from continua.solve.controllers import Adaptive, Fixed, PerSequence
+from continua.solve.controllers import AbstractAdaptive, Adaptive, Fixed, PerSequence
 from continua.solve.functions import FunctionField
 from continua.solve.gradients import AbstractGradient, Direct
 from continua.solve.integration import AbstractController, Integration, Observer, Solution, Stats
@@ -47,7 +48,10 @@ class Solver(AbstractSolver):
         is_a(AbstractStepper, "Pass an object such as DormandPrince().", stepper=self.stepper)
         cure = "Pass an object such as Adaptive(rtol=1e-4) or Fixed(steps=8)."
         is_a(AbstractController, cure, controller=self.controller)
-        self.controller.check(self.stepper)
+        if self.stepper.error_order is None and isinstance(self.controller, AbstractAdaptive):
+            judging = "DormandPrince(), BogackiShampine() or Tsitouras() (on a manifold: Projected(..., tangent=True))"
+            cure = f"Pass {judging}, or walk a grid: Fixed(steps) instead of {type(self.controller).__name__}()."
+            reject("stepper", self.stepper, "it has no error estimate, so its steps cannot adapt", cure)
 
     def solve(
         self,
@@ -59,7 +63,8 @@ class Solver(AbstractSolver):
         observers: Sequence[Observer] = (),
     ) -> Solution:
         is_a(AbstractGradient, "Pass an object such as Checkpointed() or Direct().", gradient=gradient)
-        gradient.check(self.stepper, self.controller)
+        if isinstance(gradient, Backsolve):
+            gradient.check(self.stepper, self.controller)
         span, depths = check_problem(state, span, save_at, observers)
         if depths and isinstance(self.controller, PerSequence):
             cure = "Use Adaptive(), or walk a frozen grid: Given(stats.grid)."

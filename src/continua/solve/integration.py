@@ -7,16 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from continua.core.shapes import Depth, Float, Tensor
-from continua.solve.runge_kutta import AbstractStepper, StepResult
+from continua.solve.runge_kutta import AbstractStepper, Step, StepResult
 from continua.solve.vector_field import AbstractVectorField, State, select
-
-
-class Step(NamedTuple):
-    """One accepted step, from z to z + dz (per sequence: dz = 0 where a sequence did not move)."""
-
-    z: Depth
-    dz: Depth
-
 
 OnStep = Callable[[Step, State, StepResult], None]
 """Called after each accepted step with the state before it and the result."""
@@ -50,10 +42,7 @@ class Stats:
         self.errors.append(error)
 
     def __str__(self) -> str:
-        parts = [
-            f"{self.evaluations} evaluations",
-            f"{self.accepted} steps accepted, {self.rejected} rejected",
-        ]
+        parts = [f"{self.evaluations} evaluations", f"{self.accepted} steps accepted, {self.rejected} rejected"]
         if self.backward_evaluations:
             parts.append(f"{self.backward_evaluations} evaluations backwards")
         if self.reconstruction_error is not None:
@@ -91,13 +80,23 @@ class Endpoint(NamedTuple):
     state: State
     saved: tuple[Tensor, ...]
 
+    @property
+    def flat(self) -> tuple[Tensor, ...]:
+        """All its tensors: x, the costs, and the saved ones."""
+        return (self.state.x, *self.state.costs, *self.saved)
+
+    @classmethod
+    def of(cls, flat: Sequence[Tensor], costs: int) -> "Endpoint":
+        """The inverse of `flat` for so many costs."""
+        return cls(State(flat[0], tuple(flat[1 : 1 + costs])), tuple(flat[1 + costs :]))
+
 
 @dataclasses.dataclass(frozen=True)
 class Integration:
     """One solve: the vector field, how it is stepped, which depths are saved and who watches.
 
     A gradient is handed this and knows nothing of steppers: `controller.run(integration, ...)` finds the grid, `replay`
-    walks part of it again, `retrace` integrates another field backwards over the same breaks.
+    walks part of it again.
     """
 
     field: AbstractVectorField
@@ -118,11 +117,14 @@ class Integration:
         """Depths that differ by less than this differ by rounding alone."""
         return 1e-12 * abs(self.span[1] - self.span[0])
 
-    def inner_breaks(self) -> list[float]:
-        """The breaks inside the span, in the direction of travel; those that differ by rounding alone are one."""
+    def inner_breaks(self, marks: Sequence[float] = ()) -> list[float]:
+        """The breaks inside the span, in the direction of travel, on a grid that holds both ends and `marks`.
+
+        Those that differ by rounding alone are one.
+        """
         low, high = min(self.span), max(self.span)
         inner: list[float] = []
-        for b in sorted(self.stepper.breaks(self.field, self.controller.marks(self.span))):
+        for b in sorted(self.stepper.breaks(self.field, (*self.span, *marks))):
             if (inner[-1] if inner else low) + self.slack < b < high - self.slack:
                 inner.append(b)
         return inner if self.span[0] <= self.span[1] else inner[::-1]
@@ -143,37 +145,24 @@ class Integration:
 
         def note(step: Step, before: State, result: StepResult) -> None:
             saved.extend(self._dense(step, before, result))
+            x, costs = result.state
             for watch in watchers:
-                watch(step.z, step.dz, _detach(result.state))
+                watch(*step, State(x.detach(), tuple(cost.detach() for cost in costs)))
             if on_step is not None:
                 on_step(step, before, result)
 
         return saved, note
 
-    def replay(self, state: State, steps: Sequence[Step], visit: Callable[[Step, State], None]) -> Endpoint:
-        """Accepted steps once more, differentiably; `visit` is told of the state before each."""
-        saved: list[Tensor] = []
+    def replay(self, state: State, steps: Sequence[Step]) -> tuple[Endpoint, list[tuple[Depth, Tensor]]]:
+        """Accepted steps once more, differentiably, and (z, x) before each."""
+        saved, visited = list[Tensor](), list[tuple[Depth, Tensor]]()
         for step in steps:
-            visit(step, state)
-            result = self.stepper.step(self.field, step.z, step.dz, state)
+            visited.append((step.z, state.x))
+            result = self.stepper.step(self.field, step, state)
             saved.extend(self._dense(step, state, result))
             # per sequence some stand still: what their stage made of dz = 0 must not reach the graph
-            after = result.state
-            state = select(step.dz != 0.0, after, state) if isinstance(step.dz, Tensor) else after
-        return Endpoint(state, tuple(saved))
-
-    def retrace(
-        self,
-        field: AbstractVectorField,
-        state: State,
-        span: tuple[float, float],
-        controller: "AbstractController",
-        on_step: OnStep,
-    ) -> State:
-        """Another field over a part of the span, backwards, with steps that respect the same breaks."""
-        # statistics of its own: those of the forward solve keep its grid, which every leg of the way back reads
-        back = Integration(field, span, self.stepper, controller, (), (), Stats())
-        return controller.run(back, state, on_step)
+            state = select(step.dz != 0.0, result.state, state) if isinstance(step.dz, Tensor) else result.state
+        return Endpoint(state, tuple(saved)), visited
 
     def notify(self, z: Depth, x: Tensor, costate: Tensor) -> None:
         """Tells every observer of the costate at one depth."""
@@ -196,7 +185,7 @@ class Integration:
             return []
         assert isinstance(step.z, float) and isinstance(step.dz, float)
         fractions = [(z - step.z) / step.dz for z in depths if abs(z - step.z - step.dz) > self.slack]
-        inside = self.stepper.dense(self.field, step.z, step.dz, before, result, fractions) if fractions else []
+        inside = self.stepper.dense(self.field, step, before, result, fractions) if fractions else []
         return [*inside, *(result.state.x for _ in depths[len(fractions) :])]
 
 
@@ -204,21 +193,5 @@ class AbstractController(abc.ABC):
     """The step-size controller: chooses the steps of a solve and takes them."""
 
     @abc.abstractmethod
-    def check(self, stepper: AbstractStepper) -> None:
-        """Rejects a stepper that cannot be controlled in this way."""
-
-    @abc.abstractmethod
-    def marks(self, span: tuple[float, float]) -> tuple[float, ...]:
-        """Depths that the grid is certain to hold, both ends among them, before any break is added."""
-
-    @abc.abstractmethod
     def run(self, integration: Integration, state: State, on_step: OnStep | None = None) -> State:
         """From one end of the span to the other; `on_step` is told of every accepted step."""
-
-    @abc.abstractmethod
-    def reverse(self, grid: Sequence[float]) -> "AbstractController":
-        """The controller of a backward solve over the accepted grid of a forward one."""
-
-
-def _detach(state: State) -> State:
-    return State(state.x.detach(), tuple(cost.detach() for cost in state.costs))

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -11,11 +11,18 @@ from continua.core.shapes import Depth, Tensor
 from continua.solve.vector_field import AbstractVectorField, State, advance
 
 
+class Step(NamedTuple):
+    """One step, from z to z + dz (per sequence: dz = 0 where a sequence does not move)."""
+
+    z: Depth
+    dz: Depth
+
+
 class StepResult(NamedTuple):
     """One step: where it led, and what is known about it.
 
     - `error`: difference to the embedded solution of lower order, where the stepper has one and it was asked for;
-    - `slopes`: those of the stages, the first at the start of the step;
+    - `slopes`: those of the stages, the first at the start of the step, where the stepper knows it;
     - `last`: the slope at the end of the step, where the stepper knows it (first same as last).
     """
 
@@ -24,34 +31,18 @@ class StepResult(NamedTuple):
     slopes: tuple[State, ...] = ()
     last: State | None = None
 
-    @property
-    def first(self) -> State | None:
-        """The slope at the start of the step, where the stepper knows it."""
-        return self.slopes[0] if self.slopes else None
-
 
 class AbstractStepper(abc.ABC):
-    """A one-step method: (z, dz, state) -> state. Reads every field inside the step, never beyond a jump."""
+    """A one-step method: (step, state) -> state. Reads every field inside the step, never beyond a jump."""
 
-    @property
-    @abc.abstractmethod
-    def order(self) -> int:
-        """Global error is O(dz^order) on smooth flows whose jumps are on the grid."""
-
-    @property
-    @abc.abstractmethod
-    def error_order(self) -> int | None:
-        """Order of the embedded error estimate; `None` for a stepper without one (no adaptive steps)."""
-
-    @property
-    @abc.abstractmethod
-    def stages(self) -> int:
-        """Evaluations of the velocity in one step."""
-
-    @property
-    @abc.abstractmethod
-    def reversible(self) -> bool:
-        """Whether the step approximates the flow of one ODE, so that it may be integrated backwards."""
+    order: int
+    """Global error is O(dz^order) on smooth flows whose jumps are on the grid."""
+    error_order: int | None = None
+    """Order of the embedded error estimate; `None` for a stepper without one (no adaptive steps)."""
+    stages: int
+    """Evaluations of the velocity in one step."""
+    reversible: bool = False
+    """Whether the step approximates the flow of one ODE, so that it may be integrated backwards."""
 
     @abc.abstractmethod
     def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
@@ -59,34 +50,23 @@ class AbstractStepper(abc.ABC):
 
     @abc.abstractmethod
     def step(
-        self,
-        field: AbstractVectorField,
-        z: Depth,
-        dz: Depth,
-        state: State,
-        first: State | None = None,
-        with_error: bool = False,
+        self, field: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False
     ) -> StepResult:
         """One step. `first` is the slope at the start if it is known; `with_error` asks for the error estimate."""
 
     @abc.abstractmethod
     def dense(
-        self,
-        field: AbstractVectorField,
-        z: float,
-        dz: float,
-        before: State,
-        result: StepResult,
-        fractions: Sequence[float],
+        self, field: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
     ) -> list[Tensor]:
         """x at z + fraction dz, inside an accepted step, for each of the fractions."""
 
 
-def hermite(before: Tensor, after: Tensor, f0: Tensor, f1: Tensor, dz: float, fraction: float) -> Tensor:
+def hermite(before: Tensor, after: Tensor, f0: Tensor, f1: Tensor, dz: Depth, fraction: float) -> Tensor:
     """The cubic through both ends of a step with the slopes f0, f1 there: error O(dz^4) within the step.
 
     Reference implementation: `scipy.interpolate.CubicHermiteSpline`.
     """
+    assert not isinstance(dz, Tensor), "depths are saved on one grid for all sequences"
     s = fraction
     ends = torch.lerp(before, after, s * s * (3.0 - 2.0 * s))
     ends = torch.add(ends, f0, alpha=dz * s * (1.0 - s) ** 2)
@@ -114,41 +94,21 @@ class Tableau:
 class AbstractRungeKutta(AbstractStepper):
     """x' = x + dz sum_i b_i k_i. A concrete stepper is its tableau."""
 
-    @property
-    @abc.abstractmethod
-    def tableau(self) -> Tableau:
-        """The coefficients."""
+    # a class attribute that every concrete class must set
+    tableau: ClassVar[Tableau] = property(abc.abstractmethod(lambda _: None))  # pyright: ignore[reportAssignmentType]
+    reversible = True
 
-    @property
-    def order(self) -> int:
-        return self.tableau.order
-
-    @property
-    def error_order(self) -> int | None:
-        return self.tableau.error_order
-
-    @property
-    def stages(self) -> int:
-        return len(self.tableau.b)
-
-    @property
-    def reversible(self) -> bool:
-        return True
+    def __init_subclass__(cls) -> None:
+        cls.order, cls.error_order, cls.stages = cls.tableau.order, cls.tableau.error_order, len(cls.tableau.b)
 
     def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
         return field.breaks
 
     def step(
-        self,
-        field: AbstractVectorField,
-        z: Depth,
-        dz: Depth,
-        state: State,
-        first: State | None = None,
-        with_error: bool = False,
+        self, field: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False
     ) -> StepResult:
         # every stage of a step reads the fields on the side of its middle: both ends may lie on jumps
-        tableau, inside = self.tableau, z + 0.5 * dz
+        (z, dz), tableau, inside = step, self.tableau, step.z + 0.5 * step.dz
         slopes = [field(z, state, inside) if first is None else first]
         for a, c in zip(tableau.a[1:], tableau.c[1:], strict=True):
             x = advance(state.x, dz, a, [k.x for k in slopes])
@@ -163,20 +123,14 @@ class AbstractRungeKutta(AbstractStepper):
         return StepResult(after, error, tuple(slopes), last)
 
     def dense(
-        self,
-        field: AbstractVectorField,
-        z: float,
-        dz: float,
-        before: State,
-        result: StepResult,
-        fractions: Sequence[float],
+        self, field: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
     ) -> list[Tensor]:
+        z, dz = step
         # on a grid no step was judged, and nobody has evaluated the slope at its end yet
         last = result.last or field(z + dz, result.state, z + 0.5 * dz)
         slopes = [k.x for k in (*result.slopes, last)]
         if self.tableau.dense is None:
-            ends = (before.x, result.state.x, slopes[0], slopes[-1])
-            return [hermite(*ends, dz, s) for s in fractions]
+            return [hermite(before.x, result.state.x, slopes[0], slopes[-1], dz, s) for s in fractions]
         weights = [[_polynomial(row, s) for row in self.tableau.dense] for s in fractions]
         return [advance(before.x, dz, w, slopes) for w in weights]
 
@@ -196,9 +150,6 @@ def _polynomial(coefficients: Sequence[float], s: float) -> float:
     return value
 
 
-_EULER = Tableau(order=1, a=((),), b=(1.0,), c=(0.0,))
-
-
 @dataclasses.dataclass(frozen=True)
 class Euler(AbstractRungeKutta):
     """x' = x + dz f(z, x), of order 1: with dz = 1 the residual step of every Transformer.
@@ -206,24 +157,14 @@ class Euler(AbstractRungeKutta):
     Reference implementation: torchdiffeq's `euler`.
     """
 
-    @property
-    def tableau(self) -> Tableau:
-        return _EULER
-
-
-_MIDPOINT = Tableau(order=2, a=((), (0.5,)), b=(0.0, 1.0), c=(0.0, 0.5))
+    tableau = Tableau(order=1, a=((),), b=(1.0,), c=(0.0,))
 
 
 @dataclasses.dataclass(frozen=True)
 class Midpoint(AbstractRungeKutta):
     """x' = x + dz f(z + dz/2, x + dz/2 f(z, x)), of order 2. Reference implementation: torchdiffeq's `midpoint`."""
 
-    @property
-    def tableau(self) -> Tableau:
-        return _MIDPOINT
-
-
-_HEUN = Tableau(order=2, a=((), (1.0,)), b=(0.5, 0.5), c=(0.0, 1.0))
+    tableau = Tableau(order=2, a=((), (0.5,)), b=(0.0, 1.0), c=(0.0, 0.5))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,17 +174,7 @@ class Heun(AbstractRungeKutta):
     Reference implementation: torchdiffeq's `heun2`.
     """
 
-    @property
-    def tableau(self) -> Tableau:
-        return _HEUN
-
-
-_RK4 = Tableau(
-    order=4,
-    a=((), (0.5,), (0.0, 0.5), (0.0, 0.0, 1.0)),
-    b=(1 / 6, 1 / 3, 1 / 3, 1 / 6),
-    c=(0.0, 0.5, 0.5, 1.0),
-)
+    tableau = Tableau(order=2, a=((), (1.0,)), b=(0.5, 0.5), c=(0.0, 1.0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,19 +185,9 @@ class RK4(AbstractRungeKutta):
     `rk4` of torchdiffeq is his other one, the 3/8 rule.
     """
 
-    @property
-    def tableau(self) -> Tableau:
-        return _RK4
-
-
-_BOGACKI_SHAMPINE = Tableau(
-    order=3,
-    a=((), (1 / 2,), (0.0, 3 / 4)),
-    b=(2 / 9, 1 / 3, 4 / 9),
-    c=(0.0, 1 / 2, 3 / 4),
-    e=(2 / 9 - 7 / 24, 1 / 3 - 1 / 4, 4 / 9 - 1 / 3, -1 / 8),
-    error_order=2,
-)
+    tableau = Tableau(
+        order=4, a=((), (0.5,), (0.0, 0.5), (0.0, 0.0, 1.0)), b=(1 / 6, 1 / 3, 1 / 3, 1 / 6), c=(0.0, 0.5, 0.5, 1.0)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,35 +198,14 @@ class BogackiShampine(AbstractRungeKutta):
     `scipy.integrate.RK23`.
     """
 
-    @property
-    def tableau(self) -> Tableau:
-        return _BOGACKI_SHAMPINE
-
-
-_DORMAND_PRINCE = Tableau(
-    order=5,
-    a=(
-        (),
-        (1 / 5,),
-        (3 / 40, 9 / 40),
-        (44 / 45, -56 / 15, 32 / 9),
-        (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
-        (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
-    ),
-    b=(35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
-    c=(0.0, 1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0),
-    e=(71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40),
-    error_order=4,
-    dense=(
-        (1.0, -8048581381 / 2820520608, 8663915743 / 2820520608, -12715105075 / 11282082432),
-        (0.0, 0.0, 0.0, 0.0),
-        (0.0, 131558114200 / 32700410799, -68118460800 / 10900136933, 87487479700 / 32700410799),
-        (0.0, -1754552775 / 470086768, 14199869525 / 1410260304, -10690763975 / 1880347072),
-        (0.0, 127303824393 / 49829197408, -318862633887 / 49829197408, 701980252875 / 199316789632),
-        (0.0, -282668133 / 205662961, 2019193451 / 616988883, -1453857185 / 822651844),
-        (0.0, 40617522 / 29380423, -110615467 / 29380423, 69997945 / 29380423),
-    ),
-)
+    tableau = Tableau(
+        order=3,
+        a=((), (1 / 2,), (0.0, 3 / 4)),
+        b=(2 / 9, 1 / 3, 4 / 9),
+        c=(0.0, 1 / 2, 3 / 4),
+        e=(2 / 9 - 7 / 24, 1 / 3 - 1 / 4, 4 / 9 - 1 / 3, -1 / 8),
+        error_order=2,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,50 +217,30 @@ class DormandPrince(AbstractRungeKutta):
     `scipy.integrate.RK45` and of torchdiffeq's `dopri5`.
     """
 
-    @property
-    def tableau(self) -> Tableau:
-        return _DORMAND_PRINCE
-
-
-_TSITOURAS = Tableau(
-    order=5,
-    a=(
-        (),
-        (0.161,),
-        (-0.008480655492356989, 0.335480655492357),
-        (2.8971530571054935, -6.359448489975075, 4.3622954328695815),
-        (5.325864828439257, -11.748883564062828, 7.4955393428898365, -0.09249506636175525),
-        (5.86145544294642, -12.92096931784711, 8.159367898576159, -0.071584973281401, -0.028269050394068383),
-    ),
-    b=(
-        0.09646076681806523,
-        0.01,
-        0.4798896504144996,
-        1.379008574103742,
-        -3.290069515436081,
-        2.324710524099774,
-    ),
-    c=(0.0, 0.161, 0.327, 0.9, 0.9800255409045097, 1.0),
-    e=(
-        0.00178001105222577714,
-        0.0008164344596567469,
-        -0.007880878010261995,
-        0.1447110071732629,
-        -0.5823571654525552,
-        0.45808210592918697,
-        -1 / 66,
-    ),
-    error_order=4,
-    dense=(
-        (1.0, -2.763706197274826, 2.9132554618219126, -1.0530884977290216),
-        (0.0, 0.1317, -0.2234, 0.1017),
-        (0.0, 3.9302962368947516, -5.941033872131505, 2.490627285651252793),
-        (0.0, -12.411077166933676, 30.338188630282318, -16.54810288924490272),
-        (0.0, 37.50931341651104, -88.1789048947664, 47.37952196281928122),
-        (0.0, -27.896526289197286, 65.09189467479366, -34.87065786149660974),
-        (0.0, 1.5, -4.0, 2.5),
-    ),
-)
+    tableau = Tableau(
+        order=5,
+        a=(
+            (),
+            (1 / 5,),
+            (3 / 40, 9 / 40),
+            (44 / 45, -56 / 15, 32 / 9),
+            (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
+            (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
+        ),
+        b=(35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
+        c=(0.0, 1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0),
+        e=(71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40),
+        error_order=4,
+        dense=(
+            (1.0, -8048581381 / 2820520608, 8663915743 / 2820520608, -12715105075 / 11282082432),
+            (0.0, 0.0, 0.0, 0.0),
+            (0.0, 131558114200 / 32700410799, -68118460800 / 10900136933, 87487479700 / 32700410799),
+            (0.0, -1754552775 / 470086768, 14199869525 / 1410260304, -10690763975 / 1880347072),
+            (0.0, 127303824393 / 49829197408, -318862633887 / 49829197408, 701980252875 / 199316789632),
+            (0.0, -282668133 / 205662961, 2019193451 / 616988883, -1453857185 / 822651844),
+            (0.0, 40617522 / 29380423, -110615467 / 29380423, 69997945 / 29380423),
+        ),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,6 +253,35 @@ class Tsitouras(AbstractRungeKutta):
     Math. Appl. 62 (2011), with the sign of the last error coefficient mended. The pair of diffrax's `Tsit5`.
     """
 
-    @property
-    def tableau(self) -> Tableau:
-        return _TSITOURAS
+    tableau = Tableau(
+        order=5,
+        a=(
+            (),
+            (0.161,),
+            (-0.008480655492356989, 0.335480655492357),
+            (2.8971530571054935, -6.359448489975075, 4.3622954328695815),
+            (5.325864828439257, -11.748883564062828, 7.4955393428898365, -0.09249506636175525),
+            (5.86145544294642, -12.92096931784711, 8.159367898576159, -0.071584973281401, -0.028269050394068383),
+        ),
+        b=(0.09646076681806523, 0.01, 0.4798896504144996, 1.379008574103742, -3.290069515436081, 2.324710524099774),
+        c=(0.0, 0.161, 0.327, 0.9, 0.9800255409045097, 1.0),
+        e=(
+            0.00178001105222577714,
+            0.0008164344596567469,
+            -0.007880878010261995,
+            0.1447110071732629,
+            -0.5823571654525552,
+            0.45808210592918697,
+            -1 / 66,
+        ),
+        error_order=4,
+        dense=(
+            (1.0, -2.763706197274826, 2.9132554618219126, -1.0530884977290216),
+            (0.0, 0.1317, -0.2234, 0.1017),
+            (0.0, 3.9302962368947516, -5.941033872131505, 2.490627285651252793),
+            (0.0, -12.411077166933676, 30.338188630282318, -16.54810288924490272),
+            (0.0, 37.50931341651104, -88.1789048947664, 47.37952196281928122),
+            (0.0, -27.896526289197286, 65.09189467479366, -34.87065786149660974),
+            (0.0, 1.5, -4.0, 2.5),
+        ),
+    )

@@ -8,62 +8,39 @@ from collections.abc import Sequence
 
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Tensor
-from continua.solve.runge_kutta import AbstractStepper, Euler, Midpoint, StepResult, hermite
+from continua.solve.runge_kutta import AbstractStepper, Euler, Midpoint, Step, StepResult, hermite
 from continua.solve.vector_field import AbstractVectorField, State, displace, within
 from continua.spaces import AbstractManifold
 
 
+@dataclasses.dataclass(frozen=True)
 class AbstractSplitting(AbstractStepper):
-    """Composes steps of the parts. A cost sees the mean velocity dx/dz of the whole step.
+    """Composes steps of the parts, each taken by `sub`. A cost sees the mean velocity dx/dz of the whole step.
 
     R. I. McLachlan and G. R. W. Quispel, Splitting methods, Acta Numerica 11 (2002).
     """
 
-    @property
-    @abc.abstractmethod
-    def inner(self) -> AbstractStepper:
-        """The sub-stepper that advances one part."""
+    sub: AbstractStepper
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", self.sub.stages)
 
     @abc.abstractmethod
     def schedule(self, field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
         """(part, start, length) of the sub-steps in their order, as fractions of the step."""
 
-    @property
-    def error_order(self) -> int | None:
-        return None
-
-    @property
-    def stages(self) -> int:
-        return self.inner.stages
-
-    @property
-    def reversible(self) -> bool:
-        return False
-
     def step(
-        self,
-        field: AbstractVectorField,
-        z: Depth,
-        dz: Depth,
-        state: State,
-        first: State | None = None,
-        with_error: bool = False,
+        self, field: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False
     ) -> StepResult:
-        x = state.x
+        (z, dz), x = step, state.x
         for part, start, length in self.schedule(field):
-            x = self.inner.step(part, z + start * dz, length * dz, State(x)).state.x
+            x = self.sub.step(part, Step(z + start * dz, length * dz), State(x)).state.x
         return StepResult(displace(field, z, dz, state, x))
 
     def dense(
-        self,
-        field: AbstractVectorField,
-        z: float,
-        dz: float,
-        before: State,
-        result: StepResult,
-        fractions: Sequence[float],
+        self, field: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
     ) -> list[Tensor]:
-        inside = z + 0.5 * dz
+        (z, dz), inside = step, step.z + 0.5 * step.dz
         f0, f1 = field(z, before, inside).x, field(z + dz, result.state, inside).x
         return [hermite(before.x, result.state.x, f0, f1, dz, s) for s in fractions]
 
@@ -76,14 +53,7 @@ class LieTrotter(AbstractSplitting):
     """
 
     sub: AbstractStepper = Euler()
-
-    @property
-    def inner(self) -> AbstractStepper:
-        return self.sub
-
-    @property
-    def order(self) -> int:
-        return 1
+    order = 1
 
     def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
         return field.breaks
@@ -102,13 +72,9 @@ class Strang(AbstractSplitting):
 
     sub: AbstractStepper = Midpoint()
 
-    @property
-    def inner(self) -> AbstractStepper:
-        return self.sub
-
-    @property
-    def order(self) -> int:
-        return min(2, self.sub.order)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "order", min(2, self.sub.order))
 
     def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
         """Every jump of the last part, and those of half-step parts that are not in the middle of a step."""
@@ -150,63 +116,36 @@ class Projected(AbstractStepper):
     def __post_init__(self) -> None:
         if isinstance(self.sub, Projected):
             reject("sub", self.sub, "it is projected already", "Pass the bare stepper.")
-
-    @property
-    def order(self) -> int:
-        return self.sub.order if self.tangent else 1
-
-    @property
-    def error_order(self) -> int | None:
-        """The estimate of `sub` does not see what the projection does to a normal velocity."""
-        return self.sub.error_order if self.tangent else None
-
-    @property
-    def stages(self) -> int:
-        return self.sub.stages
-
-    @property
-    def reversible(self) -> bool:
-        return False
+        object.__setattr__(self, "stages", self.sub.stages)
+        object.__setattr__(self, "order", self.sub.order if self.tangent else 1)
+        # the estimate of `sub` does not see what the projection does to a normal velocity
+        object.__setattr__(self, "error_order", self.sub.error_order if self.tangent else None)
 
     def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
         return self.sub.breaks(field, marks)
 
     def step(
-        self,
-        field: AbstractVectorField,
-        z: Depth,
-        dz: Depth,
-        state: State,
-        first: State | None = None,
-        with_error: bool = False,
+        self, field: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False
     ) -> StepResult:
         if not self.tangent:
-            result = self.sub.step(field, z, dz, state)
-            x = self.manifold.project(result.state.x)
-            return result._replace(state=displace(field, z, dz, state, x))
-        result = self.sub.step(_Tangential(field, self.manifold), z, dz, state, first, with_error)
-        x = self.manifold.project(result.state.x)
+            result = self.sub.step(field, step, state)
+            return result._replace(state=displace(field, *step, state, self.manifold.project(result.state.x)))
+        result = self.sub.step(_Tangential(field, self.manifold), step, state, first, with_error)
         # the slope at the end was that of the point before its projection: no first slope of the next step
-        return result._replace(state=State(x, result.state.costs), last=None)
+        return result._replace(state=result.state._replace(x=self.manifold.project(result.state.x)), last=None)
 
     def dense(
-        self,
-        field: AbstractVectorField,
-        z: float,
-        dz: float,
-        before: State,
-        result: StepResult,
-        fractions: Sequence[float],
+        self, field: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
     ) -> list[Tensor]:
         seen = _Tangential(field, self.manifold) if self.tangent else field
-        return [self.manifold.project(x) for x in self.sub.dense(seen, z, dz, before, result, fractions)]
+        return [self.manifold.project(x) for x in self.sub.dense(seen, step, before, result, fractions)]
 
 
 def manifold_of(stepper: AbstractStepper) -> AbstractManifold | None:
     """The manifold that a stepper, or the sub-stepper of a splitting, returns to; `None` where there is none."""
     if isinstance(stepper, Projected):
         return stepper.manifold
-    return manifold_of(stepper.inner) if isinstance(stepper, AbstractSplitting) else None
+    return manifold_of(stepper.sub) if isinstance(stepper, AbstractSplitting) else None
 
 
 class _Tangential(AbstractVectorField):

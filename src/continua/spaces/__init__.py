@@ -1,19 +1,10 @@
 """Floor 0: quadrature rules, clouds of tokens, bases and manifolds - the spaces everything else is a function on."""
 
 from continua.spaces.axis import Axis, TensorTable
-from continua.spaces.bases import (
-    AbstractBasis,
-    AbstractSmoothBasis,
-    BSpline,
-    Chebyshev,
-    Cosine,
-    DampedBasis,
-    Fourier,
-    Legendre,
-)
+from continua.spaces.bases import AbstractBasis, BSpline, Chebyshev, Cosine, DampedBasis, Fourier, Legendre
 from continua.spaces.cloud import Cloud
-from continua.spaces.manifolds import AbstractManifold, CentredSphere, Euclidean, Sphere
-from continua.spaces.measure import Measure, checked_samples
+from continua.spaces.manifolds import AbstractManifold, CentredSphere, Sphere
+from continua.spaces.measure import Measure
 from continua.spaces.parameter_spaces import (
     AbstractFlatSpace,
     AbstractParameterSpace,
@@ -23,13 +14,7 @@ from continua.spaces.parameter_spaces import (
     SpectralSpace,
     StiefelSpace,
 )
-from continua.spaces.quadrature import (
-    AbstractNodalRule,
-    AbstractRule,
-    ClenshawCurtis,
-    GaussLegendre,
-    MidpointRule,
-)
+from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre, MidpointRule
 from continua.spaces.samples import (
     AbstractCausalRule,
     AbstractSampleRule,
@@ -37,14 +22,12 @@ from continua.spaces.samples import (
     CausalTrapezoid,
     Counting,
     Trapezoid,
-    Uniform,
 )
 
 __all__ = [
     "AbstractBasis", "AbstractCausalRule", "AbstractFlatSpace", "AbstractManifold", "AbstractNodalRule",
-    "AbstractParameterSpace", "AbstractRule", "AbstractSampleRule", "AbstractSmoothBasis", "Axis", "BSpline",
-    "BackwardRectangle", "CausalTrapezoid", "CentredSphere", "Chebyshev", "ClenshawCurtis", "Cloud", "Cosine",
-    "Counting", "DampedBasis", "Euclidean", "FlatSpace", "Fourier", "GaussLegendre", "GeneratedSpace", "Legendre",
-    "Measure", "MidpointRule", "SimplexSpace", "SpectralSpace", "Sphere", "StiefelSpace", "TensorTable", "Trapezoid",
-    "Uniform", "checked_samples",
+    "AbstractParameterSpace", "AbstractSampleRule", "Axis", "BSpline", "BackwardRectangle", "CausalTrapezoid",
+    "CentredSphere", "Chebyshev", "Cloud", "Cosine", "Counting", "DampedBasis", "FlatSpace", "Fourier", "GaussLegendre",
+    "GeneratedSpace", "Legendre", "Measure", "MidpointRule", "SimplexSpace", "SpectralSpace", "Sphere", "StiefelSpace",
+    "TensorTable", "Trapezoid",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, Literal, TypeVar, final
 
 import torch
 
@@ -25,14 +25,11 @@ class AbstractBasis(abc.ABC):
     """`size` functions `phi_0, ..., phi_{size-1}` on [0, 1]."""
 
     size: int
+    breaks: tuple[float, ...] = dataclasses.field(init=False, default=(), repr=False, compare=False)
+    """The depths in (0, 1) at which the functions jump, ascending; no solver step may straddle them."""
 
     def __post_init__(self) -> None:
         at_least(1, size=self.size)
-
-    @property
-    @abc.abstractmethod
-    def breaks(self) -> tuple[float, ...]:
-        """The depths in (0, 1) at which the functions jump, ascending; no solver step may straddle them."""
 
     @final
     def evaluate(
@@ -61,18 +58,9 @@ class AbstractBasis(abc.ABC):
         """The `size` values at `z`: Python floats for a float, tensors shaped as `z` for a tensor."""
 
 
-class AbstractSmoothBasis(AbstractBasis):
-    """A basis of functions without jumps."""
-
-    @final
-    @property
-    def breaks(self) -> tuple[float, ...]:
-        return ()
-
-
 @final
 @dataclass(frozen=True)
-class Legendre(AbstractSmoothBasis):
+class Legendre(AbstractBasis):
     """Shifted Legendre polynomials, orthonormal on [0, 1].
 
         phi_k(z) = sqrt(2 k + 1) P_k(x) ,   x = 2 z - 1 ,   (k + 1) P_{k+1} = (2 k + 1) x P_k - k P_{k-1}
@@ -92,7 +80,7 @@ class Legendre(AbstractSmoothBasis):
 
 @final
 @dataclass(frozen=True)
-class Chebyshev(AbstractSmoothBasis):
+class Chebyshev(AbstractBasis):
     """Shifted Chebyshev polynomials, bounded by 1, not orthogonal under `dz`.
 
         phi_k(z) = T_k(x) ,   x = 2 z - 1 ,   T_{k+1} = 2 x T_k - T_{k-1}
@@ -112,7 +100,7 @@ class Chebyshev(AbstractSmoothBasis):
 
 @final
 @dataclass(frozen=True)
-class Cosine(AbstractSmoothBasis):
+class Cosine(AbstractBasis):
     """Cosines, orthonormal on [0, 1]: `phi_0 = 1`, `phi_k(z) = sqrt(2) cos(pi k z)`.
 
     On the midpoints of n cells, `phi_k/sqrt(n)` is the orthonormal DCT-II of `scipy.fft.dct`. Every function
@@ -120,7 +108,7 @@ class Cosine(AbstractSmoothBasis):
     """
 
     def _terms(self, z: Number) -> list[Number]:
-        return [0.0 * z + 1.0] + [math.sqrt(2.0) * _cosine(math.pi * k * z) for k in range(1, self.size)]
+        return [0.0 * z + 1.0] + [math.sqrt(2.0) * _wave("cos", math.pi * k * z) for k in range(1, self.size)]
 
 
 # All parts of a flow ask at the same depths, and an update on a fixed grid at those of the one before. No inference
@@ -131,10 +119,8 @@ def _values(basis: AbstractBasis, z: float, dtype: torch.dtype, device: torch.de
     return torch.tensor(basis._terms(z), dtype=dtype, device=device)
 
 
-def _cosine(angle: Number) -> Number:
-    if isinstance(angle, Tensor):
-        return torch.cos(angle)
-    return math.cos(angle)
+def _wave(name: Literal["cos", "sin"], angle: Number) -> Number:
+    return getattr(torch if isinstance(angle, Tensor) else math, name)(angle)
 
 
 @functools.cache
@@ -144,8 +130,8 @@ def _legendre_coefficients(size: int) -> tuple[tuple[float, float, float], ...]:
 
 
 @final
-@dataclasses.dataclass(frozen=True)
-class DampedBasis(AbstractSmoothBasis):
+@dataclass(frozen=True)
+class DampedBasis(AbstractBasis):
     """phi_k(z) = ratio^k psi_k(z), psi_k the functions of `inner`, ordered from smooth to rough.
 
     The same functions, other coefficients. An `Expansion` draws coefficients of one size, and an optimiser such as Adam
@@ -160,7 +146,7 @@ class DampedBasis(AbstractSmoothBasis):
     ratio: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inner, AbstractSmoothBasis):
+        if isinstance(self.inner, BSpline):
             cure = "Pass Legendre(size), Chebyshev(size), Cosine(size) or Fourier(size)."
             reject("inner", self.inner, "its functions are not ordered from smooth to rough", cure)
         share(none=False, ratio=self.ratio)
@@ -192,10 +178,9 @@ class BSpline(AbstractBasis):
         if self.size < self.degree + 1:
             cure = f"Pass size >= {self.degree + 1}, or a lower degree."
             reject("size", self.size, f"splines of degree {self.degree} need {self.degree + 1} functions", cure)
-
-    @property
-    def breaks(self) -> tuple[float, ...]:
-        return _knots(self.size, self.degree)[self.degree + 1 : self.size] if self.degree <= 1 else ()
+        if self.degree <= 1:
+            knots = _knots(self.size, self.degree)
+            object.__setattr__(self, "breaks", knots[self.degree + 1 : self.size])
 
     def _terms(self, z: Number) -> list[Number]:
         knots = _knots(self.size, self.degree)
@@ -206,21 +191,15 @@ class BSpline(AbstractBasis):
 
 @final
 @dataclass(frozen=True)
-class Fourier(AbstractSmoothBasis):
+class Fourier(AbstractBasis):
     """1, sqrt(2) cos(2 pi z), sqrt(2) sin(2 pi z), sqrt(2) cos(4 pi z), ...: orthonormal and periodic on [0, 1].
 
     What it expands starts and ends with the same value; `Cosine` has no such tie.
     """
 
     def _terms(self, z: Number) -> list[Number]:
-        terms = [0.0 * z + 1.0]
-        for k in range(1, self.size):
-            angle = 2.0 * math.pi * ((k + 1) // 2) * z
-            if isinstance(angle, Tensor):
-                terms.append(math.sqrt(2.0) * (torch.cos(angle) if k % 2 else torch.sin(angle)))
-            else:
-                terms.append(math.sqrt(2.0) * (math.cos(angle) if k % 2 else math.sin(angle)))
-        return terms
+        angles = ((k, 2.0 * math.pi * ((k + 1) // 2) * z) for k in range(1, self.size))
+        return [0.0 * z + 1.0] + [math.sqrt(2.0) * _wave("cos" if k % 2 else "sin", angle) for k, angle in angles]
 
 
 @functools.cache

@@ -1,18 +1,16 @@
 """A cloud of weighted tokens: the measure mu = sum_i w_i delta_{x_i} that attention integrates against."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from continua.core.checks import at_least
+from continua.core.checks import at_least, has_shape
 from continua.core.errors import reject
-from continua.core.shapes import Bool, Float, Int, Mass, Points, Positions, Tensor
-from continua.spaces.measure import Measure
-
-_DTYPES = (torch.float32, torch.float64)
+from continua.core.shapes import Float, Int, Mass, Points, Positions, Present, Tensor
+from continua.spaces.measure import Measure, check_alike
 
 
 @final
@@ -40,7 +38,7 @@ class Cloud:
         mass: Mass | None = None,
         positions: Positions | None = None,
         own: Mass | None = None,
-        present: Bool[Tensor, "batch tokens"] | None = None,
+        present: Present | None = None,
     ) -> None:
         _check_points(points)
         measure = Measure.of(points.shape[:2], points, mass, positions, own, present)
@@ -82,32 +80,23 @@ class Cloud:
 
     def at(self, points: Points) -> "Cloud":
         """The same tokens in other states: their masses and positions stay as they are."""
-        cloud = object.__new__(Cloud)  # as `on`, without a further call: every evaluation comes through here
-        object.__setattr__(cloud, "points", points)
-        object.__setattr__(cloud, "measure", self.measure)
-        return cloud
+        return Cloud.on(points, self.measure)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Cloud":
         """This cloud elsewhere, or in another precision."""
-        measure = self.measure
-
-        def move(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x.to(device=device, dtype=dtype)
-
-        own = None if measure.log_own is None else measure.log_own.exp()  # absent tokens: exp(ABSENT) = 0
-        present = None if measure.present is None else measure.present.to(device=device)
-        points = self.points.to(device=device, dtype=dtype)
-        return Cloud(points, move(measure.mass), move(measure.positions), move(own), present)
+        return self._rebuild(lambda x: x.to(device=device, dtype=dtype if x.is_floating_point() else None))
 
     def first(self, count: int) -> "Cloud":
         """The first sequences of the batch, on a measure of their own."""
         at_least(1, count=count)
+        return self._rebuild(lambda x: x[:count])
+
+    def _rebuild(self, change: Callable[[Tensor], Tensor]) -> "Cloud":
+        """A cloud of its own with every tensor of this one changed."""
         measure = self.measure
-        own = None if measure.log_own is None else measure.log_own[:count].exp()
-        mass, positions, present = (
-            None if x is None else x[:count] for x in (measure.mass, measure.positions, measure.present)
-        )
-        return Cloud(self.points[:count], mass, positions, own, present)
+        own = None if measure.log_own is None else measure.log_own.exp()  # absent tokens: exp(ABSENT) = 0
+        given = (measure.mass, measure.positions, own, measure.present)
+        return Cloud(change(self.points), *(None if x is None else change(x) for x in given))
 
     def with_queries(
         self, points: Float[Tensor, "batch queries width"], times: Float[Tensor, "batch queries"]
@@ -143,16 +132,15 @@ class Cloud:
         return self.measure.positions
 
     @property
-    def present(self) -> Bool[Tensor, "batch tokens"] | None:
+    def present(self) -> Present | None:
         """Which tokens move; `None` when all do."""
         return self.measure.present
 
 
 def _check_points(points: Tensor) -> None:
-    if points.ndim != 3:
-        cure = "Pass a tensor of shape (batch, tokens, width); a single sequence is x.unsqueeze(0)."
-        reject("points", tuple(points.shape), "a cloud has three axes", cure)
-    if points.dtype not in _DTYPES:
+    cure = "Pass a tensor of shape (batch, tokens, width); a single sequence is x.unsqueeze(0)."
+    has_shape((None, None, None), cure, points=points)
+    if points.dtype not in (torch.float32, torch.float64):
         cure = "Convert with points.to(torch.float32) or points.to(torch.float64)."
         reject("points", points.dtype, "the dtype is neither float32 nor float64", cure)
     if points.numel() == 0:
@@ -177,13 +165,8 @@ def _check_queries(cloud: Cloud, points: Tensor, times: Tensor) -> None:
     if times.ndim != 2 or times.shape[0] != batch or times.numel() == 0:
         cure = f"Pass times of shape ({batch}, queries): as many for each sequence."
         reject("times", tuple(times.shape), f"there are {batch} sequences, each with times to ask at", cure)
-    if points.shape != (*times.shape, width):
-        cure = f"Pass points of shape {(*times.shape, width)}."
-        reject("points", tuple(points.shape), "the shape does not fit the times and the tokens", cure)
-    for name, tensor in (("times", times), ("points", points)):
-        if tensor.dtype != cloud.points.dtype or tensor.device != cloud.points.device:
-            why = f"the tokens are {cloud.points.dtype} on {cloud.points.device}"
-            reject(name, f"{tensor.dtype} on {tensor.device}", why, f"Convert with {name}.to(cloud.points).")
+    has_shape((*times.shape, width), "Pass one point a query, as wide as the tokens.", points=points)
+    check_alike(cloud.points, "cloud.points", times=times, points=points)
     if not bool(torch.isfinite(times).all()):
         reject("times", times.detach(), "a query needs a finite time", "Ask at finite times only.")
     if cloud.measure.log_own is not None:
@@ -199,18 +182,14 @@ def _check_sequences(sequences: Sequence[Tensor]) -> None:
         if x.ndim != 2 or len(x) == 0 or x.shape[1] != first.shape[1]:
             cure = "Pass tensors (tokens, width) of one width, each with at least one token."
             reject(f"sequences[{i}]", tuple(x.shape), "this is no sequence, or not one of this batch", cure)
-        if x.dtype != first.dtype or x.device != first.device:
-            why = f"sequences[0] is {first.dtype} on {first.device}"
-            reject(f"sequences[{i}]", f"{x.dtype} on {x.device}", why, "Convert with x.to(sequences[0]).")
+        check_alike(first, "sequences[0]", **{f"sequences[{i}]": x})
 
 
 def _check_rows(name: str, rows: Sequence[Tensor], sequences: Sequence[Tensor]) -> None:
     if len(rows) != len(sequences):
         reject(name, len(rows), f"there are {len(sequences)} sequences", "Pass one tensor (tokens,) a sequence.")
     for i, (row, x) in enumerate(zip(rows, sequences, strict=True)):
-        if tuple(row.shape) != (len(x),):
-            why = f"sequences[{i}] has {len(x)} tokens"
-            reject(f"{name}[{i}]", tuple(row.shape), why, "Pass one number a token.")
+        has_shape((len(x),), f"Pass one number for each of the {len(x)} tokens.", **{f"{name}[{i}]": row})
 
 
 def _pad_times(row: Tensor, length: int) -> Tensor:

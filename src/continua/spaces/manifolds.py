@@ -2,13 +2,13 @@
 
 A vector without a direction (the zero vector; a constant vector on `CentredSphere`) cannot be projected.
 Raising would synchronise with the device at every solver stage, and dividing would give NaN: it is sent to 0
-with a zero gradient, so that padding stays harmless; `contains` says that 0 is not on the manifold.
+with a zero gradient, so that padding stays harmless.
 """
 
 import abc
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 
@@ -16,69 +16,23 @@ from continua.core.checks import positive
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 
+Vectors: TypeAlias = Float[Tensor, "*batch width"]
+
 
 class AbstractManifold(abc.ABC):
-    """A submanifold of R^width with the induced metric."""
+    """A submanifold of R^width with the induced metric.
 
-    @property
-    @abc.abstractmethod
-    def law(self) -> str:
-        """The equations of the manifold, in words."""
+    `project(x + v)` follows the geodesic from x along the tangent v up to O(|v|^3): a projection is a second-order
+    retraction (Absil and Malick, SIAM J. Optim. 22 (2012) 135-158).
+    """
 
     @abc.abstractmethod
-    def project(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+    def project(self, x: Vectors) -> Vectors:
         """The point of the manifold nearest to `x`."""
 
     @abc.abstractmethod
-    def tangent(
-        self, x: Float[Tensor, "*batch width"], v: Float[Tensor, "*batch width"]
-    ) -> Float[Tensor, "*batch width"]:
+    def tangent(self, x: Vectors, v: Vectors) -> Vectors:
         """`P_x v`, the orthogonal projection of `v` on the tangent space at `x`."""
-
-    @abc.abstractmethod
-    def defect(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, ""]:
-        """The largest violation of `law` in the batch, as a length. For tests and reports."""
-
-    @final
-    def retract(
-        self, x: Float[Tensor, "*batch width"], v: Float[Tensor, "*batch width"]
-    ) -> Float[Tensor, "*batch width"]:
-        """`project(x + v)`: the geodesic from `x` along the tangent `v`, up to O(|v|^3).
-
-        A projection is a second-order retraction (Absil and Malick, SIAM J. Optim. 22 (2012) 135-158).
-        """
-        return self.project(x + v)
-
-    @final
-    def contains(self, x: Float[Tensor, "*batch width"], atol: float) -> tuple[bool, str]:
-        """Whether every vector of `x` obeys `law` within `atol`, and the reason."""
-        if not bool(torch.isfinite(x).all()):
-            return False, "x has entries that are not finite"
-        defect = float(self.defect(x))
-        if defect > atol:
-            return False, f"{self.law} is violated by {defect:.3g} with atol={atol:.3g}"
-        return True, f"{self.law} holds to {defect:.3g} with atol={atol:.3g}"
-
-
-@final
-@dataclass(frozen=True)
-class Euclidean(AbstractManifold):
-    """R^width itself: every projection is the identity."""
-
-    @property
-    def law(self) -> str:
-        return "x in R^width"
-
-    def project(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        return x
-
-    def tangent(
-        self, x: Float[Tensor, "*batch width"], v: Float[Tensor, "*batch width"]
-    ) -> Float[Tensor, "*batch width"]:
-        return v
-
-    def defect(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, ""]:
-        return x.new_zeros(())
 
 
 @final
@@ -95,20 +49,11 @@ class Sphere(AbstractManifold):
     def __post_init__(self) -> None:
         positive(radius=self.radius)
 
-    @property
-    def law(self) -> str:
-        return f"|x| = {self.radius:.6g}"
-
-    def project(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+    def project(self, x: Vectors) -> Vectors:
         return self.radius * _direction(x)
 
-    def tangent(
-        self, x: Float[Tensor, "*batch width"], v: Float[Tensor, "*batch width"]
-    ) -> Float[Tensor, "*batch width"]:
+    def tangent(self, x: Vectors, v: Vectors) -> Vectors:
         return _orthogonal(_direction(x), v)
-
-    def defect(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, ""]:
-        return (torch.linalg.vector_norm(x, dim=-1) - self.radius).abs().max()
 
 
 @final
@@ -126,43 +71,32 @@ class CentredSphere(AbstractManifold):
     def __post_init__(self) -> None:
         positive(radius=self.radius)
 
-    @property
-    def law(self) -> str:
-        return f"mean(x) = 0 and |x| = {'sqrt(width)' if self.radius is None else format(self.radius, '.6g')}"
-
-    def project(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+    def project(self, x: Vectors) -> Vectors:
         return self._radius(x) * _direction(_centre(x))
 
-    def tangent(
-        self, x: Float[Tensor, "*batch width"], v: Float[Tensor, "*batch width"]
-    ) -> Float[Tensor, "*batch width"]:
+    def tangent(self, x: Vectors, v: Vectors) -> Vectors:
         return _orthogonal(_direction(_centre(x)), v - v.mean(dim=-1, keepdim=True))
 
-    def defect(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, ""]:
-        off_plane = math.sqrt(x.shape[-1]) * x.mean(dim=-1).abs()
-        off_sphere = (torch.linalg.vector_norm(x, dim=-1) - self._radius(x)).abs()
-        return torch.maximum(off_plane, off_sphere).max()
-
-    def _radius(self, x: Float[Tensor, "*batch width"]) -> float:
+    def _radius(self, x: Vectors) -> float:
         if x.shape[-1] < 2:
             cure = "Use a width of at least 2, or Sphere()."
             reject("x.shape", tuple(x.shape), "one centred number is always 0 and lies on no sphere", cure)
         return math.sqrt(x.shape[-1]) if self.radius is None else self.radius
 
 
-def _direction(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+def _direction(x: Vectors) -> Vectors:
     """`x/|x|`, and 0 where `|x|` is too small to be squared in this dtype."""
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     # Dividing by infinity gives the value 0 and the gradient 0; adding a small eps, the gradient 1/eps.
     return x / torch.where(norm <= math.sqrt(torch.finfo(x.dtype).tiny), math.inf, norm)
 
 
-def _centre(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+def _centre(x: Vectors) -> Vectors:
     """`x - mean(x)`, and exactly 0 where nothing but the rounding of the mean is left."""
     centred = x - x.mean(dim=-1, keepdim=True)
     rounding = 8.0 * torch.finfo(x.dtype).eps * x.detach().abs().amax(dim=-1, keepdim=True)
     return torch.where(centred.detach().abs().amax(dim=-1, keepdim=True) <= rounding, 0.0, centred)
 
 
-def _orthogonal(u: Float[Tensor, "*batch width"], v: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+def _orthogonal(u: Vectors, v: Vectors) -> Vectors:
     return v - u * (u * v).sum(dim=-1, keepdim=True)

@@ -5,8 +5,9 @@ from typing import final
 
 import torch
 
+from continua.core.checks import has_shape
 from continua.core.errors import reject
-from continua.core.shapes import Bool, Float, Mass, Positions, Tensor
+from continua.core.shapes import Float, Mass, Positions, Present, Tensor
 
 
 def checked_samples(positions: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -52,16 +53,12 @@ def check_times(positions: Tensor, present: Tensor | None = None) -> None:
 def _checked_form(positions: Tensor, present: Tensor | None) -> Tensor:
     if not positions.is_floating_point():
         reject("positions", positions.dtype, "it is not a floating dtype", "Use positions.to(torch.float32).")
-    if positions.ndim != 2:
-        cure = "Use positions[None] for one sequence."
-        reject("positions.shape", tuple(positions.shape), "it is not (batch, tokens)", cure)
+    has_shape((None, None), "Pass (batch, tokens); use positions[None] for one sequence.", positions=positions)
     if present is None:
         return torch.ones_like(positions, dtype=torch.bool)
     if present.dtype != torch.bool:
         reject("present", present.dtype, "it is not a mask", "Use present.bool().")
-    if present.shape != positions.shape:
-        cure = f"Give present the shape of positions, {tuple(positions.shape)}."
-        reject("present.shape", tuple(present.shape), "it does not fit the positions", cure)
+    has_shape(tuple(positions.shape), "Give present the shape of positions.", present=present)
     return present
 
 
@@ -78,9 +75,9 @@ class Measure:
     shape: tuple[int, int]
     mass: Mass | None
     positions: Positions | None
-    present: Bool[Tensor, "batch tokens"] | None
+    present: Present | None
     """Tokens that move; `None` when all do. Present without mass is a query: it attends and is not attended to."""
-    heavy: Bool[Tensor, "batch tokens"] | None
+    heavy: Present | None
     """Tokens with mass; `None` when all have."""
     log_mass: Mass | None
     log_own: Mass | None
@@ -104,13 +101,12 @@ class Measure:
         mass: Mass | None = None,
         positions: Positions | None = None,
         own: Mass | None = None,
-        present: Bool[Tensor, "batch tokens"] | None = None,
+        present: Present | None = None,
     ) -> "Measure":
         """Checks and prepares; synchronises with the device, hence once per solve and never per stage."""
         size = (shape[0], shape[1])
-        for name, tensor in (("mass", mass), ("positions", positions), ("own", own)):
-            if tensor is not None:
-                _check_like(name, tensor, size, like)
+        has_shape(size, f"Pass one number a token: shape {size}.", mass=mass, positions=positions, own=own)
+        check_alike(like, "points", mass=mass, positions=positions, own=own)
         if mass is not None:
             _check_mass("mass", mass)
         if own is not None:
@@ -164,13 +160,12 @@ def _log(mass: Tensor) -> Tensor:
     return torch.where(heavy, torch.log(torch.where(heavy, mass, 1.0)), ABSENT)
 
 
-def _check_like(name: str, tensor: Tensor, size: tuple[int, int], like: Tensor) -> None:
-    if tuple(tensor.shape) != size:
-        cure = f"Pass one number a token: shape {size}."
-        reject(name, tuple(tensor.shape), "the shape does not fit the points", cure)
-    if tensor.dtype != like.dtype or tensor.device != like.device:
-        cure = f"Convert with {name}.to(points)."
-        reject(name, f"{tensor.dtype} on {tensor.device}", f"the points are {like.dtype} on {like.device}", cure)
+def check_alike(like: Tensor, what: str, **tensors: Tensor | None) -> None:
+    """Rejects tensors that have another dtype or device than `like`, which the message calls `what`."""
+    for name, x in tensors.items():
+        if x is not None and (x.dtype != like.dtype or x.device != like.device):
+            why = f"{what} has {like.dtype} on {like.device}"
+            reject(name, f"{x.dtype} on {x.device}", why, f"Convert with {name}.to({what}).")
 
 
 def _check_mass(name: str, mass: Tensor) -> None:

@@ -17,10 +17,8 @@ from continua.core.shapes import Tensor
 class AbstractParameterSpace(abc.ABC):
     """A set of tensors that a parameter is kept in."""
 
-    @property
-    @abc.abstractmethod
-    def law(self) -> str:
-        """The equations of the space, in words."""
+    law: str
+    """The equations of the space, in words."""
 
     @property
     @abc.abstractmethod
@@ -42,9 +40,8 @@ class AbstractParameterSpace(abc.ABC):
     @final
     def check(self, name: str, x: Tensor) -> None:
         """Refuses a value that is not in the space up to rounding: that of float32 at least, where it may come from."""
-        slack = math.sqrt(max(torch.finfo(dtype).eps for dtype in (x.dtype, torch.float32)))
         defect = float(self.defect(x.detach()))
-        if not defect <= slack:
+        if not defect <= _slack(x):
             cure = f"Take the nearest point of the space: x.data.copy_({self}.project(x.data))."
             reject(name, x.detach(), f"{self.law} is violated by {defect:.1e}", cure)
 
@@ -52,10 +49,7 @@ class AbstractParameterSpace(abc.ABC):
 class AbstractFlatSpace(AbstractParameterSpace):
     """A space without constraint: every tensor is in it."""
 
-    @final
-    @property
-    def law(self) -> str:
-        return "every tensor"
+    law = "every tensor"
 
     @final
     def project(self, x: Tensor) -> Tensor:
@@ -135,9 +129,8 @@ class SimplexSpace(AbstractFlatSpace):
 
     def check_masses(self, name: str, p: Tensor) -> None:
         """Refuses a p that is not on the simplex up to rounding: that of float32 at least, where it may come from."""
-        slack = math.sqrt(max(torch.finfo(dtype).eps for dtype in (p.dtype, torch.float32)))
         defect = float(torch.maximum((p.detach().sum(self.axis) - 1.0).abs().max(), (-p.detach()).max()))
-        if not defect <= slack:
+        if not defect <= _slack(p):
             cure = f"Divide masses >= 0 by their sum along axis {self.axis}."
             reject(name, p.detach(), f"p >= 0 and sum p = 1 along axis {self.axis} is violated by {defect:.1e}", cure)
 
@@ -156,10 +149,7 @@ class StiefelSpace(AbstractParameterSpace):
     """
 
     paired: bool = False
-
-    @property
-    def law(self) -> str:
-        return "U^H U = I (U U^H = I where U is wide)"
+    law = "U^H U = I (U U^H = I where U is wide)"
 
     @property
     def axes(self) -> int:
@@ -191,3 +181,7 @@ def tangent_part(u: Tensor, v: Tensor) -> Tensor:
     """V - U sym(U^H V) for matrices with no more columns than rows."""
     product = u.mH @ v
     return v - 0.5 * (u @ (product + product.mH))
+
+
+def _slack(x: Tensor) -> float:
+    return math.sqrt(max(torch.finfo(dtype).eps for dtype in (x.dtype, torch.float32)))

@@ -1,7 +1,7 @@
 """Quadrature rules whose nodes we choose: `int_a^b f(t) dt  ~  sum_i w_i f(t_i)`.
 
 A rule is what turns tokens, heads or embedding coordinates into a measure `sum_i w_i delta_{t_i}`. Rules for
-samples that are given to us live in `samples.py`, those for causal sequences in `causal.py`.
+samples that are given to us live in `samples.py`.
 """
 
 import abc
@@ -16,17 +16,11 @@ from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 
 
-class AbstractRule(abc.ABC):
-    """A way to give masses to points so that sums stand for integrals."""
-
-    @property
-    @abc.abstractmethod
-    def order(self) -> float:
-        """The error on smooth integrands is O(h^order) in the spacing h; `math.inf` for spectral rules."""
-
-
-class AbstractNodalRule(AbstractRule):
+class AbstractNodalRule(abc.ABC):
     """A rule that chooses its own nodes on a bounded interval."""
+
+    order: float
+    """The error on smooth integrands is O(h^order) in the spacing h; `math.inf` for spectral rules."""
 
     @final
     def nodes(
@@ -69,9 +63,7 @@ class GaussLegendre(AbstractNodalRule):
     Numerical Integration, section 2.7.
     """
 
-    @property
-    def order(self) -> float:
-        return math.inf
+    order = math.inf
 
     def degree(self, count: int) -> int:
         return 2 * count - 1
@@ -79,8 +71,7 @@ class GaussLegendre(AbstractNodalRule):
     def _reference(self, count: int) -> tuple[Float[Tensor, " count"], Float[Tensor, " count"]]:
         index = torch.arange(count, 0, -1, dtype=torch.float64)
         x = torch.cos(math.pi * (index - 0.25) / (count + 0.5))
-        # Quadratic convergence from a guess good to O(n^-2): five iterations reach rounding, three are for
-        # safety.
+        # Quadratic convergence from a guess good to O(n^-2): five iterations reach rounding, three are for safety.
         for _ in range(8):
             value, slope = _legendre(x, count)
             x = x - value / slope
@@ -92,46 +83,10 @@ class GaussLegendre(AbstractNodalRule):
 
 @final
 @dataclass(frozen=True)
-class ClenshawCurtis(AbstractNodalRule):
-    """Clenshaw-Curtis: `x_k = -cos(pi k/N)`, `N = n - 1`, both ends included.
-
-        u_k = (c_k/N) (1 - sum_{1 <= j <= N/2} b_j cos(2 pi j k/N)/(4 j^2 - 1))
-
-    with `c_k` = 1 at the ends and 2 inside, `b_j` = 1 if `2 j = N` and 2 otherwise; one node is the midpoint
-    rule. The nodes of `N` panels are among those of `2 N`, so refinement reuses them. Source: Waldvogel, BIT
-    46 (2006) 195-202; Trefethen, SIAM Review 50 (2008) 67-87.
-    """
-
-    @property
-    def order(self) -> float:
-        return math.inf
-
-    def degree(self, count: int) -> int:
-        # Interpolation gives n - 1; the symmetry of the nodes gives one more when that is even.
-        return count - 1 + count % 2
-
-    def _reference(self, count: int) -> tuple[Float[Tensor, " count"], Float[Tensor, " count"]]:
-        if count == 1:
-            return torch.zeros(1, dtype=torch.float64), torch.full((1,), 2.0, dtype=torch.float64)
-        panels = count - 1
-        k = torch.arange(count, dtype=torch.float64)
-        j = torch.arange(1, panels // 2 + 1, dtype=torch.float64)
-        b = torch.where(2 * j == panels, 1.0, 2.0)
-        cosines = torch.cos(2.0 * math.pi * torch.outer(k, j) / panels)
-        weights = (1.0 - cosines @ (b / (4 * j * j - 1))) / panels
-        weights[1:-1] *= 2.0
-        # A sine of a symmetric argument is zero at the centre and symmetric to the last bit; a cosine is not.
-        return torch.sin(0.5 * math.pi * (2 * k - panels) / panels), weights
-
-
-@final
-@dataclass(frozen=True)
 class MidpointRule(AbstractNodalRule):
     """Midpoint of `n` equal cells: `x_i = (2 i + 1)/n - 1`, `u_i = 2/n`. Second order, ends excluded."""
 
-    @property
-    def order(self) -> float:
-        return 2.0
+    order = 2.0
 
     def degree(self, count: int) -> int:
         return 1

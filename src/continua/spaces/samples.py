@@ -13,18 +13,18 @@ from typing import final
 import torch
 
 from continua.core.errors import reject
-from continua.core.shapes import Bool, Float, Tensor
+from continua.core.shapes import Mass, Positions, Present
 from continua.spaces.measure import checked_samples
-from continua.spaces.quadrature import AbstractRule
 
 
-class AbstractSampleRule(AbstractRule):
+class AbstractSampleRule(abc.ABC):
     """A rule that weighs positions it did not choose. Masses are differentiable in the positions."""
 
+    order: float
+    """The error on smooth integrands is O(h^order) in the spacing h; 0 where no integral is approximated."""
+
     @final
-    def mass(
-        self, positions: Float[Tensor, "batch tokens"], present: Bool[Tensor, "batch tokens"] | None = None
-    ) -> Float[Tensor, "batch tokens"]:
+    def mass(self, positions: Positions, present: Present | None = None) -> Mass:
         """`w_i >= 0` with `sum_i w_i f(t_i)` standing for the integral of `f` over the sampled span.
 
         Positions are finite and non-decreasing along each row; `present` (default: all) is true, then false.
@@ -33,9 +33,7 @@ class AbstractSampleRule(AbstractRule):
         return torch.where(seen, self._cells(times, seen), 0.0)
 
     @abc.abstractmethod
-    def _cells(
-        self, times: Float[Tensor, "batch tokens"], present: Bool[Tensor, "batch tokens"]
-    ) -> Float[Tensor, "batch tokens"]:
+    def _cells(self, times: Positions, present: Present) -> Mass:
         """Masses of checked samples (absent tokens repeat the last present time); read where present."""
 
 
@@ -51,34 +49,10 @@ class Trapezoid(AbstractSampleRule):
     `scipy.integrate.trapezoid` on `f(t_i)`.
     """
 
-    @property
-    def order(self) -> float:
-        return 2.0
+    order = 2.0
 
-    def _cells(
-        self, times: Float[Tensor, "batch tokens"], present: Bool[Tensor, "batch tokens"]
-    ) -> Float[Tensor, "batch tokens"]:
+    def _cells(self, times: Positions, present: Present) -> Mass:
         return trapezoid_cells(times, present)
-
-
-@final
-@dataclass(frozen=True)
-class Uniform(AbstractSampleRule):
-    """`w_i = 1/n` for the `n` present tokens: the empirical measure.
-
-    First order for the mean over the span when the samples are equispaced; on other samples it converges to
-    the mean under their density, not under `dt`.
-    """
-
-    @property
-    def order(self) -> float:
-        return 1.0
-
-    def _cells(
-        self, times: Float[Tensor, "batch tokens"], present: Bool[Tensor, "batch tokens"]
-    ) -> Float[Tensor, "batch tokens"]:
-        count = present.sum(dim=1, keepdim=True).clamp_min(1).to(times.dtype)
-        return torch.ones_like(times) / count
 
 
 @final
@@ -86,19 +60,13 @@ class Uniform(AbstractSampleRule):
 class Counting(AbstractSampleRule):
     """`w_i = 1`: the counting measure of standard Transformers. Order 0, as it approximates no integral."""
 
-    @property
-    def order(self) -> float:
-        return 0.0
+    order = 0.0
 
-    def _cells(
-        self, times: Float[Tensor, "batch tokens"], present: Bool[Tensor, "batch tokens"]
-    ) -> Float[Tensor, "batch tokens"]:
+    def _cells(self, times: Positions, present: Present) -> Mass:
         return torch.ones_like(times)
 
 
-def trapezoid_cells(
-    times: Float[Tensor, "batch tokens"], present: Bool[Tensor, "batch tokens"]
-) -> Float[Tensor, "batch tokens"]:
+def trapezoid_cells(times: Positions, present: Present) -> Mass:
     """The masses of `Trapezoid` from checked samples (see `checked_samples`)."""
     # Absent tokens repeat the last time: their gaps are zero, and the last present cell is halved by itself.
     before = torch.diff(times, dim=1, prepend=times[:, :1])
@@ -107,16 +75,12 @@ def trapezoid_cells(
     flat = (count > 1) & (times[:, -1:] <= times[:, :1])
     if bool(flat.any()):
         row, why = int(flat.nonzero()[0, 0]), "all tokens share one time: their total mass is zero"
-        cure = "Give positions that differ, or weigh the tokens with Counting() or Uniform()."
+        cure = "Give positions that differ, or weigh the tokens with Counting()."
         reject(f"positions[{row}]", times[row].detach(), why, cure)
     return torch.where(count == 1, 1.0, shared_among_ties(times, present, 0.5 * (before + after)))
 
 
-def shared_among_ties(
-    times: Float[Tensor, "batch tokens"],
-    present: Bool[Tensor, "batch tokens"],
-    mass: Float[Tensor, "batch tokens"],
-) -> Float[Tensor, "batch tokens"]:
+def shared_among_ties(times: Positions, present: Present, mass: Mass) -> Mass:
     """Masses averaged over the present tokens of each time.
 
     Gaps alone leave all the mass of a run of tied tokens at its ends: those inside, without mass, would count
@@ -132,9 +96,7 @@ class AbstractCausalRule(AbstractSampleRule):
     """A sample rule that stands for every running integral at once; `mass` holds the columns `w_j`."""
 
     @abc.abstractmethod
-    def own(
-        self, positions: Float[Tensor, "batch tokens"], present: Bool[Tensor, "batch tokens"] | None = None
-    ) -> Float[Tensor, "batch tokens"] | None:
+    def own(self, positions: Positions, present: Present | None = None) -> Mass | None:
         """The mass `w_ii` of token `i` in its own row, or None when it is the column mass `w_i`."""
 
 
@@ -152,28 +114,18 @@ class BackwardRectangle(AbstractCausalRule):
 
     start: float = 0.0
 
-    @property
-    def order(self) -> float:
-        return 1.0
+    order = 1.0
 
-    def own(
-        self, positions: Float[Tensor, "batch tokens"], present: Bool[Tensor, "batch tokens"] | None = None
-    ) -> None:
+    def own(self, positions: Positions, present: Present | None = None) -> None:
         return None
 
-    def _cells(
-        self, times: Float[Tensor, "batch tokens"], present: Bool[Tensor, "batch tokens"]
-    ) -> Float[Tensor, "batch tokens"]:
+    def _cells(self, times: Positions, present: Present) -> Mass:
         early = present[:, :1] & (times[:, :1] <= self.start)
         if bool(early.any()):
             first = times[int(early.nonzero()[0, 0]), 0].item()
             why = f"a first sample, at {first}, does not come after it and would have no mass"
-            reject(
-                "start",
-                self.start,
-                why,
-                "Choose an earlier start, such as one spacing before the first sample.",
-            )
+            cure = "Choose an earlier start, such as one spacing before the first sample."
+            reject("start", self.start, why, cure)
         gaps = torch.diff(times, dim=1, prepend=times.new_full((times.shape[0], 1), self.start))
         return shared_among_ties(times, present, gaps)
 
@@ -194,27 +146,21 @@ class CausalTrapezoid(AbstractCausalRule):
     and with it the next time: masses that differ on the diagonal only cannot serve ties without a leak.
     """
 
-    @property
-    def order(self) -> float:
-        return 2.0
+    order = 2.0
 
-    def own(
-        self, positions: Float[Tensor, "batch tokens"], present: Bool[Tensor, "batch tokens"] | None = None
-    ) -> Float[Tensor, "batch tokens"]:
+    def own(self, positions: Positions, present: Present | None = None) -> Mass:
         times, seen = checked_samples(positions, present)
         _check_strict(times, seen)
         halves = 0.5 * torch.diff(times, dim=1)
         masses = torch.cat([torch.ones_like(times[:, :1]), halves], dim=1)
         return torch.where(seen, masses, 0.0)
 
-    def _cells(
-        self, times: Float[Tensor, "batch tokens"], present: Bool[Tensor, "batch tokens"]
-    ) -> Float[Tensor, "batch tokens"]:
+    def _cells(self, times: Positions, present: Present) -> Mass:
         _check_strict(times, present)
         return trapezoid_cells(times, present)
 
 
-def _check_strict(times: Float[Tensor, "batch tokens"], present: Bool[Tensor, "batch tokens"]) -> None:
+def _check_strict(times: Positions, present: Present) -> None:
     tied = (torch.diff(times, dim=1) <= 0) & present[:, 1:]
     if bool(tied.any()):
         row, token = tied.nonzero()[0].tolist()
