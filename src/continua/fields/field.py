@@ -58,9 +58,8 @@ class AbstractField(nn.Module, abc.ABC):
 
 def parameters_of(structure: Structure, generator: torch.Generator | None) -> nn.ParameterDict:
     """Trainable initial values of all leaves; of masses, their logits."""
-    drawn = (leaf.law.draw(leaf.shape, generator) for leaf in structure.specs)
-    held = (to_parameter(leaf.home, value) for leaf, value in zip(structure.specs, drawn, strict=True))
-    return parameter_dict(dict(zip(structure.keys, held, strict=True)))
+    drawn = ((key, leaf.home, leaf.law.draw(leaf.shape, generator)) for key, leaf in structure.keyed)
+    return parameter_dict({key: to_parameter(home, value) for key, home, value in drawn})
 
 
 def parameter_dict(values: dict[str, Tensor]) -> nn.ParameterDict:

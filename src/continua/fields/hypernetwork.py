@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -51,9 +50,7 @@ class Hypernetwork(AbstractField):
         self.frequencies, self.hidden, self.rank = frequencies, hidden, rank
         self.base = parameters_of(self.structure, generator)
         shapes = {key: leaf.shape for key, leaf in self.structure.keyed}
-        self.makers = _makers(shapes, hidden, rank, generator)
-        sizes = (1 + 2 * frequencies, hidden, hidden) if self.makers else ()  # an operator without parameters
-        self.trunk = nn.ModuleList(_linear(m, n, generator) for m, n in itertools.pairwise(sizes))
+        self.makers, self.trunk = _network(1 + 2 * frequencies, shapes, hidden, rank, generator)
 
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
         if not self.makers:
@@ -96,9 +93,7 @@ class HeadHypernetwork(AbstractHeadField):
         self.frequencies, self.hidden, self.rank = frequencies, hidden, rank
         self.base = parameter_dict({key: self._initial(leaf, generator) for key, leaf in self.structure.keyed})
         shapes = {key: self._made_shape(leaf) for key, leaf in self.structure.keyed}
-        self.makers = _makers(shapes, hidden, rank, generator)
-        sizes = (1 + 2 * frequencies + over_h.size, hidden, hidden)
-        self.trunk = nn.ModuleList(_linear(m, n, generator) for m, n in itertools.pairwise(sizes))
+        self.makers, self.trunk = _network(1 + 2 * frequencies + over_h.size, shapes, hidden, rank, generator)
 
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
         base = [*self.structure.read(self.base)]
@@ -159,10 +154,13 @@ class _Maker(nn.Module):
         return (u @ v).view(*batch, *self.shape)
 
 
-def _makers(
-    shapes: Mapping[str, tuple[int, ...]], hidden: int, rank: int | None, generator: torch.Generator | None
-) -> nn.ModuleDict:
-    return nn.ModuleDict({key: _Maker(shape, hidden, rank, generator) for key, shape in shapes.items()})
+def _network(
+    inputs: int, shapes: dict[str, tuple[int, ...]], hidden: int, rank: int | None, generator: torch.Generator | None
+) -> tuple[nn.ModuleDict, nn.ModuleList]:
+    """The makers of all leaves and the layers before them; none for an operator without parameters."""
+    makers = nn.ModuleDict({key: _Maker(shape, hidden, rank, generator) for key, shape in shapes.items()})
+    sizes = (inputs, hidden, hidden) if makers else ()
+    return makers, nn.ModuleList(_linear(m, n, generator) for m, n in itertools.pairwise(sizes))
 
 
 def _waves(x: Float[Tensor, "*batched"], frequencies: int) -> Float[Tensor, "*batched features"]:

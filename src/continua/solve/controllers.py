@@ -145,7 +145,9 @@ class Adaptive(AbstractAdaptive):
             landed = size.accept(dz, error)
             # first same as last, but not across a stop: beyond a jump the slope is another one
             state, slope = result.state, None if landed else result.last
-            stats.accept(size.z, error)
+            stats.accepted += 1
+            stats.grid.append(size.z)
+            stats.errors.append(error)
         return state
 
     def _start(

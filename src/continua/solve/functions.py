@@ -177,14 +177,12 @@ class _Uses(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         used = _by_id(t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor))
-        self.found.update({i: t for i, t in used.items() if i not in self.made and self._is_older(t)})
+        known = {i: t for i, t in used.items() if i not in self.made}
+        self.found.update({i: t for i, t in known.items() if (n := t.grad_fn) is None or n._sequence_nr() < self.start})
         result = func(*args, **kwargs)
         # leaves that f makes itself, x.detach().requires_grad_(), are no parameters
         self.made.update({id(t): t for t in tree_leaves(result) if isinstance(t, Tensor) and t.is_leaf})
         return result
-
-    def _is_older(self, tensor: Tensor) -> bool:
-        return tensor.grad_fn is None or tensor.grad_fn._sequence_nr() < self.start
 
 
 def _by_id(tensors: Iterable[Tensor]) -> dict[int, Tensor]:

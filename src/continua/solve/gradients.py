@@ -4,7 +4,7 @@ import abc
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, final
 
 import torch
@@ -104,7 +104,9 @@ class _Node(torch.autograd.Function):
         start = State(inputs[0].detach(), tuple(c.detach() for c in inputs[1 : 1 + costs]))
         end, kept, ctx.rest = rule.run_forward(integration, start)
         ctx.rule, ctx.integration, ctx.costs, ctx.kept = rule, integration, costs, len(kept)
-        ctx.tensors, ctx.precision = inputs[1 + costs :], precision_of(start.x)
+        device = start.x.device.type
+        ctx.autocast = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+        ctx.tensors = inputs[1 + costs :]
         # saved by autograd: it notices what is changed in place, and lets go of it after the backward pass
         ctx.save_for_backward(*kept, *ctx.tensors)
         outputs: list[Tensor] = []  # every tensor its own, none an input
@@ -117,13 +119,15 @@ class _Node(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         integration: Integration = ctx.integration
-        refuse_second_derivatives(ctx.rule)
+        if torch.is_grad_enabled():
+            name, cure = type(ctx.rule).__name__, "Use gradient=Direct(second_derivatives=True)."
+            raise RuntimeError(f"{name} gives first derivatives only, and create_graph=True asks for more. {cure}")
         refuse_exchanged(ctx.tensors, integration, ctx.rule)
         kept, tensors = ctx.saved_tensors[: ctx.kept], ctx.saved_tensors[ctx.kept :]
         counted, asks = integration.field.evaluations, ctx.needs_input_grad[4 + ctx.costs :]
         needed = Parameters([t for t, asked in zip(tensors, asks, strict=True) if asked])
         cotangent = Endpoint.of(grads, ctx.costs)
-        with ctx.precision():
+        with torch.autocast(*ctx.autocast):  # as in the forward pass
             a, sums = ctx.rule.run_backward(integration, kept, ctx.rest, cotangent, needed)
         integration.stats.backward_evaluations += integration.field.evaluations - counted
         found = iter(sums)
@@ -221,13 +225,6 @@ def refuse_shards(tensors: Iterable[Tensor], rule: AbstractGradient) -> None:
             reject("flow", f"<sharded parameter of shape {tuple(tensor.shape)}>", why, cure)
 
 
-def refuse_second_derivatives(rule: AbstractGradient) -> None:
-    """Stops a backward pass under create_graph=True."""
-    if torch.is_grad_enabled():
-        name, cure = type(rule).__name__, "Use gradient=Direct(second_derivatives=True)."
-        raise RuntimeError(f"{name} gives first derivatives only, and create_graph=True asks for more. {cure}")
-
-
 def refuse_exchanged(tensors: Sequence[Tensor], integration: Integration, rule: AbstractGradient) -> None:
     """Stops a backward pass over a field whose parameters are no longer those of the forward one."""
     now = integration.field.tensors
@@ -237,10 +234,3 @@ def refuse_exchanged(tensors: Sequence[Tensor], integration: Integration, rule: 
         name, cure = type(rule).__name__, "Use gradient=Direct()."
         why = "whose parameters are no longer those of the forward pass (functional_call?)"
         raise RuntimeError(f"{name} evaluates the flow again, {why}: their gradients would be lost. {cure}")
-
-
-def precision_of(x: Tensor) -> Callable[[], contextlib.AbstractContextManager[Any]]:
-    """The autocast in force now, for a backward pass to evaluate the flow under."""
-    device = x.device.type
-    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    return lambda: torch.autocast(device, dtype=dtype, enabled=enabled)

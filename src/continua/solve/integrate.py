@@ -145,17 +145,13 @@ def check_problem(
         reject("span", span, "both ends must be finite", "Pass span=(0.0, depth).")
     if start == end:
         reject("span", span, "the span is empty", "Pass (start, end); it may run backwards.")
-    _check_state(state.x)
-    return (start, end), _check_depths(save_at, (start, end)) if save_at else ()
-
-
-def _check_state(x: Tensor) -> None:
-    if x.numel() == 0:
+    if (x := state.x).numel() == 0:
         reject("x0", tuple(x.shape), "it has axes, none of them empty", "Pass a tensor with entries.")
     if x.dtype not in (torch.float32, torch.float64):
         reject("x0", x.dtype, "the dtype is neither float32 nor float64", "Convert with .to(torch.float32).")
     if not bool(torch.isfinite(x.detach()).all()):
         reject("x0", x, "it holds nan or inf", "Mend the input, or give such tokens zero mass in a Cloud.")
+    return (start, end), _check_depths(save_at, (start, end)) if save_at else ()
 
 
 def _check_depths(save_at: Sequence[float], span: tuple[float, float]) -> tuple[float, ...]:

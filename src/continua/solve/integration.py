@@ -35,12 +35,6 @@ class Stats:
     reconstruction_error: float | None = None
     """|x(0) - x_back(0)| / |x(0)| of a backward solve (mass-weighted; the plain distance where x(0) = 0)."""
 
-    def accept(self, z: float, error: float) -> None:
-        """Notes a step that led to z."""
-        self.accepted += 1
-        self.grid.append(z)
-        self.errors.append(error)
-
     def __str__(self) -> str:
         parts = [f"{self.evaluations} evaluations", f"{self.accepted} steps accepted, {self.rejected} rejected"]
         if self.backward_evaluations:

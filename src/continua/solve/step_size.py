@@ -126,7 +126,12 @@ class StepSizeState:
         if self.dz * _STRETCH >= abs(remaining):
             return remaining
         if self.dz < _SHORTEST * max(abs(self.z), abs(self.stops[-1]), abs(remaining)):
-            raise _underflow(self.z, self.rejected)
+            reason = "the step underflowed: however short, its error stays above the tolerance"
+            advice = "The flow is too steep here."
+            if self.rejected is not None and not math.isfinite(self.rejected):
+                reason = "the velocity is not finite however short the step"
+                advice = "The state blows up at this depth, or a parameter is not finite."
+            raise SolveError(reason, self.z, f"{advice} {STEEPER}")
         return math.copysign(min(self.dz, 0.5 * abs(remaining)), remaining)
 
     def accept(self, dz: float, error: float) -> bool:
@@ -190,11 +195,3 @@ def _first(probe: float, speed: float, turn: float, k: int) -> float:
     if turn <= 1e-15 * speed:
         return 100.0 * probe
     return min(100.0 * probe, 2.5 * speed ** (-1.0 / k) * (turn / speed) ** (1.0 / k - 1.0))
-
-
-def _underflow(z: float, error: float | None) -> SolveError:
-    if error is None or math.isfinite(error):
-        reason = "the step underflowed: however short, its error stays above the tolerance"
-        return SolveError(reason, z, f"The flow is too steep here. {STEEPER}")
-    reason = "the velocity is not finite however short the step"
-    return SolveError(reason, z, f"The state blows up at this depth, or a parameter is not finite. {STEEPER}")

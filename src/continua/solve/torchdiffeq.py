@@ -61,11 +61,11 @@ class TorchdiffeqSolver(AbstractSolver):
     def _check(
         self, field: AbstractVectorField, state: State, gradient: AbstractGradient, observers: Sequence[Observer]
     ) -> None:
-        if not isinstance(gradient, Direct | Backsolve):
-            cure = "Use gradient=Direct() or Backsolve(), or continua's own Solver()."
-            reject("gradient", gradient, "torchdiffeq knows odeint (Direct) and odeint_adjoint (Backsolve) alone", cure)
-        if isinstance(gradient, Backsolve) and gradient != Backsolve():
-            reject("gradient", gradient, "odeint_adjoint knows neither trust nor clip", "Use gradient=Backsolve().")
+        if not isinstance(gradient, Direct) and gradient != Backsolve():
+            why = (
+                "it knows odeint (Direct) and odeint_adjoint (Backsolve) alone, the latter with neither trust nor clip"
+            )
+            reject("gradient", gradient, why, "Use gradient=Direct() or Backsolve(), or continua's own Solver().")
         if observers:
             reject("observers", observers, "torchdiffeq shows its steps to nobody", "Use continua's own Solver().")
         asks = any(x.requires_grad for x in (state.x, *state.costs, *field.tensors))

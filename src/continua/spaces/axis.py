@@ -27,11 +27,13 @@ class Axis:
 
     def __post_init__(self) -> None:
         at_least(1, nodes=self.nodes, channels=self.channels)
-        _ = self._weights  # made here, so that compiled code finds a tensor and no recipe for one
+        _ = self._rule  # made here, so that compiled code finds a tensor and no recipe for one
 
     @functools.cached_property
-    def _weights(self) -> "TensorTable":
-        return TensorTable(_rule(self.rule, self.nodes)[1])
+    def _rule(self) -> tuple[Tensor, "TensorTable"]:
+        with torch.inference_mode(False):  # what is kept must serve training too
+            nodes, weights = self.rule.nodes(self.nodes)
+        return nodes, TensorTable(weights)
 
     @property
     def width(self) -> int:
@@ -44,11 +46,11 @@ class Axis:
 
     def points(self) -> Float[Tensor, " nodes"]:
         """The nodes d_a."""
-        return _rule(self.rule, self.nodes)[0]
+        return self._rule[0]
 
     def weights(self, like: Tensor | None = None) -> Float[Tensor, " nodes"]:
         """The weights v_a, which sum to one."""
-        return self._weights.values if like is None else self._weights.like(like)
+        return self._rule[1].values if like is None else self._rule[1].like(like)
 
     def synthesis(self, basis: AbstractBasis) -> Float[Tensor, "nodes modes"]:
         """phi_i(d_a): from coefficients to the nodes."""
@@ -97,12 +99,6 @@ class TensorTable:
 
 
 # What is kept must serve training too, whoever asked first: hence no inference tensors.
-@functools.lru_cache(maxsize=256)
-@torch.inference_mode(False)
-def _rule(rule: AbstractNodalRule, nodes: int) -> tuple[Tensor, Tensor]:
-    return rule.nodes(nodes)
-
-
 @functools.lru_cache(maxsize=256)
 @torch.inference_mode(False)
 def _tables(axis: Axis, basis: AbstractBasis) -> tuple[TensorTable, TensorTable]:

@@ -5,6 +5,7 @@ import bisect
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, final
 
@@ -70,12 +71,7 @@ class Legendre(AbstractBasis):
 
     def _terms(self, z: Number) -> list[Number]:
         x = 2.0 * z - 1.0
-        previous, current = 0.0 * x, 0.0 * x + 1.0
-        terms = [current]
-        for scale, rise, fall in _legendre_coefficients(self.size):
-            previous, current = current, rise * x * current - fall * previous
-            terms.append(scale * current)
-        return terms
+        return _recur(x, 0.0 * x, _legendre_coefficients(self.size))
 
 
 @final
@@ -90,12 +86,7 @@ class Chebyshev(AbstractBasis):
 
     def _terms(self, z: Number) -> list[Number]:
         x = 2.0 * z - 1.0
-        previous, current = x, 0.0 * x + 1.0
-        terms = [current]
-        for _ in range(self.size - 1):
-            previous, current = current, 2.0 * x * current - previous
-            terms.append(current)
-        return terms
+        return _recur(x, x, [(1.0, 2.0, 1.0)] * (self.size - 1))
 
 
 @final
@@ -121,6 +112,16 @@ def _values(basis: AbstractBasis, z: float, dtype: torch.dtype, device: torch.de
 
 def _wave(name: Literal["cos", "sin"], angle: Number) -> Number:
     return getattr(torch if isinstance(angle, Tensor) else math, name)(angle)
+
+
+def _recur(x: Number, before: Number, coefficients: Sequence[tuple[float, float, float]]) -> list[Number]:
+    """1 and s_k p_k, where p_k = r_k x p_{k-1} - f_k p_{k-2} from p_0 = 1 and what stands `before` it."""
+    previous, current = before, 0.0 * x + 1.0
+    terms = [current]
+    for scale, rise, fall in coefficients:
+        previous, current = current, rise * x * current - fall * previous
+        terms.append(scale * current)
+    return terms
 
 
 @functools.cache

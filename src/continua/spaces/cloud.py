@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from continua.core.checks import at_least, has_shape
 from continua.core.errors import reject
 from continua.core.shapes import Float, Int, Mass, Points, Positions, Present, Tensor
-from continua.spaces.measure import Measure, check_alike
+from continua.spaces.measure import Measure, check_alike, refuse_where
 
 
 @final
@@ -42,8 +42,12 @@ class Cloud:
     ) -> None:
         _check_points(points)
         measure = Measure.of(points.shape[:2], points, mass, positions, own, present)
+        if measure.present is not None:  # 0 * nan = nan would let absent tokens be heard
+            points = points.masked_fill(~measure.present.unsqueeze(-1), 0.0)
+        cure = "Remove or impute the token, or give it zero mass."
+        refuse_where(~torch.isfinite(points.detach()), "the state of a token is not finite", cure, points=points)
         object.__setattr__(self, "measure", measure)
-        object.__setattr__(self, "points", _scrub(points, measure))
+        object.__setattr__(self, "points", points)
 
     @classmethod
     def on(cls, points: Points, measure: Measure) -> "Cloud":
@@ -146,18 +150,6 @@ def _check_points(points: Tensor) -> None:
     if points.numel() == 0:
         cure = "Each axis of (batch, tokens, width) needs at least one entry."
         reject("points", tuple(points.shape), "the cloud is empty", cure)
-
-
-def _scrub(points: Tensor, measure: Measure) -> Tensor:
-    """Absent tokens are set to zero: 0 * nan = nan would let them be heard."""
-    if measure.present is not None:
-        points = points.masked_fill(~measure.present.unsqueeze(-1), 0.0)
-    finite = torch.isfinite(points.detach())
-    if not bool(finite.all()):
-        b, i, d = (~finite).nonzero()[0].tolist()
-        cure = "Remove or impute the token, or give it zero mass."
-        reject(f"points[{b}, {i}, {d}]", points[b, i, d].item(), "the state of a token is not finite", cure)
-    return points
 
 
 def _check_queries(cloud: Cloud, points: Tensor, times: Tensor) -> None:

@@ -16,30 +16,37 @@ def checked_samples(positions: Tensor, present: Tensor | None = None) -> tuple[T
     Raises `ValueError` unless positions are floating, two-dimensional, finite and non-decreasing where
     present, and absent tokens come last. Shapes are open in the signature, as they are checked here.
     """
-    seen = _checked_form(positions, present)
+    if not positions.is_floating_point():
+        reject("positions", positions.dtype, "it is not a floating dtype", "Use positions.to(torch.float32).")
+    has_shape((None, None), "Pass (batch, tokens); use positions[None] for one sequence.", positions=positions)
+    if present is not None and present.dtype != torch.bool:
+        reject("present", present.dtype, "it is not a mask", "Use present.bool().")
+    has_shape(tuple(positions.shape), "Give present the shape of positions.", present=present)
+    seen = torch.ones_like(positions, dtype=torch.bool) if present is None else present
     if positions.shape[1] == 0:
         return positions, seen
     last = (seen.sum(dim=1, keepdim=True) - 1).clamp_min(0)
     times = torch.where(seen, positions, torch.where(seen, positions, 0.0).gather(1, last))
-    torn = ~seen[:, :-1] & seen[:, 1:]
-    if bool(torn.any()):
-        row, token = torn.nonzero()[0].tolist()
-        cure = "Move the absent tokens to the end of their row."
-        reject(f"present[{row}, {token}]", False, "an absent token comes before a present one", cure)
+    cure = "Move the absent tokens to the end of their row."
+    refuse_where(~seen[:, :-1] & seen[:, 1:], "an absent token comes before a present one", cure, present=seen)
     check_times(positions, seen)
     return times, seen
 
 
-def check_times(positions: Tensor, present: Tensor | None = None) -> None:
+def refuse_where(bad: Tensor, why: str, cure: str, **tensor: Tensor) -> None:
+    """Rejects the first entry of the tensor, given by its name, at which `bad` is true."""
+    if bool(bad.any()):
+        place = bad.nonzero()[0].tolist()
+        for name, x in tensor.items():
+            reject(f"{name}{place}", x[tuple(place)].detach(), why, cure)
+
+
+def check_times(positions: Tensor, present: Tensor) -> None:
     """Rejects times of present tokens that are not finite, or that decrease along a sequence."""
-    heard = torch.ones_like(positions, dtype=torch.bool) if present is None else present
-    lost = heard & ~torch.isfinite(positions)
-    if bool(lost.any()):
-        row, token = lost.nonzero()[0].tolist()
-        why, cure = "a present token needs a finite time", "Drop the token, or mark it absent (zero mass)."
-        reject(f"positions[{row}, {token}]", positions[row, token].item(), why, cure)
-    running = torch.where(heard, positions, -torch.inf).cummax(-1).values
-    falls = (heard & (positions < running)).nonzero()
+    why, cure = "a present token needs a finite time", "Drop the token, or mark it absent (zero mass)."
+    refuse_where(present & ~torch.isfinite(positions), why, cure, positions=positions)
+    running = torch.where(present, positions, -torch.inf).cummax(-1).values
+    falls = (present & (positions < running)).nonzero()
     if falls.numel() > 0:
         row, token = falls[0].tolist()
         why = f"it comes after a token at {running[row, token].item()}, and times may not decrease"
@@ -48,18 +55,6 @@ def check_times(positions: Tensor, present: Tensor | None = None) -> None:
             "if these are padding, mark them false in present."
         )
         reject(f"positions[{row}, {token}]", positions[row, token].item(), why, cure)
-
-
-def _checked_form(positions: Tensor, present: Tensor | None) -> Tensor:
-    if not positions.is_floating_point():
-        reject("positions", positions.dtype, "it is not a floating dtype", "Use positions.to(torch.float32).")
-    has_shape((None, None), "Pass (batch, tokens); use positions[None] for one sequence.", positions=positions)
-    if present is None:
-        return torch.ones_like(positions, dtype=torch.bool)
-    if present.dtype != torch.bool:
-        reject("present", present.dtype, "it is not a mask", "Use present.bool().")
-    has_shape(tuple(positions.shape), "Give present the shape of positions.", present=present)
-    return present
 
 
 @final
@@ -112,15 +107,19 @@ class Measure:
         if own is not None:
             _check_mass("own", own)
             _check_own(own, mass)
-        heavy = _heavy(mass)
-        present = heavy if present is None else _checked_present(present, heavy, size)
+        everyone = torch.ones(size, dtype=torch.bool, device=like.device)
+        weighty = everyone if mass is None else mass.detach() > 0
+        heavy = None if mass is None or bool(weighty.all()) else weighty
+        present = heavy if present is None else _checked_present(present, weighty)
+        shown = everyone if present is None else present
         if positions is not None:
-            check_times(positions, present)
-        querying = heavy is not None and _has_queries(present, heavy)
+            check_times(positions, shown)
+        queries = shown & ~weighty
+        querying = heavy is not None and bool(queries.any())
         if querying and own is not None:
             cure = "Use a rule without own masses, such as BackwardRectangle."
             reject("own", "given", "queries have no mass in their own row", cure)
-        even = mass is None or _even(mass, heavy)
+        even = mass is None or _is_even(mass, weighty)
         needed = heavy is not None or not even or own is not None
         log_mass = None if mass is None or not needed else _log(mass)
         return cls(
@@ -132,9 +131,9 @@ class Measure:
             log_mass=log_mass,
             log_own=None if own is None else _log(own),
             even=even and own is None,
-            tied=positions is not None and _has_ties(positions, present, heavy),
+            tied=positions is not None and _has_ties(positions, shown, weighty),
             suffix=heavy is None or (not querying and bool((heavy[:, 1:] <= heavy[:, :-1]).all())),
-            early=querying and _has_early_queries(present, heavy, positions),
+            early=querying and _is_early(queries, weighty, positions),
         )
 
     @property
@@ -169,72 +168,47 @@ def check_alike(like: Tensor, what: str, **tensors: Tensor | None) -> None:
 
 
 def _check_mass(name: str, mass: Tensor) -> None:
-    sound = torch.isfinite(mass) & (mass >= 0)
-    if not bool(sound.all()):
-        sequence, token = (~sound).nonzero()[0].tolist()
-        cure = "Pass finite masses >= 0; zero means that the token is absent."
-        reject(f"{name}[{sequence}, {token}]", mass[sequence, token].item(), "this is no mass", cure)
+    cure = "Pass finite masses >= 0; zero means that the token is absent."
+    refuse_where(~(torch.isfinite(mass) & (mass >= 0)), "this is no mass", cure, **{name: mass})
     total = mass.sum(-1)
-    if not bool(torch.isfinite(total).all()):
-        sequence = int((~torch.isfinite(total)).nonzero()[0])
-        cure = "Divide the masses of a sequence by their largest: only their ratios matter to a mean."
-        reject(f"{name}[{sequence}]", mass[sequence].detach(), f"their sum overflows in {mass.dtype}", cure)
-    empty = total == 0
-    if bool(empty.any()):
-        cure = "Give at least one token a positive mass, or leave the sequence out of the batch."
-        sequence = int(empty.nonzero()[0])
-        reject(f"{name}[{sequence}]", mass[sequence].detach(), "the sequence has no mass at all", cure)
+    cure = "Divide the masses of a sequence by their largest: only their ratios matter to a mean."
+    refuse_where(~torch.isfinite(total), f"their sum overflows in {mass.dtype}", cure, **{name: mass})
+    cure = "Give at least one token a positive mass, or leave the sequence out of the batch."
+    refuse_where(total == 0, "the sequence has no mass at all", cure, **{name: mass})
 
 
 def _check_own(own: Tensor, mass: Tensor | None) -> None:
-    heavy = torch.ones_like(own, dtype=torch.bool) if mass is None else mass > 0
-    torn = (own > 0) != heavy
-    if bool(torn.any()):
-        sequence, token = torn.nonzero()[0].tolist()
-        weight = 1.0 if mass is None else mass[sequence, token].item()
+    mass = torch.ones_like(own) if mass is None else mass
+    torn = ((own > 0) != (mass > 0)).nonzero()
+    if torn.numel() > 0:
+        place = torn[0].tolist()
+        weight = mass[tuple(place)].item()
         why = f"its mass is {weight}, and a token is present in its own row exactly where it is in later ones"
-        cure = "Give own and mass their zeros at the same tokens."
-        reject(f"own[{sequence}, {token}]", own[sequence, token].item(), why, cure)
+        reject(f"own{place}", own[tuple(place)].detach(), why, "Give own and mass their zeros at the same tokens.")
 
 
-def _heavy(mass: Tensor | None) -> Tensor | None:
-    if mass is None:
-        return None
-    heavy = mass.detach() > 0
-    return None if bool(heavy.all()) else heavy
-
-
-def _checked_present(present: Tensor, heavy: Tensor | None, size: tuple[int, int]) -> Tensor | None:
-    if tuple(present.shape) != size or present.dtype != torch.bool:
-        cure = f"Pass a mask of shape {size}; true means present."
+def _checked_present(present: Tensor, weighty: Tensor) -> Tensor | None:
+    if present.shape != weighty.shape or present.dtype != torch.bool:
+        cure = f"Pass a mask of shape {tuple(weighty.shape)}; true means present."
         reject("present", f"{tuple(present.shape)}, {present.dtype}", "this is no mask of the tokens", cure)
-    if bool((~present if heavy is None else ~present & heavy).any()):
+    if bool((~present & weighty).any()):
         reject("present", present, "a token with mass is present", "Give absent tokens zero mass.")
     return None if bool(present.all()) else present
 
 
-def _even(mass: Tensor, heavy: Tensor | None) -> bool:
+def _is_even(mass: Tensor, weighty: Tensor) -> bool:
     if mass.requires_grad:  # equal by chance: the gradient must pass all the same
         return False
-    largest = mass.max(-1, keepdim=True).values
-    same = mass == largest
-    return bool((same if heavy is None else same | ~heavy).all())
+    return bool(((mass == mass.max(-1, keepdim=True).values) | ~weighty).all())
 
 
-def _has_queries(present: Tensor | None, heavy: Tensor) -> bool:
-    return present is None or bool((present & ~heavy).any())
+def _has_ties(positions: Tensor, shown: Tensor, weighty: Tensor) -> bool:
+    latest = torch.where(shown, positions, -torch.inf).cummax(-1).values
+    return bool(((positions[:, 1:] == latest[:, :-1]) & weighty[:, 1:]).any())
 
 
-def _has_ties(positions: Tensor, present: Tensor | None, heavy: Tensor | None) -> bool:
-    latest = (positions if present is None else torch.where(present, positions, -torch.inf)).cummax(-1).values
-    same = positions[:, 1:] == latest[:, :-1]
-    return bool((same if heavy is None else same & heavy[:, 1:]).any())
-
-
-def _has_early_queries(present: Tensor | None, heavy: Tensor | None, positions: Tensor | None) -> bool:
-    assert heavy is not None
+def _is_early(queries: Tensor, weighty: Tensor, positions: Tensor | None) -> bool:
     if positions is None:
-        positions = torch.arange(heavy.shape[1], dtype=torch.float64, device=heavy.device).expand(heavy.shape)
-    first = torch.where(heavy, positions, torch.inf).amin(-1, keepdim=True)
-    asks = ~heavy if present is None else present & ~heavy
-    return bool((asks & (positions < first)).any())
+        positions = torch.arange(queries.shape[1], dtype=torch.float64, device=queries.device).expand(queries.shape)
+    first = torch.where(weighty, positions, torch.inf).amin(-1, keepdim=True)
+    return bool((queries & (positions < first)).any())

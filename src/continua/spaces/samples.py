@@ -14,7 +14,7 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Mass, Positions, Present
-from continua.spaces.measure import checked_samples
+from continua.spaces.measure import checked_samples, refuse_where
 
 
 class AbstractSampleRule(abc.ABC):
@@ -72,11 +72,9 @@ def trapezoid_cells(times: Positions, present: Present) -> Mass:
     before = torch.diff(times, dim=1, prepend=times[:, :1])
     after = torch.diff(times, dim=1, append=times[:, -1:])
     count = present.sum(dim=1, keepdim=True)
-    flat = (count > 1) & (times[:, -1:] <= times[:, :1])
-    if bool(flat.any()):
-        row, why = int(flat.nonzero()[0, 0]), "all tokens share one time: their total mass is zero"
-        cure = "Give positions that differ, or weigh the tokens with Counting()."
-        reject(f"positions[{row}]", times[row].detach(), why, cure)
+    why = "all tokens share one time: their total mass is zero"
+    cure = "Give positions that differ, or weigh the tokens with Counting()."
+    refuse_where(((count > 1) & (times[:, -1:] <= times[:, :1]))[:, 0], why, cure, positions=times)
     return torch.where(count == 1, 1.0, shared_among_ties(times, present, 0.5 * (before + after)))
 
 
