@@ -181,12 +181,7 @@ class _Nodes(NamedTuple):
 @functools.lru_cache(maxsize=256)
 @torch.inference_mode(False)
 def _at_nodes(
-    rule: AbstractNodalRule,
-    heads: int,
-    over_h: AbstractBasis,
-    degree: int,
-    dtype: torch.dtype,
-    device: torch.device,
+    rule: AbstractNodalRule, heads: int, over_h: AbstractBasis, degree: int, dtype: torch.dtype, device: torch.device
 ) -> _Nodes:
     nodes, weights = rule.nodes(heads)
     bernstein = BSpline(degree + 1, degree).evaluate(nodes) * (degree + 1)

@@ -47,10 +47,9 @@ class Backsolve(AbstractNodeGradient):
 
     def run_forward(self, integration: Integration, start: State) -> tuple[Endpoint, list[Tensor], None]:
         refuse_shards(integration.field.tensors, self)
-        saved, on_step = integration.record(start)
-        end = integration.controller.run(integration, start, on_step)
+        end = integration.run(start)
         # the state at the start is kept for nothing but the judgement of the way back
-        return Endpoint(end, tuple(saved)), [start.x, end.x], None
+        return end, [start.x, end.state.x], None
 
     def run_backward(
         self, integration: Integration, kept: Sequence[Tensor], rest: None, cotangent: Endpoint, needed: Parameters
@@ -179,5 +178,4 @@ def _leg(integration: Integration, adjoint: Adjoint, state: State, span: tuple[f
         between = [z for z in reversed(integration.stats.grid) if min(span) < z < max(span)]
         controller = Given((span[0], *between, span[1]))
     # statistics of its own: those of the forward solve keep its grid, which every leg of the way back reads
-    back = Integration(adjoint, span, integration.stepper, controller, (), (), Stats())
-    return controller.run(back, state, on_step)
+    return Integration(adjoint, span, integration.stepper, controller, (), (), Stats()).run(state, on_step).state

@@ -75,10 +75,9 @@ class Checkpointed(AbstractNodeGradient):
                 windows.append([])
             windows[-1].append(step)
 
-        saved, note = integration.record(start, on_step)
-        end = integration.controller.run(integration, start, note)
+        end = integration.run(start, on_step)
         integration.stats.windows = len(windows)
-        return Endpoint(end, tuple(saved)), starts, windows
+        return end, starts, windows
 
     def run_backward(
         self, integration: Integration, kept: Sequence[Tensor], rest: Any, cotangent: Endpoint, needed: Parameters

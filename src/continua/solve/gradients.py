@@ -41,8 +41,7 @@ class Direct(AbstractGradient):
     def solve(self, integration: Integration, state: State) -> Endpoint:
         if integration.observes_costate and needs_gradient(state, integration.field.tensors):
             return self._solve_observed(integration, state)
-        saved, on_step = integration.record(state)
-        return Endpoint(integration.controller.run(integration, state, on_step), tuple(saved))
+        return integration.run(state)
 
     def _solve_observed(self, integration: Integration, state: State) -> Endpoint:
         """As `solve`, with a hook at every depth of the grid that tells observers of the costate."""
@@ -55,10 +54,9 @@ class Direct(AbstractGradient):
             if before.x is not start.x:
                 _hook(integration, step.z, before.x)
 
-        saved, note = integration.record(start, on_step)
-        end = integration.controller.run(integration, start, note)
-        _hook(integration, integration.span[1], end.x)
-        return Endpoint(end, tuple(saved))
+        end = integration.run(start, on_step)
+        _hook(integration, integration.span[1], end.state.x)
+        return end
 
 
 def _hook(integration: Integration, z: Depth, x: Tensor) -> None:
@@ -89,9 +87,8 @@ class AbstractNodeGradient(AbstractGradient):
     def solve(self, integration: Integration, state: State) -> Endpoint:
         tensors = integration.field.tensors  # a walk over all modules of the flow: once per solve
         if not needs_gradient(state, tensors):
-            saved, on_step = integration.record(state)
             with torch.no_grad():
-                return Endpoint(integration.controller.run(integration, state, on_step), tuple(saved))
+                return integration.run(state)
         outputs = _Node.apply(self, integration, len(state.costs), state.x, *state.costs, *tensors)
         return Endpoint.of(outputs, len(state.costs))
 

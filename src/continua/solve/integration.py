@@ -89,7 +89,7 @@ class Endpoint(NamedTuple):
 class Integration:
     """One solve: the vector field, how it is stepped, which depths are saved and who watches.
 
-    A gradient is handed this and knows nothing of steppers: `controller.run(integration, ...)` finds the grid, `replay`
+    A gradient is handed this and knows nothing of steppers: `run` finds the grid, `replay`
     walks part of it again.
     """
 
@@ -127,15 +127,10 @@ class Integration:
         """Depths that no step may pass, the nearest first: the breaks, then the end."""
         return [*self.inner_breaks(), self.span[1]]
 
-    def record(self, state: State, on_step: OnStep | None = None) -> tuple[list[Tensor], OnStep | None]:
-        """A list that fills with the saved states of a run, and what the run calls after each step to fill it.
-
-        `None` where nobody wants to know of steps: most solves of a training, and each step then costs one call less.
-        """
+    def run(self, state: State, on_step: OnStep | None = None) -> Endpoint:
+        """From one end of the span to the other; `on_step` is told of every accepted step."""
         saved = [state.x for z in self.save_at if z == self.span[0]]
         watchers = [observer.step for observer in self.observers if observer.step is not None]
-        if not (self.save_at or watchers):
-            return saved, on_step
 
         def note(step: Step, before: State, result: StepResult) -> None:
             saved.extend(self._dense(step, before, result))
@@ -145,7 +140,9 @@ class Integration:
             if on_step is not None:
                 on_step(step, before, result)
 
-        return saved, note
+        # most solves of a training save and watch nothing, and each step then costs one call less
+        end = self.controller.run(self, state, note if self.save_at or watchers else on_step)
+        return Endpoint(end, tuple(saved))
 
     def replay(self, state: State, steps: Sequence[Step]) -> tuple[Endpoint, list[tuple[Depth, Tensor]]]:
         """Accepted steps once more, differentiably, and (z, x) before each."""

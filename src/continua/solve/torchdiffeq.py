@@ -11,7 +11,7 @@ from continua.core.errors import SolveError, reject
 from continua.core.extras import extra
 from continua.core.shapes import Tensor
 from continua.solve.backsolve import Backsolve
-from continua.solve.gradients import AbstractGradient, Direct, refuse_shards
+from continua.solve.gradients import AbstractGradient, Direct, needs_gradient, refuse_shards
 from continua.solve.integrate import AbstractSolver, check_problem
 from continua.solve.integration import Observer, Solution, Stats
 from continua.solve.step_size import Tolerance
@@ -68,8 +68,8 @@ class TorchdiffeqSolver(AbstractSolver):
             reject("gradient", gradient, why, "Use gradient=Direct() or Backsolve(), or continua's own Solver().")
         if observers:
             reject("observers", observers, "torchdiffeq shows its steps to nobody", "Use continua's own Solver().")
-        asks = any(x.requires_grad for x in (state.x, *state.costs, *field.tensors))
-        if asks and torch.is_grad_enabled() and self.method == "scipy_solver" and isinstance(gradient, Direct):
+        asks = needs_gradient(state, field.tensors)
+        if asks and self.method == "scipy_solver" and isinstance(gradient, Direct):
             why = "autograd does not see through scipy, the gradient would be missing"
             reject("gradient", gradient, why, "Use gradient=Backsolve(), or solve under torch.no_grad().")
         if isinstance(gradient, Backsolve):

@@ -71,14 +71,20 @@ class Cloud:
         """Sequences of different lengths as one cloud: padded at the end with tokens of zero mass."""
         _check_sequences(sequences)
         for name, rows in (("mass", mass), ("positions", positions), ("own", own)):
-            if rows is not None:
-                _check_rows(name, rows, sequences)
+            if rows is None:
+                continue
+            if len(rows) != len(sequences):
+                reject(name, len(rows), f"there are {len(sequences)} sequences", "Pass one tensor (tokens,) for each.")
+            for i, (row, x) in enumerate(zip(rows, sequences, strict=True)):
+                has_shape((len(x),), f"Pass one number for each of the {len(x)} tokens.", **{f"{name}[{i}]": row})
         weights = [torch.ones_like(x[:, 0]) for x in sequences] if mass is None else list(mass)
         longest = max(len(x) for x in sequences)
+        if positions is not None:  # the last time is repeated: one that is in order and in range
+            positions = [torch.cat([row, row[-1:].expand(longest - len(row))]) for row in positions]
         return cls(
             pad_sequence(list(sequences), batch_first=True),
             pad_sequence(weights, batch_first=True),
-            None if positions is None else torch.stack([_pad_times(row, longest) for row in positions]),
+            None if positions is None else torch.stack(positions),
             None if own is None else pad_sequence(list(own), batch_first=True),
         )
 
@@ -175,15 +181,3 @@ def _check_sequences(sequences: Sequence[Tensor]) -> None:
             cure = "Pass tensors (tokens, width) of one width, each with at least one token."
             reject(f"sequences[{i}]", tuple(x.shape), "this is no sequence, or not one of this batch", cure)
         check_alike(first, "sequences[0]", **{f"sequences[{i}]": x})
-
-
-def _check_rows(name: str, rows: Sequence[Tensor], sequences: Sequence[Tensor]) -> None:
-    if len(rows) != len(sequences):
-        reject(name, len(rows), f"there are {len(sequences)} sequences", "Pass one tensor (tokens,) a sequence.")
-    for i, (row, x) in enumerate(zip(rows, sequences, strict=True)):
-        has_shape((len(x),), f"Pass one number for each of the {len(x)} tokens.", **{f"{name}[{i}]": row})
-
-
-def _pad_times(row: Tensor, length: int) -> Tensor:
-    """The row, its last entry repeated up to `length`: a time that is in order and in range."""
-    return torch.cat([row, row[-1:].expand(length - len(row))])

@@ -74,7 +74,7 @@ def trapezoid_cells(times: Positions, present: Present) -> Mass:
     count = present.sum(dim=1, keepdim=True)
     why = "all tokens share one time: their total mass is zero"
     cure = "Give positions that differ, or weigh the tokens with Counting()."
-    refuse_where(((count > 1) & (times[:, -1:] <= times[:, :1]))[:, 0], why, cure, positions=times)
+    refuse_where(((count > 1) & (times[:, -1:] <= times[:, :1])).any(-1), why, cure, positions=times)
     return torch.where(count == 1, 1.0, shared_among_ties(times, present, 0.5 * (before + after)))
 
 
