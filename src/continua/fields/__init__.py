@@ -2,11 +2,11 @@
 
 from continua.fields.constant import Constant, PiecewiseConstant
 from continua.fields.expansion import Expansion, from_layers, refine
-from continua.fields.field import AbstractField, MemoisedField, parameter_spaces
+from continua.fields.field import AbstractField, parameter_spaces
 from continua.fields.heads import AbstractHeadField, ContinuousHeads
 from continua.fields.hypernetwork import HeadHypernetwork, Hypernetwork
 
 __all__ = [
     "AbstractField", "AbstractHeadField", "Constant", "ContinuousHeads", "Expansion", "HeadHypernetwork",
-    "Hypernetwork", "MemoisedField", "PiecewiseConstant", "from_layers", "parameter_spaces", "refine",
+    "Hypernetwork", "PiecewiseConstant", "from_layers", "parameter_spaces", "refine",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 from continua.core.checks import at_least, not_negative
 from continua.core.errors import reject
 from continua.core.shapes import Float, Int, Tensor
-from continua.fields import MemoisedField
+from continua.fields.field import MemoisedField
 from continua.model.embedding import NormedEmbedding, ProjectedEmbedding, TokenEmbedding
 from continua.model.flow import Part
 from continua.model.readout import SynthesisEmbedding
