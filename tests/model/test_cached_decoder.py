@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from continua.core.arguments import arguments_of
-from continua.fields import Constant, Expansion, MemoisedField
+from continua.fields import Constant, Expansion
+from continua.fields.field import MemoisedField
 from continua.model import (
     CachedDecoder,
     ContinuousTransformer,
