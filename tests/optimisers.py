@@ -12,11 +12,14 @@ from continua.optim import (
     KFAC,
     SOAP,
     BlockwiseAdamW,
+    DualAveraging,
     Frobenius,
     Gaussian,
     MirrorAdam,
     ModalAdamW,
     RiemannianAdam,
+    Shampoo,
+    cayley_retraction,
 )
 from continua.spaces import AbstractParameterSpace, FlatSpace, SimplexSpace, SpectralSpace, StiefelSpace
 
@@ -68,8 +71,8 @@ all_optimisers: dict[str, OptimiserCase] = {
         is_complex=True,
     ),
     "RiemannianAdam": OptimiserCase(lambda p: RiemannianAdam(p, lr=3e-2), StiefelSpace(), (4, 3), is_complex=True),
-    "RiemannianAdam(several)": OptimiserCase(
-        lambda p: RiemannianAdam(p, lr=3e-2), StiefelSpace(), (2, 4, 3), is_complex=True
+    "RiemannianAdam(Cayley)": OptimiserCase(
+        lambda p: RiemannianAdam(p, lr=3e-2, retraction=cayley_retraction), StiefelSpace(), (2, 4, 3), is_complex=True
     ),
     "RiemannianAdam(pair)": OptimiserCase(
         lambda p: RiemannianAdam(p, lr=3e-2, space=StiefelSpace(paired=True)), StiefelSpace(paired=True), (2, 4, 4)
@@ -78,6 +81,7 @@ all_optimisers: dict[str, OptimiserCase] = {
     "MirrorAdam(columns)": OptimiserCase(
         lambda p: MirrorAdam(p, lr=2e-2, space=SimplexSpace(-2)), SimplexSpace(-2), (5, 2)
     ),
+    "DualAveraging": OptimiserCase(lambda p: DualAveraging(p, lr=3.0, power=0.0), SimplexSpace(), (2, 5)),
     "ModalAdamW": OptimiserCase(
         lambda p: ModalAdamW(p, lr=3e-2, weight_decay=0.0, interval=4), SpectralSpace(), (3, 2, 2, 2)
     ),
@@ -85,5 +89,6 @@ all_optimisers: dict[str, OptimiserCase] = {
         lambda p: ModalAdamW(p, lr=3e-2, weight_decay=0.0, interval=4, axis=-3), SpectralSpace(), (2, 2, 3, 2, 2)
     ),
     "SOAP": OptimiserCase(lambda p: SOAP(p, lr=3e-2, weight_decay=0.0, space=MATRIX), MATRIX, (4, 3)),
+    "Shampoo": OptimiserCase(lambda p: Shampoo(p, lr=0.5, space=MATRIX), MATRIX, (4, 3)),
     "KFAC": OptimiserCase(lambda p: KFAC(p, lr=0.2, space=MATRIX), MATRIX, (4, 3)),
 }

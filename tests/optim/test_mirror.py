@@ -8,13 +8,14 @@ from torch import nn
 
 from continua.fields import ContinuousHeads
 from continua.operators import Attention
-from continua.optim import MirrorAdam
+from continua.optim import DualAveraging, MirrorAdam
 from continua.spaces import GaussLegendre, SimplexSpace
 
 DTYPE = torch.float64
 MAKERS = {
     "MirrorAdam": lambda p, **o: MirrorAdam([p], lr=0.1, **o),
     "MirrorAdam, not adaptive": lambda p, **o: MirrorAdam([p], lr=0.1, adaptive=False, **o),
+    "DualAveraging": lambda p, **o: DualAveraging([p], lr=0.3, **o),
 }
 each_maker = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 
@@ -84,6 +85,9 @@ def test_without_momentum_it_is_multiplicative_weights():
     l = logits(p0)
     p = run(MirrorAdam([l], lr=eta, betas=(0.0, 0.9), adaptive=False), l, grads)
     torch.testing.assert_close(p, expected, rtol=1e-12, atol=0)
+    l = logits(p0)
+    p = run(DualAveraging([l], lr=eta, power=0.0), l, grads)
+    torch.testing.assert_close(p, expected, rtol=1e-12, atol=0)
 
 
 def test_with_a_second_moment_and_no_memory_each_gradient_is_scaled_by_its_deviation():
@@ -95,6 +99,18 @@ def test_with_a_second_moment_and_no_memory_each_gradient_is_scaled_by_its_devia
     l = logits(p0)
     q = run(MirrorAdam([l], lr=eta, betas=(0.0, 0.0), eps=0.0), l, grads)
     torch.testing.assert_close(q, torch.softmax(log_p, 0), rtol=1e-11, atol=0)
+
+
+def test_dual_averaging_forgets_nothing():
+    """The order of gradients does not matter to where it ends."""
+    grads = gradients(30, (5,))
+    ends = []
+    for order in (grads, grads[::-1]):
+        l = even(5)
+        ends.append(run(DualAveraging([l], lr=0.3), l, order))
+    torch.testing.assert_close(*ends, rtol=1e-12, atol=0)
+    expected = torch.softmax(-0.3 * 30**-0.5 * sum(grads), 0)
+    torch.testing.assert_close(ends[0], expected, rtol=1e-12, atol=0)
 
 
 def test_columns_are_a_simplex_where_the_space_says_so():
@@ -119,6 +135,8 @@ def test_every_start_is_a_point_of_the_simplex():
     l = nn.Parameter(torch.tensor([3.0, -40.0, 0.0]))
     MirrorAdam([l])
     assert torch.equal(l, torch.tensor([3.0, -40.0, 0.0]))
+    with pytest.raises(ValueError, match=r"power = 1\.0"):
+        DualAveraging([even(3)], power=1.0)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from continua.fields import Constant, ContinuousHeads, Expansion, Hypernetwork, 
 from continua.model import CloudEmbedding, ContinuousTransformer, Flow, Layers, MeanReadout, Part, load, save
 from continua.operators import Attention, Convolution, Dense, FeedForward, LayerNorm, PreNorm, Spectral
 from continua.optim import (
-    KFAC,
     BlockwiseAdamW,
     Composite,
+    DualAveraging,
     Frobenius,
     MirrorAdam,
     ModalAdamW,
@@ -165,7 +165,7 @@ def test_names_come_before_spaces():
     model = model_of_all_spaces()
     recipe = Recipe(
         flat=use(BlockwiseAdamW, lr=2e-3, block=Frobenius()),
-        simplex=use(MirrorAdam, adaptive=False),
+        simplex=use(DualAveraging),
         named=(("readout.linear.*", use(BlockwiseAdamW, lr=7e-4)), ("readout.*", use(BlockwiseAdamW, lr=1e-5))),
     )
     rates = {n: g["lr"] for g in recipe.build(model).param_groups for n in g["param_names"]}
@@ -212,7 +212,7 @@ def test_a_state_of_another_recipe_is_refused():
     model = model_of_all_spaces()
     saved = Recipe().build(model).state_dict()
     with pytest.raises(ValueError, match="state_dict"):
-        Recipe(spectral=use(BlockwiseAdamW)).build(model).load_state_dict(saved)
+        Recipe(simplex=use(DualAveraging)).build(model).load_state_dict(saved)
 
 
 def test_groups_without_a_member_are_refused():
@@ -286,7 +286,7 @@ def test_schedules_of_torch_that_ask_for_betas_are_served():
     assert firsts == {0.95} and all(group["lr"] == pytest.approx(4e-4) for group in optimiser.param_groups)
     train(model, optimiser, 1)
     schedule.step()
-    assert "betas" not in Recipe(flat=use(KFAC)).build(model).defaults
+    assert "betas" not in Recipe(simplex=use(DualAveraging)).build(model).defaults
 
 
 def test_a_group_that_the_composite_refuses_stays_nowhere():

@@ -1,7 +1,8 @@
-"""Preconditioners with one factor for each axis: AdamW in the eigenbasis of the modes, and SOAP."""
+"""Preconditioners with one factor for each axis: AdamW in the eigenbasis of the modes, SOAP and Shampoo."""
 
+import abc
 import math
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 
@@ -107,16 +108,41 @@ def _renew(held: dict[str, Any], g: Rows, weight: float) -> None:
     old.copy_(new)
 
 
-@final
-class SOAP(AbstractOptimiser):
-    """Adam in the eigenbasis of Shampoo's preconditioner, one factor an axis (N. Vyas et al., arXiv 2409.11321).
-
-    That of pytorch-optimizer (`pip install 'continua[optim]'`), on the groups and the state of this one. The first
-    update only measures. `interval` updates lie between two eigenbases; axes longer than `largest` stay as they are.
-    """
+class AbstractLibraryOptimiser(AbstractOptimiser):
+    """One of pytorch-optimizer (`pip install 'continua[optim]'`), on the groups and the state of this one."""
 
     serves = (AbstractFlatSpace,)
     whole = True
+    frequency: ClassVar[str]
+    """The library's name for the `interval`, in updates, between two roots or eigenbases of the preconditioner."""
+
+    @abc.abstractmethod
+    def __init__(self, params: Any, numbers: dict[str, Any], interval: int, space: AbstractParameterSpace) -> None:
+        check_numbers(numbers | {"interval": interval})
+        self.interval, self.options = interval, numbers | {self.frequency: interval}
+        super().__init__(params, dict(self._inner().defaults), space)
+
+    @final
+    def advance(self, group: Group, state: Held) -> None:
+        inner = getattr(self, "_made", None) or self._inner()
+        inner.param_groups, inner.state = [group], state
+        inner.step()
+
+    def _inner(self) -> Any:
+        """The library's optimiser; made anew in a copy, as torch's copies forget what is not in their groups."""
+        kind = getattr(extra("pytorch_optimizer", "optim"), type(self).__name__)
+        self._made = kind([torch.nn.Parameter(torch.zeros(1))], **self.options)
+        return self._made
+
+
+@final
+class SOAP(AbstractLibraryOptimiser):
+    """Adam in the eigenbasis of Shampoo's preconditioner, one factor an axis (N. Vyas et al., arXiv 2409.11321).
+
+    The first update only measures. Axes longer than `largest` stay as they are.
+    """
+
+    frequency = "precondition_frequency"
 
     def __init__(
         self,
@@ -128,18 +154,27 @@ class SOAP(AbstractOptimiser):
         largest: int = 1024,
         space: AbstractParameterSpace = SpectralSpace(),
     ) -> None:
-        numbers = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
-        check_numbers(numbers | {"interval": interval})
-        self.options = numbers | {"precondition_frequency": interval, "max_precondition_dim": largest}
-        super().__init__(params, dict(self._inner().defaults), space)
+        numbers = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "max_precondition_dim": largest}
+        super().__init__(params, numbers, interval, space)
 
-    def advance(self, group: Group, state: Held) -> None:
-        inner = getattr(self, "_made", None) or self._inner()
-        inner.param_groups, inner.state = [group], state
-        inner.step()
 
-    def _inner(self) -> Any:
-        """The library's optimiser; made anew in a copy, as torch's copies forget what is not in their groups."""
-        kind = extra("pytorch_optimizer", "optim").SOAP
-        self._made = kind([torch.nn.Parameter(torch.zeros(1))], **self.options)
-        return self._made
+@final
+class Shampoo(AbstractLibraryOptimiser):
+    """g multiplied along each axis by (sum G G^T)^{-1/(2 axes)} (V. Gupta et al., arXiv 1802.09568).
+
+    With an `interval` above 1 its preconditioner lags behind, and rates must be smaller: it has been seen to diverge
+    with interval 5 at lr 0.1.
+    """
+
+    frequency = "preconditioning_compute_steps"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-2,
+        weight_decay: float = 0.0,
+        interval: int = 1,
+        space: AbstractParameterSpace = SpectralSpace(),
+    ) -> None:
+        numbers = {"lr": lr, "weight_decay": weight_decay, "weight_decouple": True}
+        super().__init__(params, numbers, interval, space)

@@ -1,4 +1,4 @@
-"""The optimiser of the simplex: entropic mirror Adam."""
+"""Optimisers on the simplex: entropic mirror Adam and dual averaging."""
 
 import math
 from typing import Any, final
@@ -43,8 +43,7 @@ class MirrorAdam(AbstractOptimiser):
         assert isinstance(self.space, SimplexSpace)
         (b1, b2), lr, axis = group["betas"], float(group["lr"]), self.space.axis
         for l, g, held, k in zip(*collect(group, state, self._fresh), strict=True):
-            p = torch.softmax(l, axis)
-            c = g / p.clamp_min(torch.finfo(p.dtype).tiny)  # nothing, and not 0/0, where a mass is zero
+            p, c = _gradient_by_masses(l, g, axis)
             held["m"].lerp_(c, 1.0 - b1)
             step = held["m"] * (-lr / (1.0 - b1**k))
             if self.adaptive:
@@ -56,6 +55,38 @@ class MirrorAdam(AbstractOptimiser):
         assert isinstance(self.space, SimplexSpace)
         held = {"m": torch.zeros_like(p)}
         return held | {"v": torch.zeros_like(p.detach().sum(self.space.axis, keepdim=True))} if self.adaptive else held
+
+
+@final
+class DualAveraging(AbstractOptimiser):
+    """Regularised dual averaging with the entropy: p_k ~ p_0 exp(-eta_k sum_{i <= k} g_i), eta_k = eta k^{-power}.
+
+    Every gradient counts alike, however old. With power = 0 it is the method of multiplicative weights; power = 1/2 is
+    the choice for gradients with noise. Source: L. Xiao, Dual averaging methods for regularized stochastic learning
+    and online optimization (2010).
+    """
+
+    serves = (SimplexSpace,)
+    whole = True
+
+    def __init__(
+        self, params: Any, lr: float = 0.1, power: float = 0.5, space: AbstractParameterSpace = SimplexSpace()
+    ) -> None:
+        super().__init__(params, {"lr": lr, "power": power}, space)
+
+    def advance(self, group: Group, state: Held) -> None:
+        assert isinstance(self.space, SimplexSpace)
+        lr, axis = float(group["lr"]), self.space.axis
+        each = collect(group, state, lambda l: {"start": l.detach().clone(), "sum": torch.zeros_like(l)})
+        for l, g, held, k in zip(*each, strict=True):
+            held["sum"] += _gradient_by_masses(l, g, axis)[1]
+            l.copy_(_keep_positive(held["start"] - held["sum"] * (lr * k ** -group["power"]), axis))
+
+
+def _gradient_by_masses(l: Tensor, g: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """p and dJ/dp - <p, dJ/dp> from dJ/dl; nothing, and not 0/0, where a mass is zero."""
+    p = torch.softmax(l, axis)
+    return p, g / p.clamp_min(torch.finfo(p.dtype).tiny)
 
 
 def _keep_positive(l: Tensor, axis: int) -> Tensor:

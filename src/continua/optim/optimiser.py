@@ -27,7 +27,7 @@ foreach: Any = SimpleNamespace(**{name: getattr(torch, f"_foreach_{name}") for n
 class AbstractOptimiser(Optimizer, abc.ABC):
     """Updates parameters that live in one space.
 
-    What can be scheduled stands in `param_groups` as plain numbers; objects (the space, the block) are
+    What can be scheduled stands in `param_groups` as plain numbers; objects (the space, the block, the retraction) are
     attributes, so that `state_dict` holds tensors and numbers alone. Gradients are not changed.
     """
 
@@ -94,8 +94,8 @@ class AbstractOptimiser(Optimizer, abc.ABC):
 
     @final
     def __getstate__(self) -> dict[str, Any]:
-        """All attributes but torch's hooks: torch itself would forget the objects on copying."""
-        return {k: v for k, v in self.__dict__.items() if not k.startswith("_") and not callable(v)}
+        """All attributes but torch's hooks and the step that its schedules wrap: it would forget the objects itself."""
+        return {k: v for k, v in self.__dict__.items() if not k.startswith("_") and k != "step"}
 
 
 @final
@@ -206,7 +206,7 @@ def check_numbers(numbers: Mapping[str, Any]) -> None:
         why = "the modes of a spectral weight stand before its two axes of channels"
         reject("axis", numbers["axis"], why, "Pass -4 or -3.")
     positive(damping=numbers.get("damping"))
-    share(all=False, forget=numbers.get("forget"))
+    share(all=False, forget=numbers.get("forget"), power=numbers.get("power"))
 
 
 def check_betas(betas: tuple[float, float]) -> None:

@@ -1,7 +1,8 @@
-"""Riemannian Adam on the Stiefel manifold, real and complex, and its retraction: along a tangent, on the manifold."""
+"""Riemannian Adam on the Stiefel manifold, real and complex, and its retractions: along a tangent, on the manifold."""
 
 import math
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any, TypeAlias, final
 
 import torch
 
@@ -10,14 +11,16 @@ from continua.optim.blockwise import update_bound
 from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect, foreach
 from continua.spaces import AbstractParameterSpace, FlatSpace, StiefelSpace
 
+Retraction: TypeAlias = Callable[[Tensor, Tensor, float], Tensor]
+"""R_U(xi) = U + xi + O(|xi|^2) on the manifold, for matrices with no more columns than rows: of U, a tangent xi, and a
+`reach` that no |xi| exceeds, which may be infinite."""
 
-def retract(u: Tensor, xi: Tensor, reach: float) -> Tensor:
-    """R_U(xi) = (U + xi)(I + xi^H xi)^{-1/2}, the polar retraction: of the manifold the point nearest to U + xi.
 
-    For matrices with no more columns than rows; no |xi| exceeds `reach`, which may be infinite. By the Newton-Schulz
-    iteration X <- X (3 I - X^H X)/2, matrix products alone: singular values in (0, sqrt 3) tend to one, quadratically
-    at the end. As xi is tangent, those of U + xi lie in [1, sqrt(1 + reach^2)]: how many iterations reach rounding is
-    known before. Without a finite reach by a singular value decomposition.
+def polar_retraction(u: Tensor, xi: Tensor, reach: float) -> Tensor:
+    """R_U(xi) = (U + xi)(I + xi^H xi)^{-1/2}, of the manifold the point nearest to U + xi.
+
+    By Newton-Schulz iterations, matrix products alone. As xi is tangent, the singular values of U + xi lie in
+    [1, sqrt(1 + reach^2)]: how many reach rounding is known before. Without a finite reach by a decomposition.
     """
     x = u + xi
     if not reach <= 1e3:
@@ -26,11 +29,28 @@ def retract(u: Tensor, xi: Tensor, reach: float) -> Tensor:
     largest = math.sqrt(1.0 + reach * reach)
     x, smallest = x / largest, 1.0 / largest
     for _ in range(64):
-        x = torch.add(1.5 * x, x @ (x.mH @ x), alpha=-0.5)
+        x = _newton_schulz(x)
         if 1.0 - smallest <= 0.25 * torch.finfo(u.dtype).eps:  # it was one to rounding before the last iteration
             break
         smallest = 0.5 * smallest * (3.0 - smallest * smallest)
     return x
+
+
+def cayley_retraction(u: Tensor, xi: Tensor, reach: float) -> Tensor:
+    """R_U(xi) = (I - W/2)^{-1} (I + W/2) U with the skew W = P xi U^H - U xi^H P, P = I - U U^H/2.
+
+    A last Newton-Schulz iteration keeps the rounding of many updates from adding up. Source: Z. Wen and W. Yin, A
+    feasible method for optimization with orthogonality constraints (2013).
+    """
+    half = (xi - 0.5 * (u @ (u.mH @ xi))) @ u.mH
+    w = 0.5 * (half - half.mH)
+    eye = torch.eye(u.shape[-2], dtype=u.dtype, device=u.device)
+    return _newton_schulz(torch.linalg.solve(eye - w, u + w @ u))
+
+
+def _newton_schulz(x: Tensor) -> Tensor:
+    """X <- X (3 I - X^H X)/2: singular values in (0, sqrt 3) tend to one, quadratically at the end."""
+    return torch.add(1.5 * x, x @ (x.mH @ x), alpha=-0.5)
 
 
 @final
@@ -54,8 +74,10 @@ class RiemannianAdam(AbstractOptimiser):
         lr: float = 1e-2,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
+        retraction: Retraction = polar_retraction,
         space: AbstractParameterSpace = StiefelSpace(),
     ) -> None:
+        self.retraction = retraction
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps}, space)
 
     def advance(self, group: Group, state: Held) -> None:
@@ -83,7 +105,7 @@ class RiemannianAdam(AbstractOptimiser):
         # |mhat| <= C_k sqrt(vhat) here as in BlockwiseAdamW, since transport by projection shrinks; but not where betas
         # have changed since the first update, so the step is measured too (nan is no more, and is handed on)
         reach = max(lr * update_bound((b1, b2), k), float(self._square(step).max().sqrt())) if b1 <= b2 else math.inf
-        u = retract(self.space.matrices(x), self.space.matrices(step), reach)
+        u = self.retraction(self.space.matrices(x), self.space.matrices(step), reach)
         return self.space.pack(u, x), m, v
 
     def _square(self, r: Tensor) -> Tensor:
