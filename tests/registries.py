@@ -80,6 +80,7 @@ from continua.spaces import (
     CausalTrapezoid,
     CentredSphere,
     Chebyshev,
+    ClenshawCurtis,
     Cosine,
     Counting,
     DampedBasis,
@@ -94,12 +95,15 @@ from continua.spaces import (
     Sphere,
     StiefelSpace,
     Trapezoid,
+    Uniform,
 )
 
 all_rules = [
     GaussLegendre(),
+    ClenshawCurtis(),
     MidpointRule(),
     Trapezoid(),
+    Uniform(),
     Counting(),
     BackwardRectangle(),
     CausalTrapezoid(),

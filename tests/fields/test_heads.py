@@ -22,6 +22,7 @@ from continua.solve import Direct, Euler, Fixed, Solver
 from continua.spaces import (
     BSpline,
     Chebyshev,
+    ClenshawCurtis,
     Cloud,
     Cosine,
     DampedBasis,
@@ -201,7 +202,7 @@ def test_bad_heads_are_named():
     with pytest.raises(ValueError, match=r"heads = 1: "):
         field().at_nodes(1)
     with pytest.raises(ValueError, match=r"heads = 4: 4 nodes do not integrate a density of degree 5"):
-        ContinuousHeads(Attention(4, 3, measured=True).spec(4), degree=5, rule=MidpointRule())
+        ContinuousHeads(Attention(4, 3, measured=True).spec(4), degree=5, rule=ClenshawCurtis())
     with pytest.raises(ValueError, match=r"degree = -1: "):
         ContinuousHeads(SPEC, degree=-1)
     with pytest.raises(ValueError, match=r"depth = 0\.0: .*Pass depth > 0"):

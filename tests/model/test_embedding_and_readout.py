@@ -19,7 +19,7 @@ from continua.model import (
     VectorEmbedding,
 )
 from continua.operators import LayerNorm, RMSNorm, Unnormalised
-from continua.spaces import BackwardRectangle, CausalTrapezoid, Cloud, Counting, Sphere, Trapezoid
+from continua.spaces import BackwardRectangle, CausalTrapezoid, Cloud, Counting, Sphere, Trapezoid, Uniform
 
 TOKENS = torch.tensor([[3, 1, 4, 1], [2, 0, -100, 77]])
 PRESENT = torch.tensor([[True, True, True, True], [True, True, False, False]])
@@ -55,7 +55,7 @@ def test_positions_may_be_whole_numbers():
     assert torch.equal(cloud.measure.positions, times.float())
 
 
-@pytest.mark.parametrize("rule", [Trapezoid(), Counting(), BackwardRectangle(-1.0), CausalTrapezoid()])
+@pytest.mark.parametrize("rule", [Trapezoid(), Uniform(), Counting(), BackwardRectangle(-1.0), CausalTrapezoid()])
 def test_masses_are_those_of_the_rule(rule):
     embedding = VectorEmbedding(2, 6, SinusoidalPositions(6), rule)
     values, times = torch.randn(2, 4, 2), torch.tensor([[0.0, 0.1, 0.5, 2.0], [1.0, 3.0, 0.0, math.nan]])

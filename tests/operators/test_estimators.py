@@ -16,6 +16,7 @@ from continua.operators import (
     Debiased,
     Exact,
     Independent,
+    Lattice,
     LogTokens,
     Nystrom,
     Sobol,
@@ -26,7 +27,7 @@ from continua.operators import (
 )
 from continua.spaces import BackwardRectangle, CausalTrapezoid, Cloud
 
-draws = [Independent(), Sobol()]
+draws = [Independent(), Sobol(), Lattice()]
 each_draw = pytest.mark.parametrize("draw", draws, ids=repr)
 estimators = [Subset(6), Subset(6, Sobol()), Debiased(6), Controlled(6, Nystrom(5)), Nystrom(6)]
 each_estimator = pytest.mark.parametrize("estimator", estimators, ids=repr)
@@ -145,7 +146,7 @@ def test_the_debiased_estimate_is_unbiased_where_the_subset_is_not(causal, unche
     assert abs(statistic(Subset(2))) > 15.0
 
 
-@pytest.mark.parametrize("draw", [Sobol()], ids=repr)
+@pytest.mark.parametrize("draw", [Sobol(), Lattice()], ids=repr)
 @each_causality
 def test_even_nodes_have_a_lower_variance_on_a_smooth_signal(draw, causal):
     asked = smooth(256, rows=400)

@@ -26,7 +26,7 @@ from continua.operators import (
     map_leaves,
     with_nodes,
 )
-from continua.spaces import Axis, Cloud, Cosine, Fourier, GaussLegendre, Legendre, MidpointRule
+from continua.spaces import Axis, ClenshawCurtis, Cloud, Cosine, Fourier, GaussLegendre, Legendre, MidpointRule
 from registries import all_kernels
 
 each_kernel = pytest.mark.parametrize("kernel", all_kernels, ids=repr)
@@ -256,7 +256,7 @@ def test_bad_kernels_are_named():
         Convolution(Axis(4, 2), 2)
     with pytest.raises(ValueError, match=r"modes = -1: "):
         Convolution(Axis(4, 2), -1)
-    for rule, nodes in ((GaussLegendre(), 2), (GaussLegendre(), 5)):
+    for rule, nodes in ((GaussLegendre(), 2), (GaussLegendre(), 5), (ClenshawCurtis(), 5)):
         with pytest.raises(ValueError, match=r"axis = .*the FFT needs even nodes"):
             Convolution(Axis(nodes, 2, rule), 0)
     for kernel in FUNCTIONAL:

@@ -7,7 +7,7 @@ import torch
 
 from continua.fields import Constant, PiecewiseConstant
 from continua.model import Flow, Part, load, save
-from continua.operators import Attention, Controlled, Cross, Debiased, LogTokens, Nystrom, Sobol, Subset, Sum
+from continua.operators import Attention, Controlled, Cross, Debiased, Lattice, LogTokens, Nystrom, Sobol, Subset, Sum
 from continua.solve import Adaptive, Checkpointed, Direct, Fixed, PerSequence, integrate
 from continua.spaces import Cloud
 from gradients import assert_same
@@ -93,7 +93,7 @@ def test_nodes_follow_the_generator(estimator, unchecked):
     assert torch.equal(end(1), end(2)) == isinstance(estimator, Nystrom)
 
 
-@pytest.mark.parametrize("estimator", [*estimators, Subset(LogTokens(1.5), Sobol(common=4))], ids=repr)
+@pytest.mark.parametrize("estimator", [*estimators, Subset(LogTokens(1.5), Lattice(common=4))], ids=repr)
 def test_a_flow_with_an_estimator_is_saved(estimator, tmp_path):
     flow = flow_of(estimator)
     again = load(save(flow, tmp_path))

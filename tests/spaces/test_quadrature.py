@@ -3,11 +3,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from numpy.polynomial import legendre
+from numpy.polynomial import chebyshev, legendre
 from scipy import special
 
 from continua.core.slopes import fitted_slope
-from continua.spaces import AbstractNodalRule, GaussLegendre, MidpointRule
+from continua.spaces import AbstractNodalRule, ClenshawCurtis, GaussLegendre, MidpointRule
 from registries import all_rules
 
 nodal_rules = [rule for rule in all_rules if isinstance(rule, AbstractNodalRule)]
@@ -70,6 +70,32 @@ def test_gauss_legendre_equals_numpy_and_scipy(count):
         np.testing.assert_allclose(nodes.numpy(), x, rtol=0, atol=1e-15)
         # At 64 nodes the two references differ from each other by 4e-15.
         np.testing.assert_allclose(weights.numpy(), w, rtol=0, atol=5e-15)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 9, 16])
+def test_clenshaw_curtis_weights_are_those_of_interpolation(count):
+    nodes, weights = ClenshawCurtis().nodes(count, span=(-1.0, 1.0))
+    np.testing.assert_allclose(nodes.numpy(), chebyshev.chebpts2(count), rtol=0, atol=1e-15)
+    moments = [0.0 if k % 2 else 2.0 / (1 - k * k) for k in range(count)]
+    expected = np.linalg.solve(chebyshev.chebvander(nodes.numpy(), count - 1).T, moments)
+    np.testing.assert_allclose(weights.numpy(), expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("span", [(0.0, 1.0), (0.1, 0.7), (-1.3, 2.9)])
+def test_clenshaw_curtis_meets_both_ends(span):
+    nodes, _ = ClenshawCurtis().nodes(6, span=span)
+    assert (float(nodes[0]), float(nodes[-1])) == span
+
+
+def test_clenshaw_curtis_refinement_reuses_its_nodes():
+    coarse, fine = ClenshawCurtis().nodes(9)[0], ClenshawCurtis().nodes(17)[0]
+    torch.testing.assert_close(fine[::2], coarse, rtol=0, atol=1e-15)
+
+
+def test_clenshaw_curtis_with_one_and_three_nodes_is_midpoint_and_simpson():
+    assert [part.tolist() for part in ClenshawCurtis().nodes(1)] == [[0.5], [1.0]]
+    _, weights = ClenshawCurtis().nodes(3)
+    torch.testing.assert_close(weights, torch.tensor([1.0, 4.0, 1.0], dtype=torch.float64) / 6)
 
 
 def test_midpoint_cells_are_equal():

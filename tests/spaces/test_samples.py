@@ -5,7 +5,7 @@ import torch
 from scipy import integrate
 
 from continua.core.slopes import fitted_slope
-from continua.spaces import AbstractSampleRule, Counting, Trapezoid
+from continua.spaces import AbstractSampleRule, Counting, Trapezoid, Uniform
 from continua.spaces.measure import checked_samples
 from registries import all_rules
 
@@ -21,10 +21,12 @@ def warped(count: int) -> torch.Tensor:
 
 @each_rule
 def test_order_of_the_normalised_integral(rule):
-    """`Counting`, of order 0, stalls on unequal steps."""
+    """`Uniform` claims its order on equal steps; `Counting`, of order 0, stalls on unequal ones."""
     counts, errors = [16, 32, 64, 128, 256], []
     for count in counts:
         times = warped(count)
+        if isinstance(rule, Uniform):
+            times = torch.arange(count, dtype=torch.float64)[None] / count
         if rule.order == 2.0:  # trapezoids integrate from their first sample
             times = torch.cat([torch.zeros(1, 1, dtype=torch.float64), times], dim=1)
         mass = rule.mass(times)
@@ -39,9 +41,10 @@ def test_trapezoid_equals_scipy():
     torch.testing.assert_close((Trapezoid().mass(times) * values).sum(1), torch.from_numpy(expected))
 
 
-def test_counting():
+def test_uniform_and_counting():
     times = torch.tensor([[0.0, 1.0, 5.0, 5.0]])
     present = torch.tensor([[True, True, True, False]])
+    assert Uniform().mass(times, present).tolist() == torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0.0]]).tolist()
     assert Counting().mass(times, present).tolist() == [[1.0, 1.0, 1.0, 0.0]]
 
 
@@ -78,7 +81,7 @@ def test_a_single_token_has_mass_one_under_the_trapezoid():
 def test_masses_are_differentiable_in_the_positions(rule):
     times = warped(5).repeat(2, 1).requires_grad_()
     present = torch.tensor([[True] * 5, [True, True, True, False, False]])
-    if isinstance(rule, Counting):
+    if isinstance(rule, Uniform | Counting):
         assert not rule.mass(times, present).requires_grad
     else:
         assert torch.autograd.gradcheck(lambda t: rule.mass(t, present), (times,))
@@ -104,7 +107,7 @@ def test_tied_tokens_share_the_mass_of_their_time():
 
 def test_a_row_at_one_time_has_no_trapezoid():
     times = torch.tensor([[0.0, 1.0], [0.25, 0.25]])
-    message = r"positions\[1\] = \[0\.25, 0\.25\]: .*total mass is zero\. .*Counting\(\)"
+    message = r"positions\[1\] = \[0\.25, 0\.25\]: .*total mass is zero\. .*Counting\(\) or Uniform\(\)"
     with pytest.raises(ValueError, match=message):
         Trapezoid().mass(times)
 

@@ -2,21 +2,14 @@
 
 from continua.operators.attention import Attention, AttentionTheta, Rotary
 from continua.operators.cache import CachedIntegral, KVCache, why_not_cacheable
-from continua.operators.compose import (
-    Cross,
-    Dropout,
-    Sum,
-    attention_kernels,
-    with_heads,
-    with_integral,
-    with_nodes,
-)
+from continua.operators.compose import Cross, Dropout, Sum, attention_kernels, with_heads, with_integral, with_nodes
 from continua.operators.derivatives import Tilted, pullback, radial, radial_slope, wasserstein_bound
 from continua.operators.estimates import (
     AbstractDraw,
     Controlled,
     Debiased,
     Independent,
+    Lattice,
     LogTokens,
     Nystrom,
     Sobol,
@@ -61,7 +54,7 @@ __all__ = [
     "AbstractDraw", "AbstractKernel", "AbstractNorm", "AbstractOperator", "AbstractPointwise",
     "AbstractTokenIntegral", "Activation", "Attention", "AttentionTheta", "CachedIntegral", "Context", "Controlled",
     "Convolution", "Cross", "Damping", "Debiased", "Dense", "Dropout", "Exact", "FeedForward", "FeedForwardTheta",
-    "Filled", "Independent", "KVCache", "LayerNorm", "LogTokens", "Memory", "NoTheta", "NormTheta",
+    "Filled", "Independent", "KVCache", "Lattice", "LayerNorm", "LogTokens", "Memory", "NoTheta", "NormTheta",
     "NormedTheta", "Nystrom", "Orthonormal", "PostNorm", "PreNorm", "Queries", "RMSNorm", "Role",
     "Rotary", "Sobol", "Spec", "Spectral", "SpectrallyNormed", "Structure", "Subset", "Sum", "Theta", "Tilted",
     "Unnormalised", "attention_kernels", "bias", "count", "draw_level",

@@ -138,6 +138,16 @@ class Sobol(AbstractDraw):
         return ((digits ^ shift).double() + 0.5) / 2**_BITS
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class Lattice(AbstractDraw):
+    """u_i = (i/m + shift) mod 1 with one random shift for each sequence: as even as can be."""
+
+    def _levels(self, rows: int, count: int, seed: int) -> Float[Tensor, "rows nodes"]:
+        shift = torch.rand(rows, 1, generator=generator_of(seed), dtype=torch.float64)
+        return (torch.arange(count, dtype=torch.float64) / count + shift) % 1.0
+
+
 _DECAY = 1.5
 """Between the variance (2^-2l) and the cost (2^l) of a term, so that both stay bounded in the number of levels."""
 

@@ -14,7 +14,7 @@ from continua.spaces.parameter_spaces import (
     SpectralSpace,
     StiefelSpace,
 )
-from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre, MidpointRule
+from continua.spaces.quadrature import AbstractNodalRule, ClenshawCurtis, GaussLegendre, MidpointRule
 from continua.spaces.samples import (
     AbstractCausalRule,
     AbstractSampleRule,
@@ -22,12 +22,13 @@ from continua.spaces.samples import (
     CausalTrapezoid,
     Counting,
     Trapezoid,
+    Uniform,
 )
 
 __all__ = [
     "AbstractBasis", "AbstractCausalRule", "AbstractFlatSpace", "AbstractManifold", "AbstractNodalRule",
     "AbstractParameterSpace", "AbstractSampleRule", "Axis", "BSpline", "BackwardRectangle", "CausalTrapezoid",
-    "CentredSphere", "Chebyshev", "Cloud", "Cosine", "Counting", "DampedBasis", "FlatSpace", "Fourier", "GaussLegendre",
-    "GeneratedSpace", "Legendre", "Measure", "MidpointRule", "SimplexSpace", "SpectralSpace", "Sphere", "StiefelSpace",
-    "TensorTable", "Trapezoid",
+    "CentredSphere", "Chebyshev", "ClenshawCurtis", "Cloud", "Cosine", "Counting", "DampedBasis", "FlatSpace",
+    "Fourier", "GaussLegendre", "GeneratedSpace", "Legendre", "Measure", "MidpointRule", "SimplexSpace",
+    "SpectralSpace", "Sphere", "StiefelSpace", "TensorTable", "Trapezoid", "Uniform",
 ]  # fmt: skip

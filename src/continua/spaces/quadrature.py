@@ -83,6 +83,34 @@ class GaussLegendre(AbstractNodalRule):
 
 @final
 @dataclass(frozen=True)
+class ClenshawCurtis(AbstractNodalRule):
+    """`x_k = -cos(pi k/N)`, `N = n - 1`: the ends are nodes, and `N` panels are refined to `2 N` with all nodes reused.
+
+        u_k = (c_k/N) (1 - sum_{1 <= j <= N/2} b_j cos(2 pi j k/N)/(4 j^2 - 1))
+
+    with `c_k` = 1 at the ends and 2 inside, `b_j` = 1 if `2 j = N` and 2 otherwise; one node is the midpoint rule.
+    Source: Waldvogel, BIT 46 (2006) 195-202; Trefethen, SIAM Review 50 (2008) 67-87.
+    """
+
+    order = math.inf
+
+    def degree(self, count: int) -> int:
+        return count - 1 + count % 2  # interpolation gives n - 1, the symmetry of the nodes one more if that is even
+
+    def _reference(self, count: int) -> tuple[Float[Tensor, " count"], Float[Tensor, " count"]]:
+        if count == 1:
+            return MidpointRule()._reference(1)
+        panels, k = count - 1, torch.arange(count, dtype=torch.float64)
+        j = torch.arange(1, panels // 2 + 1, dtype=torch.float64)
+        b = torch.where(2 * j == panels, 1.0, 2.0) / (4 * j * j - 1)
+        weights = (1.0 - torch.cos(2.0 * math.pi * torch.outer(k, j) / panels) @ b) / panels
+        weights[1:-1] *= 2.0
+        # A sine of a symmetric argument is zero at the centre and symmetric to the last bit; a cosine is not.
+        return torch.sin(0.5 * math.pi * (2 * k - panels) / panels), weights
+
+
+@final
+@dataclass(frozen=True)
 class MidpointRule(AbstractNodalRule):
     """Midpoint of `n` equal cells: `x_i = (2 i + 1)/n - 1`, `u_i = 2/n`. Second order, ends excluded."""
 

@@ -57,6 +57,18 @@ class Trapezoid(AbstractSampleRule):
 
 @final
 @dataclass(frozen=True)
+class Uniform(AbstractSampleRule):
+    """`w_i = 1/n`, `n` the tokens present: the empirical measure. First order for the mean over equispaced samples;
+    on others it converges to the mean under their density, not under `dt`."""
+
+    order = 1.0
+
+    def _cells(self, times: Positions, present: Present) -> Mass:
+        return torch.ones_like(times) / present.sum(dim=1, keepdim=True).clamp_min(1)
+
+
+@final
+@dataclass(frozen=True)
 class Counting(AbstractSampleRule):
     """`w_i = 1`: the counting measure of standard Transformers. Order 0, as it approximates no integral."""
 
@@ -73,7 +85,7 @@ def trapezoid_cells(times: Positions, present: Present) -> Mass:
     after = torch.diff(times, dim=1, append=times[:, -1:])
     count = present.sum(dim=1, keepdim=True)
     why = "all tokens share one time: their total mass is zero"
-    cure = "Give positions that differ, or weigh the tokens with Counting()."
+    cure = "Give positions that differ, or weigh the tokens with Counting() or Uniform()."
     refuse_where(((count > 1) & (times[:, -1:] <= times[:, :1])).any(-1), why, cure, positions=times)
     return torch.where(count == 1, 1.0, shared_among_ties(times, present, 0.5 * (before + after)))
 
