@@ -1,6 +1,7 @@
 """The command line: help that helps, mistakes in one line, a demonstration that runs."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 from typing import final
@@ -88,7 +89,11 @@ def test_solve_solves_compares_and_draws(tmp_path, capsys):
     printed = capsys.readouterr().out
     for word in ("accepted", "Checkpointed", "Direct", "Backsolve", "GPT", "solve.svg"):
         assert word in printed
+    assert re.search(r"loss \d\.\d{4}, three ways", printed)
     assert {path.name for path in (tmp_path / "solve").iterdir()} == {"solve.svg", "solve.html"}
+    drawn = (tmp_path / "solve" / "solve.svg").read_text()
+    for title in ("Tokens along depth", "Costates and gradients along depth", "Steps along depth", "Error of each step"):
+        assert f">{title}<" in drawn
 
 
 def test_bench_writes_where_it_is_told(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """Figures are made from plain numbers, are well-formed, and are the same for the same numbers."""
 
+import dataclasses
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -29,7 +30,23 @@ def panels(path) -> list[ElementTree.Element]:
 def test_every_kind_is_drawn_by_itself_and_in_a_file(name, tmp_path):
     svg, data = figure_svg(figures()[name])
     assert ElementTree.fromstring(svg).get("aria-label") == figures()[name].title == data["title"]
-    assert len(panels(save_figures([figures()[name]] * 3, tmp_path / "new" / "three.svg"))) == 3
+    path = save_figures([figures()[name]] * 3, tmp_path / "new" / "three.svg")
+    assert path == tmp_path / "new" / "three.svg" and len(panels(path)) == 3
+    assert path.read_bytes() == save_figures([figures()[name]] * 3, tmp_path / "again.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("paths", {"points": np.zeros_like(figures()["paths"].points)}),  # no motion at all
+        ("paths", {"tokens": np.zeros(12)}),  # one time
+        ("heat", {"values": np.zeros_like(figures()["heat"].values)}),
+        ("bars", {"values": np.zeros((2, 2))}),
+        ("lines", {"notes": ()}),
+    ],
+)
+def test_sparse_figures_are_drawn_without_a_warning(name, changes, tmp_path):
+    assert len(panels(save_figures([dataclasses.replace(figures()[name], **changes)], tmp_path / "a.svg"))) == 1
 
 
 def test_a_table_is_no_drawing_and_nothing_is_no_file(tmp_path):

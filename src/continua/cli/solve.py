@@ -185,7 +185,7 @@ def _comparison(runs: list[GradientRun]) -> Table:
         name = type(run.gradient).__name__
         rows.append((name, stats.evaluations, backwards, gap, stats.reconstruction_error, run.seconds))
     columns = ("gradient", "evaluations", "backwards", "gap to Direct", "start missed by", "seconds")
-    return Table(title="The gradient, three ways", columns=columns, rows=tuple(rows))
+    return Table(title=f"The gradient of the loss {runs[0].loss:.4f}, three ways", columns=columns, rows=tuple(rows))
 
 
 def _errors(run: GradientRun) -> Lines:
