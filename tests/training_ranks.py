@@ -1,7 +1,8 @@
 """One rank of a distributed training run, for `train/test_ranks.py`: python training_ranks.py RANK WORLD FILE.
 
-Every case trains 20 updates by an `Objective` on this rank's share of a batch, and beside it, alone, the same model on
-the whole batch. Prints JSON: the largest difference of the losses.
+Every case trains 20 updates on this rank's share of a batch, by an `Objective` alone (float32) or as a `Learner` of the
+training loop does (float64), and beside it, alone, the same model on the whole batch. Prints JSON: the largest
+difference of the losses.
 """
 
 import json
@@ -15,11 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import continua
 from continua import Adaptive, Batch, Checkpointed, CrossEntropy, Direct, Fixed, KineticEnergy, Objective, Solver
+from continua.solve import BogackiShampine
+from continua.train import Learner, Plan
 
 UPDATES = 20
 OBJECTIVE = Objective(CrossEntropy(), (KineticEnergy(),), (0.01,))
 SOLVERS = {
-    "adaptive, checkpointed": (Solver(continua.DormandPrince(), Adaptive(1e-3, 1e-3, all_ranks=True)), Checkpointed()),
+    "adaptive, checkpointed": (Solver(BogackiShampine(), Adaptive(1e-2, 1e-2, all_ranks=True)), Checkpointed()),
     "split, direct": (Solver(continua.LieTrotter(), Fixed(2)), Direct()),
 }
 
@@ -43,6 +46,10 @@ WRAPPERS = {"DDP": DistributedDataParallel, "FSDP2": fully_shard, "FSDP2, parts"
 def train(model: nn.Module, batch: Batch) -> torch.Tensor:
     """The loss of every update."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    if torch.get_default_dtype() == torch.float64:
+        plan = Plan(UPDATES, len(batch.targets), jitter=0.5, clip=0.5)
+        learner = Learner("one", model, OBJECTIVE, optimiser)
+        return torch.tensor([learner.update(batch, number, plan).loss for number in range(UPDATES)])
     losses = []
     for _ in range(UPDATES):
         optimiser.zero_grad()

@@ -19,7 +19,7 @@ def test_wrapped_models_train_as_one_process_does(tmp_path):
         for rank in range(WORLD)
     ]
     try:
-        outputs = [process.communicate(timeout=240) for process in processes]
+        outputs = [process.communicate(timeout=600) for process in processes]
     finally:
         for process in processes:  # a rank that waits for one that failed would wait for ever
             process.kill()

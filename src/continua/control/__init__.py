@@ -6,7 +6,7 @@ from continua.control.hamiltonian import Extremal, HamiltonianValue, extremal, f
 from continua.control.jacobian import JacobianFrobenius, JacobianSpectral
 from continua.control.losses import AbstractLoss, CrossEntropy, MaskedToken, MeanSquaredError, NextToken, RelativeL2
 from continua.control.norms import L2, Sobolev
-from continua.control.objective import Objective, Terms, call_model
+from continua.control.objective import Objective, Terms, call_model, unwrap
 from continua.control.pontryagin import PontryaginReport, pontryagin
 from continua.control.resolution import LeftOut, ResolutionReport, ResolutionRow, Resolutions, resolution_report
 from continua.control.successive import Approximations, SuccessiveApproximations
@@ -18,6 +18,6 @@ __all__ = [
     "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "L2", "LeftOut", "Length", "MaskedToken",
     "MeanSquaredError", "NextToken", "Objective", "PontryaginReport", "RelativeL2", "ResolutionReport",
     "ResolutionRow", "Resolutions", "Sobolev", "SuccessiveApproximations", "Terms", "call_model", "extremal",
-    "free_parameters", "pontryagin", "resolution_report",
+    "free_parameters", "pontryagin", "resolution_report", "unwrap",
     "with_token_integral",
 ]  # fmt: skip

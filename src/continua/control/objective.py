@@ -78,11 +78,7 @@ class Objective:
     ) -> Terms:
         """J of the model on the batch, differentiably; `grid` are the depths to step on, where they are not its own."""
         is_a(Batch, "Pass Batch(inputs, targets).", batch=batch)
-        inner = model
-        while (wrapped := getattr(inner, "module", getattr(inner, "_orig_mod", None))) is not None:
-            inner = wrapped  # `DistributedDataParallel` and `torch.compile` wrap a model, `fully_shard` does not
-        is_a((ContinuousTransformer, EncoderDecoder), "Pass a ContinuousTransformer or an EncoderDecoder.", model=inner)
-        if isinstance(inner, EncoderDecoder) and len(batch.inputs) != 2:
+        if isinstance(unwrap(model), EncoderDecoder) and len(batch.inputs) != 2:
             kinds, why = [type(x).__name__ for x in batch.inputs], "an encoder-decoder takes one tuple each"
             reject("batch.inputs", kinds, why, "Pass Batch(((source, ...), (target, ...)), targets).")
         return self.read(call_model(model, batch, self.costs, generator, grid), batch)
@@ -115,6 +111,14 @@ class Objective:
                 why = f"the objective has an L2 term of the parameters already ({', '.join(terms)})"
                 cure = "Set weight_decay=0 for these parameters, or leave the cost out of the objective."
                 reject(f"param_groups[{index}]['weight_decay']", decay, why, cure)
+
+
+def unwrap(model: nn.Module) -> ContinuousTransformer | EncoderDecoder:
+    """The model inside whatever wraps it: `DistributedDataParallel` and `torch.compile`; `fully_shard` does not."""
+    while (inner := getattr(model, "module", getattr(model, "_orig_mod", None))) is not None:
+        model = inner
+    is_a((ContinuousTransformer, EncoderDecoder), "Pass a ContinuousTransformer or an EncoderDecoder.", model=model)
+    return model  # pyright: ignore[reportReturnType]
 
 
 def call_model(

@@ -5,8 +5,9 @@ import time
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
-from continua.control import Objective, Terms
+from continua.control import Objective, Terms, unwrap
 from continua.core.batch import Batch
 from continua.core.errors import ArgumentError, reject
 from continua.core.seeds import branch_seed, generator_of
@@ -40,17 +41,21 @@ class Row(NamedTuple):
 
 
 class Learner:
-    """A named model with the optimiser that moves it, and the schedule of its rates: that of the plan by default."""
+    """A named model with the optimiser that moves it, and the schedule of its rates: that of the plan by default.
+
+    The model may be wrapped (`DistributedDataParallel`, `fully_shard`, `torch.compile`): updates call what wraps it.
+    """
 
     def __init__(
         self,
         name: str,
-        model: ContinuousTransformer,
+        model: nn.Module,
         objective: Objective,
         optimiser: torch.optim.Optimizer,
         schedule: Schedule | None = None,
     ) -> None:
-        self.name, self.model, self.objective, self.optimiser = name, model, objective, optimiser
+        self.name, self.wrapped, self.objective, self.optimiser = name, model, objective, optimiser
+        self.model: ContinuousTransformer = unwrap(model)  # pyright: ignore[reportAttributeAccessIssue]
         self.schedule = schedule
 
     def update(self, batch: Batch, number: int, plan: Plan) -> Row:
@@ -59,7 +64,7 @@ class Learner:
         if self.schedule is None:  # the optimiser keeps its highest rates: a resumed run needs its number alone
             self.schedule = Schedule(self.optimiser, plan.curve, spent=number)
         lr, tokens = self.schedule.get_last_lr()[0], _tokens(batch)
-        self.model.train()
+        self.wrapped.train()
         self.optimiser.zero_grad(set_to_none=True)
         terms = self._terms(batch, number, plan, seed)
         if not math.isfinite(terms.total.item()):
@@ -98,7 +103,7 @@ class Learner:
     def _terms(self, batch: Batch, number: int, plan: Plan, seed: int) -> Terms:
         """The objective; tokens that the weights made infinite are a training that is lost, and no bad input."""
         try:
-            return self.objective(self.model, batch, generator_of(seed), self._grid(plan, seed))
+            return self.objective(self.wrapped, batch, generator_of(seed), self._grid(plan, seed))
         except ArgumentError as error:
             if error.argument != "x0":
                 raise
