@@ -65,9 +65,9 @@ def test_options_beside_resume_are_refused(interrupted, capsys):
 
 def damage(checkpoint: Path) -> None:
     """Flips one bit of the numbers."""
-    values = bytearray((checkpoint / "state.pt").read_bytes())
+    values = bytearray((checkpoint / "state.safetensors").read_bytes())
     values[-1] ^= 1
-    (checkpoint / "state.pt").write_bytes(values)
+    (checkpoint / "state.safetensors").write_bytes(values)
 
 
 def test_damaged_checkpoints_give_way_to_earlier_ones_or_are_named(interrupted, tmp_path, capsys):

@@ -1,14 +1,13 @@
 """Files that a killed process leaves whole or not at all: single files, and checkpoints."""
 
 import hashlib
-import io
 import json
 import os
-import pickle
 import shutil
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 
 from continua.core.errors import reject
@@ -48,24 +47,17 @@ def check_writable(argument: str, folder: Path, asked: Path | None = None) -> No
 
 
 def write_checkpoint(folder: Path, update: int, state: dict[str, Any], keep: int = 2) -> Path:
-    """Writes `folder/00000400/` with `state.pt` and then `state.json`, which holds the hash.
+    """Writes `folder/00000400/` with `state.safetensors` and then `state.json`, which holds the hash and the rest.
 
     The state is made of dictionaries, lists, tuples, numbers, words and tensors, as that of an optimiser is. What has
     no `state.json` is unfinished and not read. The `keep` latest checkpoints stay, older ones are removed.
     """
-    # `torch.save` keeps the order of entries in memory: a product of the same numbers in another order (an eigenbasis
-    # comes column by column) differs by rounding, and a resumed run would differ from one that went through.
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    values = buffer.getvalue()
-    try:
-        _read_state(values)
-    except pickle.UnpicklingError as error:
-        cure = "Keep numbers, words, lists, dictionaries and tensors in a checkpoint."
-        reject("state", sorted(state), f"this is no plain data ({error})", cure)
+    tensors: dict[str, torch.Tensor] = {}
+    plain = _take_apart(state, "", tensors)
+    values = safetensors.torch.save(tensors)
     target = folder / f"{update:08d}"
-    write_whole(target / "state.pt", values)
-    content = {"format": FORMAT, "update": update, "sha256": digest(values)}
+    write_whole(target / "state.safetensors", values)
+    content = {"format": FORMAT, "update": update, "sha256": digest(values), "state": plain}
     write_whole(target / "state.json", json.dumps(content).encode())
     for old in checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
@@ -82,16 +74,45 @@ def read_checkpoint(checkpoint: Path) -> dict[str, Any]:
     cure = "Remove this checkpoint; the one before it is taken then."
     try:
         content = json.loads((checkpoint / "state.json").read_bytes())
-        values = (checkpoint / "state.pt").read_bytes()
+        values = (checkpoint / "state.safetensors").read_bytes()
         if content["format"] != FORMAT:
             reject("checkpoint", str(checkpoint), f"its format is {content['format']}, not {FORMAT}", cure)
-        whole = digest(values) == content["sha256"]
+        if digest(values) == content["sha256"]:
+            return _put_together(content["state"], safetensors.torch.load(values))
     except (OSError, ValueError, KeyError, TypeError) as error:
         reject("checkpoint", str(checkpoint), f"it cannot be read ({error})", cure)
-    if not whole:
-        reject("checkpoint", str(checkpoint), "state.pt does not match its hash: the file is damaged", cure)
-    return _read_state(values)
+    reject("checkpoint", str(checkpoint), "state.safetensors does not match its hash: the file is damaged", cure)
 
 
-def _read_state(values: bytes) -> dict[str, Any]:
-    return torch.load(io.BytesIO(values), map_location="cpu", weights_only=True)
+def _take_apart(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """The value as JSON can hold it; tensors are collected by name. A dictionary is a list of pairs, as JSON turns
+    whole numbers into words where they are keys."""
+    if isinstance(value, torch.Tensor):
+        # The order of entries in memory is kept: a product of the same numbers in another order (an eigenbasis comes
+        # column by column) differs by rounding, and a resumed run would differ from one that went through.
+        order = sorted(range(value.ndim), key=lambda axis: (-value.stride(axis), axis))
+        order = order if value.permute(order).is_contiguous() else list(range(value.ndim))
+        tensors[path] = value.detach().cpu().permute(order).contiguous().clone()
+        return {"kind": "tensor", "name": path, "order": order}
+    if isinstance(value, dict):
+        items = [[key, _take_apart(held, f"{path}.{key}", tensors)] for key, held in value.items()]
+        return {"kind": "dict", "items": items}
+    if isinstance(value, list | tuple):
+        items = [_take_apart(held, f"{path}.{place}", tensors) for place, held in enumerate(value)]
+        return {"kind": "list" if isinstance(value, list) else "tuple", "items": items}
+    if value is not None and not isinstance(value, bool | int | float | str):
+        cure = "Keep numbers, words, lists, dictionaries and tensors in a checkpoint."
+        reject(path.lstrip("."), type(value).__name__, "this is no plain data", cure)
+    return value
+
+
+def _put_together(plain: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if not isinstance(plain, dict):
+        return plain
+    if plain["kind"] == "tensor":
+        order = plain["order"]
+        return tensors[plain["name"]].permute([order.index(axis) for axis in range(len(order))])
+    if plain["kind"] == "dict":
+        return {key: _put_together(held, tensors) for key, held in plain["items"]}
+    items = [_put_together(held, tensors) for held in plain["items"]]
+    return items if plain["kind"] == "list" else tuple(items)
