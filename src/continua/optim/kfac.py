@@ -37,7 +37,6 @@ class KFAC(AbstractOptimiser):
     """
 
     serves = (AbstractFlatSpace,)
-    whole = True
 
     _observed: "_Observed | None" = None
     """What was observed last; it is not saved, and a copy of the optimiser has to observe anew."""
