@@ -81,8 +81,7 @@ class Part(nn.Module):
         super().__init__()
         is_a(AbstractOperator, "Pass an operator, such as Attention(heads, key).", operator=operator)
         is_a(AbstractField, "Pass a field built from operator.spec(width), such as Constant(spec).", field=field)
-        self.operator = operator
-        self.field = field
+        self.operator, self.field = operator, field
         self._compiled: Callable[..., Points] | None = None
 
     def forward(self, z: Depth, inside: Depth | None, act: Callable[[Theta], Points]) -> Points:
@@ -121,8 +120,7 @@ class Flow(nn.Module):
         positive(depth=depth)
         _check_reach(parts, depth, profile)
         self.parts = cast("Sequence[Part]", nn.ModuleList(parts))
-        self.depth = float(depth)
-        self.profile = profile
+        self.depth, self.profile = float(depth), profile
         self._fits: set[int] = set()
 
     def forward(
@@ -236,14 +234,14 @@ class FlowVectorField(AbstractVectorField):
         self.parts = self._alone
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         memory = self.context.memory
         read = () if memory is None else (memory.points, *memory.measure.tensors)
         given = (*self.flow.parameters(), *self.context.cloud.measure.tensors, *read)
         return tuple({id(t): t for t in given if t.requires_grad}.values())
 
     @property
-    def evaluations(self) -> int:
+    def evaluations(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         alone = sum(part._calls for part in self._alone)
         return self._calls + -(-alone // len(self._chosen))
 

@@ -62,7 +62,6 @@ class Layers:
         share(all=False, dropout=self.dropout)
 
     def attention(self, causal: bool = False) -> AbstractOperator:
-        """The multi-head attention of a layer."""
         return self._with_dropout(Attention(self.heads, self.width // self.heads, causal=causal, biased=self.biased))
 
     def cross(self) -> AbstractOperator:
@@ -70,7 +69,6 @@ class Layers:
         return self._with_dropout(Cross(Attention(self.heads, self.width // self.heads, biased=self.biased)))
 
     def feedforward(self) -> AbstractOperator:
-        """The feed-forward of a layer."""
         hidden = 4 * self.width if self.hidden is None else self.hidden
         return self._with_dropout(FeedForward(hidden, self.activation, biased=self.biased))
 

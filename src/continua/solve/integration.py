@@ -89,8 +89,7 @@ class Endpoint(NamedTuple):
 class Integration:
     """One solve: the vector field, how it is stepped, which depths are saved and who watches.
 
-    A gradient is handed this and knows nothing of steppers: `run` finds the grid, `replay`
-    walks part of it again.
+    A gradient is handed this and knows nothing of steppers: `run` finds the grid, `replay` walks part of it again.
     """
 
     field: AbstractVectorField
