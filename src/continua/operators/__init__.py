@@ -2,15 +2,7 @@
 
 from continua.operators.attention import Attention, AttentionTheta, Rotary
 from continua.operators.cache import CachedIntegral, KVCache, why_not_cacheable
-from continua.operators.compose import (
-    Cross,
-    Dropout,
-    Sum,
-    attention_kernels,
-    with_heads,
-    with_integral,
-    with_nodes,
-)
+from continua.operators.compose import Cross, Dropout, Sum, attention_kernels, with_heads, with_integral, with_nodes
 from continua.operators.derivatives import Tilted, pullback, radial, radial_slope, wasserstein_bound
 from continua.operators.estimates import (
     AbstractDraw,
