@@ -14,15 +14,9 @@ from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.expansion import constant_coefficients, is_rigid, modal_spaces, modes_at, spread_of, turning_leaves
 from continua.fields.field import AbstractField, generator_shape, parameter_dict, turn
 from continua.operators import Filled, Role, Spec, Structure, Theta, leaves, map_leaves
-from continua.spaces import (
-    AbstractBasis,
-    AbstractNodalRule,
-    AbstractParameterSpace,
-    BSpline,
-    GaussLegendre,
-    Legendre,
-    SimplexSpace,
-)
+from continua.spaces.bases import AbstractBasis, BSpline, Legendre
+from continua.spaces.parameter_spaces import AbstractParameterSpace, SimplexSpace
+from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
 
 
 class AbstractHeadField(AbstractField):

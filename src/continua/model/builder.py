@@ -8,54 +8,29 @@ from typing import final
 
 from continua.core.checks import at_least, divides, is_a, not_negative, positive, share
 from continua.core.errors import reject
-from continua.fields import (
-    AbstractField,
-    Constant,
-    ContinuousHeads,
-    Expansion,
-    HeadHypernetwork,
-    Hypernetwork,
-    PiecewiseConstant,
-)
+from continua.fields.constant import Constant, PiecewiseConstant
+from continua.fields.expansion import Expansion
+from continua.fields.field import AbstractField
+from continua.fields.heads import ContinuousHeads
+from continua.fields.hypernetwork import HeadHypernetwork, Hypernetwork
 from continua.model.embedding import AbstractEmbedding, NormedEmbedding, TokenEmbedding, VectorEmbedding
 from continua.model.flow import AbstractProfile, Flow, Part
 from continua.model.positions import AbstractPositionCode, Clock
 from continua.model.readout import AbstractReadout, AnalysisReadout, MeanReadout, SynthesisEmbedding, TokenReadout
 from continua.model.stem import InterpolatedStem, StemEmbedding
 from continua.model.transformer import ContinuousTransformer
-from continua.operators import (
-    AbstractKernel,
-    AbstractOperator,
-    AbstractTokenIntegral,
-    Attention,
-    Convolution,
-    Damping,
-    Dense,
-    Dropout,
-    Exact,
-    FeedForward,
-    LayerNorm,
-    PreNorm,
-    Rotary,
-    Spectral,
-    Theta,
-)
+from continua.operators.attention import Attention, Rotary
+from continua.operators.compose import Dropout
+from continua.operators.feedforward import Damping, FeedForward
+from continua.operators.integral import AbstractTokenIntegral, Exact
+from continua.operators.kernels import AbstractKernel, Convolution, Dense, Spectral
+from continua.operators.norms import LayerNorm, PreNorm
+from continua.operators.operator import AbstractOperator, Theta
 from continua.solve import AbstractGradient, AbstractStepper, Adaptive, Direct, Fixed, LieTrotter, Solver
-from continua.spaces import (
-    AbstractBasis,
-    AbstractNodalRule,
-    AbstractSampleRule,
-    Axis,
-    BackwardRectangle,
-    CausalTrapezoid,
-    Cosine,
-    Counting,
-    DampedBasis,
-    Fourier,
-    GaussLegendre,
-    Legendre,
-    Trapezoid,
-)
+from continua.spaces.axis import Axis
+from continua.spaces.bases import AbstractBasis, Cosine, DampedBasis, Fourier, Legendre
+from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
+from continua.spaces.samples import AbstractSampleRule, BackwardRectangle, CausalTrapezoid, Counting, Trapezoid
 
 _FASTEST = 2.5
 """Angle by which the fastest rotary pair turns from one sample to the next."""

@@ -18,19 +18,11 @@ from continua.model.embedding import AbstractEmbedding, ProjectedEmbedding
 from continua.model.flow import Flow, Part
 from continua.model.readout import AbstractReadout, NormReadout
 from continua.model.transformer import ContinuousTransformer, EncoderDecoder
-from continua.operators import (
-    AbstractNorm,
-    AbstractOperator,
-    Activation,
-    Attention,
-    Cross,
-    Dropout,
-    FeedForward,
-    LayerNorm,
-    PostNorm,
-    PreNorm,
-    Sum,
-)
+from continua.operators.attention import Attention
+from continua.operators.compose import Cross, Dropout, Sum
+from continua.operators.feedforward import Activation, FeedForward
+from continua.operators.norms import AbstractNorm, LayerNorm, PostNorm, PreNorm
+from continua.operators.operator import AbstractOperator
 from continua.solve import AbstractStepper, Direct, Euler, Fixed, LieTrotter, Projected, Solver, Strang
 from continua.spaces import AbstractManifold, CentredSphere
 

@@ -18,15 +18,9 @@ from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.operators.operator import Law, Normal, Orthonormal, Role, Spec
-from continua.spaces import (
-    AbstractBasis,
-    AbstractParameterSpace,
-    Axis,
-    FlatSpace,
-    SpectralSpace,
-    StiefelSpace,
-    TensorTable,
-)
+from continua.spaces.axis import Axis, TensorTable
+from continua.spaces.bases import AbstractBasis
+from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace, SpectralSpace, StiefelSpace
 
 
 def linear(
