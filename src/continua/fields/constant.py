@@ -34,7 +34,6 @@ class Constant(AbstractField):
         return {f"values.{key}": leaf.home for key, leaf in self.structure.keyed}
 
     def fill(self, theta: Theta) -> "Constant":
-        """Takes over the values of theta."""
         copy_into(self.values, self.structure, theta)
         return self
 

@@ -64,7 +64,6 @@ def parameters_of(structure: Structure, generator: torch.Generator | None) -> nn
 
 
 def parameter_dict(values: dict[str, Tensor]) -> nn.ParameterDict:
-    """Every value as a parameter."""
     return nn.ParameterDict({key: nn.Parameter(value) for key, value in values.items()})
 
 

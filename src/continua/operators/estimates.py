@@ -204,7 +204,6 @@ Drawn = TypeVar("Drawn")
 
 
 def check_bound(drawn: Drawn | None) -> Drawn:
-    """What an estimate has drawn, if it has been bound."""
     if drawn is None:
         reject("nodes", None, "the estimate was not bound", "Bind the operator: operator.bind(Context(cloud)).")
     return drawn

@@ -118,7 +118,6 @@ class Composite(Optimizer):
         self._share()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One update of all members, and the loss where a closure gives it."""
         return update_groups(self, closure, lambda group, state: self.members[group["member"]].advance(group, state))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

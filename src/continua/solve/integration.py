@@ -155,7 +155,6 @@ class Integration:
         return Endpoint(state, tuple(saved)), visited
 
     def notify(self, z: Depth, x: Tensor, costate: Tensor) -> None:
-        """Tells every observer of the costate at one depth."""
         for observer in self.observers:
             if observer.costate is not None:
                 observer.costate(z, x.detach(), costate.detach())
