@@ -4,13 +4,13 @@ import bisect
 import itertools
 import math
 from collections.abc import Sequence
-from typing import final
+from typing import cast, final
 
 import torch
 from torch import nn
 
 from continua.core.errors import reject
-from continua.core.shapes import Depth, Tensor
+from continua.core.shapes import Depth
 from continua.fields.field import AbstractField, copy_into, parameters_of
 from continua.operators import Theta, map_leaves
 from continua.spaces import AbstractParameterSpace
@@ -34,7 +34,6 @@ class Constant(AbstractField):
         return {f"values.{key}": leaf.home for key, leaf in self.structure.keyed}
 
     def fill(self, theta: Theta) -> "Constant":
-        """Takes over the values of theta."""
         copy_into(self.values, self.structure, theta)
         return self
 
@@ -54,7 +53,8 @@ class PiecewiseConstant(AbstractField):
             reject("edges", edges, "edges must increase and bound at least one piece", "Pass (0.0, 1.0, ..., L).")
         self.edges = tuple(float(e) for e in edges)
         self.breaks = self.edges[1:-1]
-        self.pieces = nn.ModuleList(parameters_of(self.structure, generator) for _ in self.edges[1:])
+        pieces = nn.ModuleList(parameters_of(self.structure, generator) for _ in self.edges[1:])
+        self.pieces = cast("Sequence[nn.ParameterDict]", pieces)
 
     @classmethod
     def layers(cls, spec: Theta, count: int, generator: torch.Generator | None = None) -> "PiecewiseConstant":
@@ -64,10 +64,10 @@ class PiecewiseConstant(AbstractField):
     def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
         where = z if inside is None else inside
         if isinstance(where, float | int):
-            return self._theta(self._piece(bisect.bisect_right(self.breaks, where)))
+            return self._theta([*self.structure.read(self.pieces[bisect.bisect_right(self.breaks, where)])])
         breaks = torch.tensor(self.breaks, dtype=where.dtype, device=where.device)
         index = torch.bucketize(where.detach(), breaks, right=True)
-        pieces = [self._piece(i) for i in range(len(self.pieces))]
+        pieces = map(self.structure.read, self.pieces)
         return self._theta([torch.stack(values)[index] for values in zip(*pieces, strict=True)])
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
@@ -79,11 +79,5 @@ class PiecewiseConstant(AbstractField):
         if len(thetas) != len(self.pieces):
             reject("thetas", len(thetas), f"the field has {len(self.pieces)} pieces", "Pass one theta per piece.")
         for theta, piece in zip(thetas, self.pieces, strict=True):
-            assert isinstance(piece, nn.ParameterDict)
             copy_into(piece, self.structure, theta)
         return self
-
-    def _piece(self, index: int) -> list[Tensor]:
-        piece = self.pieces[index]
-        assert isinstance(piece, nn.ParameterDict)
-        return [*self.structure.read(piece)]

@@ -14,15 +14,9 @@ from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.constant import PiecewiseConstant
 from continua.fields.field import AbstractField, generator_shape, parameter_dict, to_parameter, turn
 from continua.operators import AttentionTheta, Filled, Role, Spec, Structure, Theta, leaves
-from continua.spaces import (
-    AbstractBasis,
-    AbstractParameterSpace,
-    BSpline,
-    FlatSpace,
-    GaussLegendre,
-    SimplexSpace,
-    StiefelSpace,
-)
+from continua.spaces.bases import AbstractBasis, BSpline
+from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace, SimplexSpace, StiefelSpace
+from continua.spaces.quadrature import GaussLegendre
 
 
 @final

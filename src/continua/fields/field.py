@@ -11,6 +11,7 @@ from torch import nn
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Tensor
 from continua.operators import Role, Structure, Theta, leaves
+from continua.operators.kernels import multipliers
 from continua.spaces import AbstractParameterSpace, FlatSpace, SimplexSpace, StiefelSpace
 
 
@@ -63,7 +64,6 @@ def parameters_of(structure: Structure, generator: torch.Generator | None) -> nn
 
 
 def parameter_dict(values: dict[str, Tensor]) -> nn.ParameterDict:
-    """Every value as a parameter."""
     return nn.ParameterDict({key: nn.Parameter(value) for key, value in values.items()})
 
 
@@ -94,11 +94,8 @@ def turn(space: StiefelSpace, frame: Tensor, generator: Tensor) -> Tensor:
     exp of a skew-Hermitian matrix is unitary: where W is orthonormal, so is the product, for every A. The span of its
     columns is that of W. Where multipliers R(om) are paired, S(0) is real as R(0) is.
     """
-    if space.paired:
-        real, imaginary = generator.unbind(-3)
-        moving = (torch.arange(generator.shape[-4], device=generator.device) > 0).to(generator.dtype)
-        generator = torch.complex(real, imaginary * moving[:, None, None])
-    u = space.matrices(frame) @ torch.linalg.matrix_exp(generator - generator.mH)
+    a = multipliers(generator) if space.paired else generator
+    u = space.matrices(frame) @ torch.linalg.matrix_exp(a - a.mH)
     return space.pack(u, frame)
 
 

@@ -13,16 +13,10 @@ from continua.core.errors import reject
 from continua.core.shapes import Depth, Float, Tensor
 from continua.fields.expansion import constant_coefficients, is_rigid, modal_spaces, modes_at, spread_of, turning_leaves
 from continua.fields.field import AbstractField, generator_shape, parameter_dict, turn
-from continua.operators import Filled, Role, Spec, Structure, Theta, map_leaves
-from continua.spaces import (
-    AbstractBasis,
-    AbstractNodalRule,
-    AbstractParameterSpace,
-    BSpline,
-    GaussLegendre,
-    Legendre,
-    SimplexSpace,
-)
+from continua.operators import Filled, Role, Spec, Structure, Theta, leaves, map_leaves
+from continua.spaces.bases import AbstractBasis, BSpline, Legendre
+from continua.spaces.parameter_spaces import AbstractParameterSpace, SimplexSpace
+from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
 
 
 class AbstractHeadField(AbstractField):
@@ -54,7 +48,7 @@ class AbstractHeadField(AbstractField):
     @final
     def masses(self, z: float) -> Float[Tensor, " heads"]:
         """p_k(z)."""
-        return self.structure.flatten(self(z))[self._masses[0]]
+        return dict(leaves(self(z)))[self.structure.names[self._masses[0]]]
 
     @final
     def weights(self, like: Tensor) -> Float[Tensor, " heads"]:

@@ -15,14 +15,9 @@ from continua.fields.expansion import is_rigid
 from continua.fields.field import AbstractField, parameter_dict, parameters_of
 from continua.fields.heads import AbstractHeadField, draw_modes, head_factors, own_shape
 from continua.operators import Role, Spec, Structure, Theta
-from continua.spaces import (
-    AbstractBasis,
-    AbstractNodalRule,
-    AbstractParameterSpace,
-    GaussLegendre,
-    GeneratedSpace,
-    Legendre,
-)
+from continua.spaces.bases import AbstractBasis, Legendre
+from continua.spaces.parameter_spaces import AbstractParameterSpace, GeneratedSpace
+from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
 
 
 @final

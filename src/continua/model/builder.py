@@ -8,54 +8,29 @@ from typing import final
 
 from continua.core.checks import at_least, divides, is_a, not_negative, positive, share
 from continua.core.errors import reject
-from continua.fields import (
-    AbstractField,
-    Constant,
-    ContinuousHeads,
-    Expansion,
-    HeadHypernetwork,
-    Hypernetwork,
-    PiecewiseConstant,
-)
+from continua.fields.constant import Constant, PiecewiseConstant
+from continua.fields.expansion import Expansion
+from continua.fields.field import AbstractField
+from continua.fields.heads import ContinuousHeads
+from continua.fields.hypernetwork import HeadHypernetwork, Hypernetwork
 from continua.model.embedding import AbstractEmbedding, NormedEmbedding, TokenEmbedding, VectorEmbedding
 from continua.model.flow import AbstractProfile, Flow, Part
 from continua.model.positions import AbstractPositionCode, Clock
 from continua.model.readout import AbstractReadout, AnalysisReadout, MeanReadout, SynthesisEmbedding, TokenReadout
 from continua.model.stem import InterpolatedStem, StemEmbedding
 from continua.model.transformer import ContinuousTransformer
-from continua.operators import (
-    AbstractKernel,
-    AbstractOperator,
-    AbstractTokenIntegral,
-    Attention,
-    Convolution,
-    Damping,
-    Dense,
-    Dropout,
-    Exact,
-    FeedForward,
-    LayerNorm,
-    PreNorm,
-    Rotary,
-    Spectral,
-    Theta,
-)
+from continua.operators.attention import Attention, Rotary
+from continua.operators.compose import Dropout
+from continua.operators.feedforward import Damping, FeedForward
+from continua.operators.integral import AbstractTokenIntegral, Exact
+from continua.operators.kernels import AbstractKernel, Convolution, Dense, Spectral
+from continua.operators.norms import LayerNorm, PreNorm
+from continua.operators.operator import AbstractOperator, Theta
 from continua.solve import AbstractGradient, AbstractStepper, Adaptive, Direct, Fixed, LieTrotter, Solver
-from continua.spaces import (
-    AbstractBasis,
-    AbstractNodalRule,
-    AbstractSampleRule,
-    Axis,
-    BackwardRectangle,
-    CausalTrapezoid,
-    Cosine,
-    Counting,
-    DampedBasis,
-    Fourier,
-    GaussLegendre,
-    Legendre,
-    Trapezoid,
-)
+from continua.spaces.axis import Axis
+from continua.spaces.bases import AbstractBasis, Cosine, DampedBasis, Fourier, Legendre
+from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
+from continua.spaces.samples import AbstractSampleRule, BackwardRectangle, CausalTrapezoid, Counting, Trapezoid
 
 _FASTEST = 2.5
 """Angle by which the fastest rotary pair turns from one sample to the next."""
@@ -136,7 +111,6 @@ class EmbeddingAxis:
         return Cosine(max(1, self.nodes * 3 // 4) if self.modes is None else self.modes)
 
     def kernel(self, axis: Axis) -> AbstractKernel:
-        """The linear maps along the axis."""
         if self.periodic:
             return Convolution(axis, self._frequencies, self.unitary)
         return Spectral(axis, self.basis())
@@ -200,12 +174,10 @@ class Depth:
         at_least(1, steps=self.steps)
         not_negative(damping=self.damping)
         if self.steps is not None and self.rtol is not None:
-            reject(
-                "rtol", self.rtol, f"steps = {self.steps} are equal, and do not adapt", "Pass one of steps and rtol."
-            )
+            why = f"steps = {self.steps} are equal, and do not adapt"
+            reject("rtol", self.rtol, why, "Pass one of steps and rtol.")
 
     def solver(self) -> Solver:
-        """How depth is stepped."""
         if self.rtol is not None:
             return Solver(self.stepper, Adaptive(self.rtol, self.rtol))
         return Solver(self.stepper, Fixed(max(1, round(self.length)) if self.steps is None else self.steps))
@@ -266,8 +238,10 @@ def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; t
     state = _State.of(width, axis)
     measure = heads if isinstance(heads, HeadMeasure) else None
     token_wise = vocabulary is not None if per_token is None else per_token
-    operators = _operators(state, heads, measure, hidden or 4 * width, causal, _rotary(when, vocabulary), when.integral)
-    parts = [_part(PreNorm(state.norm(), f), width, dropout, how, measure) for f in operators]
+    attention = _attention(state, heads, causal, _rotary(when, vocabulary), when.integral)
+    feedforward = FeedForward(max(1, (hidden or 4 * width) // state.kernel.nodes), kernel=state.kernel)
+    branches = ((attention, measure), (feedforward, None))
+    parts = [_part(PreNorm(state.norm(), f), width, dropout, how, nodes) for f, nodes in branches]
     if how.damping > 0.0:
         parts.append(Part(Damping(how.damping), Constant(Damping(how.damping).spec(width))))
     embedding = _embedding(state, vocabulary, features, causal, when)
@@ -295,10 +269,6 @@ class _State:
         return cls(width, along.kernel(functions), functions, along.basis())
 
     @property
-    def nodes(self) -> int:
-        return 1 if self.axis is None else self.axis.nodes
-
-    @property
     def inner(self) -> int:
         """The width that embedding and readout see: the coefficients of a function, or the vector itself."""
         return self.width if self.axis is None or self.basis is None else self.basis.size * self.axis.channels
@@ -307,34 +277,27 @@ class _State:
         return LayerNorm(eps, affine, axis=self.axis)
 
 
-def _operators(
-    state: _State,
-    heads: int | HeadMeasure,
-    measure: HeadMeasure | None,
-    hidden: int,
-    causal: bool,
-    rotary: Rotary | None,
-    integral: AbstractTokenIntegral,
-) -> tuple[AbstractOperator, AbstractOperator]:
-    channels = state.width // state.nodes
-    if measure is None:
-        assert isinstance(heads, int)
-        divides(channels, "the width" if state.nodes == 1 else "the width per node", heads=heads)
-        count, key = heads, channels // heads
+def _attention(
+    state: _State, heads: int | HeadMeasure, causal: bool, rotary: Rotary | None, integral: AbstractTokenIntegral
+) -> Attention:
+    nodes = state.kernel.nodes
+    channels = state.width // nodes
+    if isinstance(heads, HeadMeasure):
+        count, key = heads.nodes, heads.key or max(2, 2 * (channels // 4))
     else:
-        count, key = measure.nodes, measure.key or max(2, 2 * (channels // 4))
+        divides(channels, "the width" if nodes == 1 else "the width per node", heads=heads)
+        count, key = heads, channels // heads
     if rotary is not None and key % 2:
         cure = f"Pass heads that divide {channels // 2}, or HeadMeasure(key=...) with an even key."
         reject("heads", count, f"each has a query of {key}, and rotary positions turn pairs", cure)
-    attention = Attention(
-        count, key, causal=causal, measured=measure is not None, rotary=rotary, kernel=state.kernel, integral=integral
+    measured = isinstance(heads, HeadMeasure)
+    return Attention(
+        count, key, causal=causal, measured=measured, rotary=rotary, kernel=state.kernel, integral=integral
     )
-    return attention, FeedForward(max(1, hidden // state.nodes), kernel=state.kernel)
 
 
 def _part(operator: AbstractOperator, width: int, dropout: float, depth: Depth, measure: HeadMeasure | None) -> Part:
-    measured = measure if isinstance(operator, PreNorm) and isinstance(operator.inner, Attention) else None
-    field = depth.field(operator.spec(width), measured)
+    field = depth.field(operator.spec(width), measure)
     return Part(Dropout(operator, dropout) if dropout > 0.0 else operator, field)
 
 
@@ -351,33 +314,24 @@ def _embedding(
 ) -> AbstractEmbedding:
     """Tokens start at unit variance: the slope of a norm is one over the token's own deviation, so small ones would
     make the flow stiff."""
-    code = time.positions if isinstance(time.positions, AbstractPositionCode) else None
-    width, rule = state.inner, time.rule
     if vocabulary is not None:
-        embedding: AbstractEmbedding = TokenEmbedding(vocabulary, width, code, rule or Counting(), time.queries)
+        code, rule = _code(time), time.rule or Counting()
+        embedding: AbstractEmbedding = TokenEmbedding(vocabulary, state.inner, code, rule, time.queries)
     else:
         assert features is not None
-        # own masses of the causal trapezoid would tell a query of the next sample's time
-        causal_rule = BackwardRectangle(-time.step) if time.queries else CausalTrapezoid()
-        rule = rule or (causal_rule if causal else Trapezoid())
-        # evenly spread samples would tell a causal model how many are still to come
-        spacing = time.step * (time.end - time.start) if causal else time.spacing
-        clock = Clock(time.start, time.end, spacing)
-        embedding = _signal_embedding(features, width, code, rule, time, clock, causal)
+        embedding = _signal_embedding(features, state.inner, causal, time)
     if state.axis is not None and state.basis is not None:
         embedding = SynthesisEmbedding(embedding, state.axis, state.basis)
     return NormedEmbedding(embedding, state.norm(_TINY, affine=False))
 
 
-def _signal_embedding(
-    features: int,
-    width: int,
-    code: AbstractPositionCode | None,
-    rule: AbstractSampleRule,
-    time: TokenTime,
-    clock: Clock,
-    causal: bool,
-) -> AbstractEmbedding:
+def _signal_embedding(features: int, width: int, causal: bool, time: TokenTime) -> AbstractEmbedding:
+    # own masses of the causal trapezoid would tell a query of the next sample's time
+    causal_rule = BackwardRectangle(-time.step) if time.queries else CausalTrapezoid()
+    code, rule = _code(time), time.rule or (causal_rule if causal else Trapezoid())
+    # evenly spread samples would tell a causal model how many are still to come
+    spacing = time.step * (time.end - time.start) if causal else time.spacing
+    clock = Clock(time.start, time.end, spacing)
     if time.stem is None:
         return VectorEmbedding(features, width, code, rule, time.queries, clock)
     if code is not None:
@@ -386,6 +340,10 @@ def _signal_embedding(
     narrow, radius = min(_CHANNELS * features, width), time.stem.radius * time.step
     stem = InterpolatedStem(narrow, radius, time.stem.modes, causal, outputs=width, gaps=time.stem.gaps)
     return StemEmbedding(VectorEmbedding(features, narrow, None, rule, time.queries, clock), stem)
+
+
+def _code(time: TokenTime) -> AbstractPositionCode | None:
+    return time.positions if isinstance(time.positions, AbstractPositionCode) else None
 
 
 def _readout(state: _State, outputs: int, per_token: bool) -> AbstractReadout:

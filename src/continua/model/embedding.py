@@ -14,6 +14,7 @@ from continua.model.positions import AbstractPositionCode, Clock
 from continua.operators import AbstractNorm, LayerNorm
 from continua.spaces import AbstractCausalRule, AbstractManifold, AbstractSampleRule, Cloud, Counting, Trapezoid
 
+Code: TypeAlias = AbstractPositionCode | None
 WithQueries: TypeAlias = tuple[Cloud, Tensor]
 """A cloud with queries merged in by time, and where each query (batch, queries) stands among its tokens."""
 
@@ -69,14 +70,7 @@ class AbstractSampleEmbedding(AbstractEmbedding):
     `present` is false a token is absent, and whatever stands there is not read.
     """
 
-    def _place(
-        self,
-        width: int,
-        code: AbstractPositionCode | None,
-        rule: AbstractSampleRule,
-        queries: bool,
-        clock: Clock | None,
-    ) -> None:
+    def _place(self, width: int, code: Code, rule: AbstractSampleRule, queries: bool, clock: Clock | None) -> None:
         """What every such embedding holds; called last in a constructor, for the order of random draws."""
         if code is not None and code.width != width:
             reject("code", code.width, f"its width is not that of the tokens, {width}", f"Build it with width={width}.")
@@ -147,7 +141,7 @@ class TokenEmbedding(AbstractSampleEmbedding):
         self,
         vocabulary: int,
         width: int,
-        code: AbstractPositionCode | None = None,
+        code: Code = None,
         rule: AbstractSampleRule = Counting(),
         queries: bool = False,
         clock: Clock | None = None,
@@ -183,7 +177,7 @@ class VectorEmbedding(AbstractSampleEmbedding):
         self,
         features: int,
         width: int,
-        code: AbstractPositionCode | None = None,
+        code: Code = None,
         rule: AbstractSampleRule = Trapezoid(),
         queries: bool = False,
         clock: Clock | None = None,

@@ -13,12 +13,13 @@ from torch import nn
 from continua.core.checks import finite, is_a, positive
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, fresh_seed, generator_of
-from continua.core.shapes import Bool, Depth, Float, Points, Tensor
+from continua.core.shapes import Depth, Float, Points, Present, Tensor
 from continua.fields import AbstractField, Expansion
 from continua.operators import AbstractOperator, Context, Filled, Spec, Theta, leaves
 from continua.solve import AbstractVectorField, State, within
 from continua.spaces import AbstractBasis, Axis, Cloud
 
+Act = Callable[[Theta], Points]
 Rate = Callable[[Depth, Points, Points], Float[Tensor, " batch"]]
 """A running cost r(z, points, velocity), one number per sequence, integrated along depth beside the tokens.
 
@@ -81,15 +82,14 @@ class Part(nn.Module):
         super().__init__()
         is_a(AbstractOperator, "Pass an operator, such as Attention(heads, key).", operator=operator)
         is_a(AbstractField, "Pass a field built from operator.spec(width), such as Constant(spec).", field=field)
-        self.operator = operator
-        self.field = field
+        self.operator, self.field = operator, field
         self._compiled: Callable[..., Points] | None = None
 
-    def forward(self, z: Depth, inside: Depth | None, act: Callable[[Theta], Points]) -> Points:
+    def forward(self, z: Depth, inside: Depth | None, act: Act) -> Points:
         """act(theta(z)), where `act` comes from `acting_on`."""
         return act(self.field(z, inside))
 
-    def acting_on(self, cloud: Cloud, operator: AbstractOperator, eager: bool = False) -> Callable[[Theta], Points]:
+    def acting_on(self, cloud: Cloud, operator: AbstractOperator, eager: bool = False) -> Act:
         """theta -> f(theta, cloud), by `operator`: this part's own, bound for a solve.
 
         A closure, because FSDP2 takes the arguments of a sharded module apart to find tensors, and can put neither
@@ -121,16 +121,11 @@ class Flow(nn.Module):
         positive(depth=depth)
         _check_reach(parts, depth, profile)
         self.parts = cast("Sequence[Part]", nn.ModuleList(parts))
-        self.depth = float(depth)
-        self.profile = profile
+        self.depth, self.profile = float(depth), profile
         self._fits: set[int] = set()
 
     def forward(
-        self,
-        z: Depth,
-        inside: Depth | None,
-        terms: Sequence[tuple[Part, Callable[[Theta], Points]]],
-        present: Bool[Tensor, "batch tokens"] | None,
+        self, z: Depth, inside: Depth | None, terms: Sequence[tuple[Part, Act]], present: Present | None
     ) -> Points:
         """zeta(z) sum_p f_p(theta_p(z), cloud) over some parts, each with what `Part.acting_on` gave for the cloud."""
         part, act = terms[0]
@@ -236,14 +231,14 @@ class FlowVectorField(AbstractVectorField):
         self.parts = self._alone
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         memory = self.context.memory
         read = () if memory is None else (memory.points, *memory.measure.tensors)
         given = (*self.flow.parameters(), *self.context.cloud.measure.tensors, *read)
         return tuple({id(t): t for t in given if t.requires_grad}.values())
 
     @property
-    def evaluations(self) -> int:
+    def evaluations(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         alone = sum(part._calls for part in self._alone)
         return self._calls + -(-alone // len(self._chosen))
 

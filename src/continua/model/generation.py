@@ -107,7 +107,6 @@ class Sampling:
         at_least(1, top_k=self.top_k)
 
     def draw(self, logits: Float[Tensor, "batch outputs"], generator: torch.Generator | None) -> Int[Tensor, " batch"]:
-        """One token per sequence."""
         if self.temperature == 0.0:
             return logits.argmax(-1)
         logits = logits.double() / self.temperature
@@ -179,27 +178,20 @@ def stream_tokens(
         reject("prompt", tuple(prompt.shape), "there is nothing to go on from", cure)
     model.eval()
     decoder = CachedDecoder(model) if cached and why_not_cacheable(model) is None else None
-    return _stream(model, decoder, prompt, sampling, window, generator)
 
+    def stream(tokens: Tensor) -> Iterator[Tensor]:
+        start = 0
+        while True:
+            before, start = start, window.start(start, tokens.shape[1])
+            if decoder is None:
+                with torch.no_grad():
+                    logits = model(tokens[:, start:])
+            else:
+                if start != before:
+                    decoder.reset()
+                logits = decoder.decode(tokens[:, start + decoder.length :])
+            drawn = sampling.draw(logits[:, -1], generator)
+            tokens = torch.cat([tokens, drawn.unsqueeze(1)], 1)
+            yield drawn
 
-def _stream(
-    model: ContinuousTransformer,
-    decoder: CachedDecoder | None,
-    tokens: Tensor,
-    sampling: Sampling,
-    window: Window,
-    generator: torch.Generator | None,
-) -> Iterator[Tensor]:
-    start = 0
-    while True:
-        before, start = start, window.start(start, tokens.shape[1])
-        if decoder is None:
-            with torch.no_grad():
-                logits = model(tokens[:, start:])
-        else:
-            if start != before:
-                decoder.reset()
-            logits = decoder.decode(tokens[:, start + decoder.length :])
-        drawn = sampling.draw(logits[:, -1], generator)
-        tokens = torch.cat([tokens, drawn.unsqueeze(1)], 1)
-        yield drawn
+    return stream(prompt)

@@ -18,19 +18,11 @@ from continua.model.embedding import AbstractEmbedding, ProjectedEmbedding
 from continua.model.flow import Flow, Part
 from continua.model.readout import AbstractReadout, NormReadout
 from continua.model.transformer import ContinuousTransformer, EncoderDecoder
-from continua.operators import (
-    AbstractNorm,
-    AbstractOperator,
-    Activation,
-    Attention,
-    Cross,
-    Dropout,
-    FeedForward,
-    LayerNorm,
-    PostNorm,
-    PreNorm,
-    Sum,
-)
+from continua.operators.attention import Attention
+from continua.operators.compose import Cross, Dropout, Sum
+from continua.operators.feedforward import Activation, FeedForward
+from continua.operators.norms import AbstractNorm, LayerNorm, PostNorm, PreNorm
+from continua.operators.operator import AbstractOperator
 from continua.solve import AbstractStepper, Direct, Euler, Fixed, LieTrotter, Projected, Solver, Strang
 from continua.spaces import AbstractManifold, CentredSphere
 
@@ -62,7 +54,6 @@ class Layers:
         share(all=False, dropout=self.dropout)
 
     def attention(self, causal: bool = False) -> AbstractOperator:
-        """The multi-head attention of a layer."""
         return self._with_dropout(Attention(self.heads, self.width // self.heads, causal=causal, biased=self.biased))
 
     def cross(self) -> AbstractOperator:
@@ -70,7 +61,6 @@ class Layers:
         return self._with_dropout(Cross(Attention(self.heads, self.width // self.heads, biased=self.biased)))
 
     def feedforward(self) -> AbstractOperator:
-        """The feed-forward of a layer."""
         hidden = 4 * self.width if self.hidden is None else self.hidden
         return self._with_dropout(FeedForward(hidden, self.activation, biased=self.biased))
 

@@ -1,6 +1,6 @@
 """The continuous local stem: convolution over token time with a kernel that is a smooth function of t - s."""
 
-from typing import NamedTuple, final
+from typing import NamedTuple, TypeAlias, final
 
 import torch
 from torch import nn
@@ -8,13 +8,17 @@ from torch.autograd.forward_ad import unpack_dual
 
 from continua.core.checks import at_least, positive
 from continua.core.errors import reject
-from continua.core.shapes import Bool, Float, Int, Tensor
+from continua.core.shapes import Bool, Float, Int, Positions, Tensor
 from continua.model.embedding import AbstractEmbedding, AbstractEmbeddingWrapper
 from continua.spaces import BSpline, Cloud
 
 _DEGREE = 3
 _NODES = 2
 """Nodes of the midpoint rule in each interval between two knots."""
+
+Places: TypeAlias = Float[Tensor, "batch places"]
+Samples: TypeAlias = Int[Tensor, "batch places"]
+"""Times to read the signal at, and the samples that are read there."""
 
 
 @final
@@ -88,7 +92,7 @@ class StemEmbedding(AbstractEmbeddingWrapper):
         return cloud.at(points + self.stem(cloud))
 
 
-def times_of(cloud: Cloud) -> Float[Tensor, "batch tokens"]:
+def times_of(cloud: Cloud) -> Positions:
     """The times of the tokens, zero for absent ones, whatever stands there; without positions, the index."""
     if cloud.positions is None:
         index = torch.arange(cloud.points.shape[1], dtype=cloud.points.dtype, device=cloud.points.device)
@@ -106,11 +110,8 @@ def _lag_rule(modes: int, causal: bool) -> tuple[Float[Tensor, " lags"], Float[T
 
 
 def interpolate(
-    cloud: Cloud,
-    times: Float[Tensor, "batch tokens"],
-    where: Float[Tensor, "batch places"],
-    latest: Float[Tensor, "batch places"] | None = None,
-) -> tuple[Float[Tensor, "batch places width"], Float[Tensor, "batch places"]]:
+    cloud: Cloud, times: Positions, where: Places, latest: Places | None = None
+) -> tuple[Float[Tensor, "batch places width"], Places]:
     """The linear interpolant of the tokens that have mass, at times `where`, and how far the nearest of them is.
 
     Constant beyond its ends. Equivalent to `numpy.interp` for each sequence and number. With `latest` only samples up
@@ -133,7 +134,7 @@ def interpolate(
     return seen, at.distance.expand_as(where)
 
 
-def _share_one_clock(samples: Tensor, times: Float[Tensor, "batch tokens"], where: Tensor) -> bool:
+def _share_one_clock(samples: Tensor, times: Positions, where: Tensor) -> bool:
     """Whether all sequences are sampled, and read, at the same times: one interpolation then serves them all."""
     if torch.compiler.is_compiling() or any(
         t.requires_grad or unpack_dual(t).tangent is not None for t in (times, where)
@@ -145,20 +146,15 @@ def _share_one_clock(samples: Tensor, times: Float[Tensor, "batch tokens"], wher
 class _Bracket(NamedTuple):
     """The samples on both sides of each time, the share of the right one, and how far the nearer one is."""
 
-    left: Int[Tensor, "batch places"]
-    right: Int[Tensor, "batch places"]
-    share: Float[Tensor, "batch places"]
-    distance: Float[Tensor, "batch places"]
+    left: Samples
+    right: Samples
+    share: Places
+    distance: Places
     known: Bool[Tensor, "batch places"] | None
     """Whether the left one may be known, where that is asked."""
 
 
-def _bracket(
-    samples: Tensor,
-    times: Float[Tensor, "batch tokens"],
-    where: Float[Tensor, "batch places"],
-    latest: Float[Tensor, "batch places"] | None,
-) -> _Bracket:
+def _bracket(samples: Tensor, times: Positions, where: Places, latest: Places | None) -> _Bracket:
     left, right = _neighbour_samples(samples, times.detach(), where.detach())
     known = None
     if latest is not None:  # a sample that is still to come is not known: the last one is held
@@ -172,9 +168,7 @@ def _bracket(
     return _Bracket(left, right, share, torch.minimum((where - t0).abs(), (where - t1).abs()), known)
 
 
-def _neighbour_samples(
-    samples: Tensor, times: Float[Tensor, "batch tokens"], where: Float[Tensor, "batch places"]
-) -> tuple[Int[Tensor, "batch places"], Int[Tensor, "batch places"]]:
+def _neighbour_samples(samples: Tensor, times: Positions, where: Places) -> tuple[Samples, Samples]:
     """The samples on both sides of each time: the nearest one twice beyond the ends."""
     tokens = times.shape[1]
     index = torch.arange(tokens, device=times.device).expand_as(times)

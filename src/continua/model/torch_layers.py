@@ -18,23 +18,11 @@ from continua.model.embedding import CloudEmbedding
 from continua.model.presets import Layers, decoder, encoder
 from continua.model.readout import NormReadout
 from continua.model.transformer import ContinuousTransformer, EncoderDecoder
-from continua.operators import (
-    AbstractNorm,
-    Activation,
-    Attention,
-    AttentionTheta,
-    Exact,
-    FeedForward,
-    FeedForwardTheta,
-    LayerNorm,
-    NormedTheta,
-    NormTheta,
-    PostNorm,
-    PreNorm,
-    Theta,
-    Unnormalised,
-    leaves,
-)
+from continua.operators.attention import Attention, AttentionTheta
+from continua.operators.feedforward import Activation, FeedForward, FeedForwardTheta
+from continua.operators.integral import Exact
+from continua.operators.norms import AbstractNorm, LayerNorm, NormedTheta, NormTheta, PostNorm, PreNorm, Unnormalised
+from continua.operators.operator import Theta, leaves
 
 
 def attention_theta(module: nn.MultiheadAttention) -> AttentionTheta:

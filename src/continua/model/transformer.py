@@ -16,19 +16,11 @@ from continua.model.embedding import AbstractEmbedding, check_cloud
 from continua.model.flow import Cost, Flow, Part, Setting, check_width, is_causal
 from continua.model.readout import AbstractReadout, axis_of, embedding_at, readout_at
 from continua.operators import with_heads, with_nodes
-from continua.solve import (
-    AbstractController,
-    AbstractGradient,
-    AbstractSolver,
-    Adaptive,
-    Checkpointed,
-    Fixed,
-    Given,
-    Observer,
-    PerSequence,
-    Solution,
-    Solver,
-)
+from continua.solve.checkpointed import Checkpointed
+from continua.solve.controllers import Adaptive, Fixed, Given, PerSequence
+from continua.solve.gradients import AbstractGradient
+from continua.solve.integrate import AbstractSolver, Solver
+from continua.solve.integration import AbstractController, Observer, Solution
 from continua.spaces import AbstractParameterSpace, Axis, Cloud
 
 

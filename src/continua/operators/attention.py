@@ -102,10 +102,9 @@ class AttentionTheta(NamedTuple):
 class Attention(AbstractOperator):
     """A(x, mu, nu) = sum_k p_k O_k^T sum_j softmax_j( beta <Q_k x, K_k x_j> + log w_j ) V_k x_j.
 
-    The mean of V x_j under the measure mu tilted by e^{beta <Qx, Kx_j>}, integrated over the head measure
-    nu = sum_k p_k delta_{theta_k} (docs/mathematics.md, section 1). Q, K and V are affine unless `biased=False`, and a
-    bias bo is added to the whole. With counting measures it is the multi-head attention of
-    `torch.nn.MultiheadAttention`, exactly.
+    The mean of V x_j under the measure mu tilted by e^{beta <Qx, Kx_j>}, integrated over the head measure nu = sum_k
+    p_k delta_{theta_k} (docs/mathematics.md, section 1). Q, K and V are affine unless `biased=False`, and a bias bo is
+    added to the whole. With counting measures it is the multi-head attention of `torch.nn.MultiheadAttention`, exactly.
 
     `value` defaults to `key`, `beta` to 1/sqrt(key). `causal` restricts the measure of query i to t_j <= t_i.
     With `measured` the heads have masses p_k that sum to one, parameters like the others; without, p_k = 1. With a

@@ -32,7 +32,6 @@ class KVCache:
         self._place, self._measures = 0, None
 
     def clear(self) -> None:
-        """Forgets all tokens."""
         self._kept = []
         self.begin()
 

@@ -7,7 +7,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple, TypeVar, final
+from typing import ClassVar, NamedTuple, TypeAlias, TypeVar, final
 
 import torch
 
@@ -39,11 +39,6 @@ Count = int | LogTokens
 def nodes_for(count: Count, tokens: int) -> int:
     """The number of nodes for a sequence of `tokens`."""
     return math.ceil(count.c * math.log(max(tokens, 2))) if isinstance(count, LogTokens) else count
-
-
-def tokens_of(measure: Measure) -> int:
-    """T: how many tokens have mass, in the longest sequence. Padding and queries do not count."""
-    return measure.shape[1] if measure.heavy is None else int(measure.heavy.sum(-1).max())
 
 
 class Nodes(NamedTuple):
@@ -103,7 +98,6 @@ class AbstractDraw(abc.ABC):
 
     @final
     def nodes(self, measure: Measure, like: Tensor, count: int, seed: int | None) -> Nodes:
-        """`count` nodes for every sequence."""
         if seed is None or self.common is not None:
             return nodes_at(self._levels(1, count, self.common or 0), measure, like)
         return nodes_at(self._levels(measure.shape[0], count, seed), measure, like)
@@ -168,9 +162,16 @@ class AbstractEstimate(AbstractTokenIntegral):
     def __post_init__(self) -> None:
         at_least(1, m=None if isinstance(self.m, LogTokens) else self.m)
 
+    @final
+    def _sizes(self, measure: Measure) -> tuple[int, int]:
+        """How many nodes, and T: the tokens that they stand for. Padding and queries do not count."""
+        tokens = measure.shape[1] if measure.heavy is None else int(measure.heavy.sum(-1).max())
+        return nodes_for(self.m, tokens), tokens
+
 
 _BLOCK = 1024
 """Queries that are answered together."""
+_AtLandmarks: TypeAlias = Float[Tensor, "batch heads landmarks value"]
 
 
 @final
@@ -198,8 +199,7 @@ class Subset(AbstractEstimate):
 
     def bind(self, context: Context) -> AbstractTokenIntegral:
         cloud = context.offering
-        tokens = tokens_of(cloud.measure)
-        m = nodes_for(self.m, tokens)
+        m, tokens = self._sizes(cloud.measure)
         start, stop = (0, m) if self.kept is None else self.kept
         if stop - start >= tokens:
             return Exact().bind(context)
@@ -214,7 +214,6 @@ Drawn = TypeVar("Drawn")
 
 
 def check_bound(drawn: Drawn | None) -> Drawn:
-    """What an estimate has drawn, if it has been bound."""
     if drawn is None:
         reject("nodes", None, "the estimate was not bound", "Bind the operator: operator.bind(Context(cloud)).")
     return drawn
@@ -291,8 +290,7 @@ class Debiased(AbstractEstimate):
 
     def bind(self, context: Context) -> AbstractTokenIntegral:
         cloud = context.offering
-        tokens = tokens_of(cloud.measure)
-        m = nodes_for(self.m, tokens)
+        m, tokens = self._sizes(cloud.measure)
         if m >= tokens:
             return Exact().bind(context)
         last = max(1, math.ceil(math.log2(tokens / m)))  # the first level with as many nodes as tokens
@@ -323,8 +321,7 @@ class Nystrom(AbstractEstimate):
     Deterministic: the landmarks are the tokens at even quantiles of the mass, and queries that are no tokens give even
     ones of their own. Y. Xiong et al., Nystromformer, AAAI 2021. A^+ = A^T (A A^T + ridge)^-1 damps singular values
     below sqrt(ridge): the landmarks of a smooth signal are nearly dependent, and a pseudo-inverse that cuts them off
-    would jump along depth. Refused where attention is causal: a landmark
-    would carry later tokens into earlier rows.
+    would jump along depth. Refused where attention is causal: a landmark would carry later tokens into earlier rows.
     """
 
     serves_causal: ClassVar[bool] = False
@@ -339,8 +336,7 @@ class Nystrom(AbstractEstimate):
 
     def bind(self, context: Context) -> AbstractTokenIntegral:
         cloud = context.offering
-        tokens = tokens_of(cloud.measure)
-        m = nodes_for(self.m, tokens)
+        m, tokens = self._sizes(cloud.measure)
         if m >= tokens:
             return Exact().bind(context)
         middles = (torch.arange(m, dtype=torch.float64) + 0.5) / m
@@ -362,14 +358,7 @@ class Nystrom(AbstractEstimate):
         """B v: the means of the landmark queries over all tokens."""
         return Exact(self.materialised).means(rows, memory.measure, memory, beta, causal=False)
 
-    def spread(
-        self,
-        q: Queries,
-        means: Float[Tensor, "batch heads landmarks value"],
-        asked: Measure,
-        memory: Memory,
-        beta: float,
-    ) -> Means:
+    def spread(self, q: Queries, means: _AtLandmarks, asked: Measure, memory: Memory, beta: float) -> Means:
         """F A^+ means: from the landmarks to all queries."""
         keys, _ = check_bound(self.nodes).of(memory)
         near = torch.softmax(beta * (self.landmarks(q, asked, memory) @ keys.transpose(-1, -2)), -1)

@@ -18,15 +18,9 @@ from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.operators.operator import Law, Normal, Orthonormal, Role, Spec
-from continua.spaces import (
-    AbstractBasis,
-    AbstractParameterSpace,
-    Axis,
-    FlatSpace,
-    SpectralSpace,
-    StiefelSpace,
-    TensorTable,
-)
+from continua.spaces.axis import Axis, TensorTable
+from continua.spaces.bases import AbstractBasis
+from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace, SpectralSpace, StiefelSpace
 
 
 def linear(
@@ -57,16 +51,10 @@ class AbstractKernel(abc.ABC):
 
     axis: Axis | None
     """`None` where a state is a plain vector, on a single node."""
-
-    @property
-    @abc.abstractmethod
-    def own(self) -> tuple[int, ...]:
-        """The axes of a weight (*own, outputs, inputs) that are the kernel's; an output sums over the last of them."""
-
-    @property
-    @abc.abstractmethod
-    def space(self) -> AbstractParameterSpace:
-        """Where a weight lives."""
+    own: tuple[int, ...] = dataclasses.field(init=False, repr=False, compare=False)
+    """The axes of a weight (*own, outputs, inputs) that are the kernel's; an output sums over the last of them."""
+    space: AbstractParameterSpace = dataclasses.field(init=False, repr=False, compare=False)
+    """Where a weight lives."""
 
     @abc.abstractmethod
     def apply(self, w: Tensor, b: Float[Tensor, "*batched outputs"] | None, x: Incoming) -> Outgoing:
@@ -75,12 +63,10 @@ class AbstractKernel(abc.ABC):
     @final
     @property
     def nodes(self) -> int:
-        """Nodes of the axis."""
         return 1 if self.axis is None else self.axis.nodes
 
     @final
     def shape(self, inputs: int, outputs: int) -> tuple[int, ...]:
-        """The shape of a weight."""
         return (*self.own, outputs, inputs)
 
     @final
@@ -105,12 +91,10 @@ class AbstractKernel(abc.ABC):
 
     @final
     def weight(self, shape: tuple[int, ...], fan_in: int, role: Role = Role.PLAIN) -> Any:
-        """The `Spec` of a weight."""
         return Spec(shape, self.law(fan_in), role, self.space)
 
     @final
     def channels(self, width: int) -> int:
-        """Channels of a state of this width."""
         if width % self.nodes:
             cure = f"Choose a width divisible by {self.nodes}."
             reject("width", width, f"it does not split over {self.nodes} nodes", cure)
@@ -127,14 +111,10 @@ class Dense(AbstractKernel):
 
     axis: None = dataclasses.field(default=None, init=False, repr=False)
     orthonormal: bool = False
+    own = ()
 
-    @property
-    def own(self) -> tuple[int, ...]:
-        return ()
-
-    @property
-    def space(self) -> AbstractParameterSpace:
-        return StiefelSpace() if self.orthonormal else FlatSpace(2)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "space", StiefelSpace() if self.orthonormal else FlatSpace(2))
 
     def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
         return F.linear(x, w, b) if w.ndim == 2 else linear(x, w, b)
@@ -150,21 +130,15 @@ class Spectral(AbstractKernel):
 
     axis: Axis
     basis: AbstractBasis
+    space = SpectralSpace()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "own", (self.basis.size, self.basis.size))
         _ = self._tables  # refuses an axis that does not resolve the basis, and compiled code finds tensors
 
     @functools.cached_property
     def _tables(self) -> tuple[TensorTable, TensorTable]:
         return self.axis.tables(self.basis)
-
-    @property
-    def own(self) -> tuple[int, ...]:
-        return (self.basis.size, self.basis.size)
-
-    @property
-    def space(self) -> AbstractParameterSpace:
-        return SpectralSpace()
 
     def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
         synthesis, analysis = self._tables
@@ -204,14 +178,8 @@ class Convolution(AbstractKernel):
         gaps = self.axis.points().diff() * self.axis.nodes
         if bool(((gaps - 1.0).abs() > 1e-9).any()):
             reject("axis", self.axis, "the FFT needs even nodes", "Use Axis(nodes, channels, MidpointRule()).")
-
-    @property
-    def own(self) -> tuple[int, ...]:
-        return (self.modes + 1, 2)
-
-    @property
-    def space(self) -> AbstractParameterSpace:
-        return StiefelSpace(paired=True) if self.unitary else SpectralSpace(paired=True)
+        object.__setattr__(self, "own", (self.modes + 1, 2))
+        object.__setattr__(self, "space", StiefelSpace(paired=True) if self.unitary else SpectralSpace(paired=True))
 
     def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
         nodes = self.axis.nodes

@@ -141,10 +141,6 @@ class Structure:
             f"lambda v: {_expression(spec, itertools.count(), kinds)}", kinds
         )
 
-    def flatten(self, theta: Theta) -> list[Any]:
-        """The leaves of theta in the order of `names`."""
-        return [leaf for _, leaf in leaves(theta)]
-
     def read(self, values: nn.ParameterDict) -> Iterator[Tensor]:
         """The parameters under `keys`, in their order.
 

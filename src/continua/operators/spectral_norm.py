@@ -62,7 +62,6 @@ class SpectrallyNormed(AbstractWrapper):
         return self.inner.velocity(self.normalise_kernels(theta, cloud.points.shape[-1]), cloud, source)
 
     def normalise_kernels(self, theta: Theta, width: int) -> Theta:
-        """Theta with its kernels scaled down to the limit."""
         specs: dict[str, Spec] = dict(leaves(self.inner.spec(width)))
         return rebuild(theta, {name: self._scale(leaf, specs[name].home) for name, leaf in leaves(theta)})
 

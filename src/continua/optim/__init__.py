@@ -2,12 +2,11 @@
 
 from continua.optim.axes import SOAP, ModalAdamW, Shampoo
 from continua.optim.blockwise import AbstractBlock, BlockwiseAdamW, Entrywise, Frobenius, parameter_bound, update_bound
+from continua.optim.constrained import DualAveraging, MirrorAdam, RiemannianAdam, cayley_retraction, polar_retraction
 from continua.optim.curvature import AbstractLikelihood, Categorical, Gaussian, Watch
 from continua.optim.kfac import KFAC
-from continua.optim.mirror import DualAveraging, MirrorAdam
 from continua.optim.optimiser import AbstractOptimiser, Composite
 from continua.optim.recipe import Recipe, Use, adamw, optimiser_name, use
-from continua.optim.riemannian import RiemannianAdam, cayley_retraction, polar_retraction
 from continua.optim.schedule import CosineDecay, Schedule, by_seconds, by_tokens, by_updates, clip_gradients
 
 __all__ = [

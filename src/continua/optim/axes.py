@@ -40,7 +40,6 @@ class ModalAdamW(AbstractOptimiser):
     """
 
     serves = (SpectralSpace,)
-    whole = True
 
     def __init__(
         self,
@@ -112,7 +111,6 @@ class AbstractLibraryOptimiser(AbstractOptimiser):
     """One of pytorch-optimizer (`pip install 'continua[optim]'`), on the groups and the state of this one."""
 
     serves = (AbstractFlatSpace,)
-    whole = True
     frequency: ClassVar[str]
     """The library's name for the `interval`, in updates, between two roots or eigenbases of the preconditioner."""
 

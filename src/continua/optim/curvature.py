@@ -66,7 +66,6 @@ class Layout(NamedTuple):
     first: bool = True
 
     def agrees(self, other: "Layout") -> bool:
-        """Whether it is the same."""
         return (self.shape, self.first) == (other.shape, other.first) and torch.equal(self.order, other.order)
 
     def split(self, c: Tensor) -> Float[Tensor, "modes outputs inputs"]:

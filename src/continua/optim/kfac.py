@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn, final
+from typing import Any, NamedTuple, NoReturn, TypeAlias, final
 
 import torch
 
@@ -11,6 +11,8 @@ from continua.core.shapes import Tensor
 from continua.optim.curvature import AbstractLikelihood, Layout, Watch
 from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect, foreach
 from continua.spaces import AbstractFlatSpace, AbstractParameterSpace, FlatSpace
+
+Outputs: TypeAlias = Callable[[], Tensor]
 
 
 @final
@@ -37,7 +39,6 @@ class KFAC(AbstractOptimiser):
     """
 
     serves = (AbstractFlatSpace,)
-    whole = True
 
     _observed: "_Observed | None" = None
     """What was observed last; it is not saved, and a copy of the optimiser has to observe anew."""
@@ -55,11 +56,7 @@ class KFAC(AbstractOptimiser):
         super().__init__(params, numbers, space)
 
     def observe(
-        self,
-        outputs: Callable[[], Tensor],
-        likelihood: AbstractLikelihood,
-        draws: int = 1,
-        generator: torch.Generator | None = None,
+        self, outputs: Outputs, likelihood: AbstractLikelihood, draws: int = 1, generator: torch.Generator | None = None
     ) -> None:
         """Averages the factors over a batch, and inverts them: `observe(lambda: model(x), Categorical())`.
 
@@ -104,7 +101,7 @@ class KFAC(AbstractOptimiser):
 
 
 class _Observed(NamedTuple):
-    outputs: Callable[[], Tensor]
+    outputs: Outputs
     likelihood: AbstractLikelihood
     inverses: dict[Tensor, Callable[[Tensor], Tensor]]
     """What makes a direction of the gradient of each parameter."""
@@ -136,9 +133,7 @@ def _refuse_unobserved(p: Tensor) -> NoReturn:
     reject("parameter", tuple(p.shape), "no curvature was observed for it", cure)
 
 
-def _bend(
-    outputs: Callable[[], Tensor], likelihood: AbstractLikelihood, params: list[Tensor], directions: list[Tensor]
-) -> float:
+def _bend(outputs: Outputs, likelihood: AbstractLikelihood, params: list[Tensor], directions: list[Tensor]) -> float:
     """<d, G d> = |J d|_H^2, J d by central differences of the outputs: no derivative beyond the first is needed."""
     kept = [p.clone() for p in params]
     length = float(torch.linalg.vector_norm(torch.stack(foreach.norm(directions))))

@@ -34,14 +34,13 @@ class AbstractOptimiser(Optimizer, abc.ABC):
     space: AbstractParameterSpace
     serves: ClassVar[tuple[type, ...]]
     """The kinds of space that it can update parameters in."""
-    whole: bool
+    whole: bool = True
     """Whether an entry's update depends on others of its block, so that no rank may hold a shard of it."""
 
     def __init__(self, params: Any, defaults: dict[str, Any], space: AbstractParameterSpace) -> None:
         if not isinstance(space, self.serves):
             why = f"{type(self).__name__} serves {', '.join(kind.__name__ for kind in self.serves)}"
             reject("space", space, why, "Choose the optimiser by the space of the parameters.")
-        check_numbers(defaults)
         self.space = space
         super().__init__(params, defaults)
 
@@ -61,9 +60,9 @@ class AbstractOptimiser(Optimizer, abc.ABC):
     @final
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's, with numbers checked, and parameters against their space and against sharding."""
-        check_numbers(param_group)
         super().add_param_group(param_group)
         try:
+            check_numbers(self.param_groups[-1])
             self._check_points(self.param_groups[-1])
         except ValueError:
             self.param_groups.pop()  # torch has added it already; a group that is refused must not stay
@@ -119,7 +118,6 @@ class Composite(Optimizer):
         self._share()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One update of all members, and the loss where a closure gives it."""
         return update_groups(self, closure, lambda group, state: self.members[group["member"]].advance(group, state))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

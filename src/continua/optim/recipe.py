@@ -14,9 +14,8 @@ from continua.core.shapes import Tensor
 from continua.fields import AbstractField, parameter_spaces
 from continua.optim.axes import ModalAdamW
 from continua.optim.blockwise import BlockwiseAdamW
-from continua.optim.mirror import MirrorAdam
+from continua.optim.constrained import MirrorAdam, RiemannianAdam
 from continua.optim.optimiser import AbstractOptimiser, Composite
-from continua.optim.riemannian import RiemannianAdam
 from continua.spaces import AbstractParameterSpace, FlatSpace, GeneratedSpace, SimplexSpace, SpectralSpace, StiefelSpace
 
 Betas: TypeAlias = tuple[float, float]

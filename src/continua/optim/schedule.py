@@ -93,15 +93,12 @@ class Schedule:
         self._apply()
 
     def get_last_lr(self) -> list[float]:
-        """The rates of the groups as they are."""
         return [group["lr"] for group in self.optimiser.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs to go on."""
         return {"spent": self.spent, "base": list(self.base)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where the saved schedule was."""
         if len(state["base"]) != len(self.optimiser.param_groups):
             why = f"the optimiser has {len(self.optimiser.param_groups)} groups"
             reject("state", len(state["base"]), why, "Load it beside the optimiser it was saved with.")

@@ -101,14 +101,6 @@ class Adjoint(AbstractVectorField):
         self.flow, self.shape, self.parameters, self.costs, self.clip = flow, shape, parameters, tuple(costs), clip
         self.breaks, self.weights, self.inputs = flow.breaks, flow.weights, tuple(parameters.tensors)
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return ()
-
-    @property
-    def evaluations(self) -> int:
-        return self.flow.evaluations
-
     def rates(self, z: Depth, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         raise AssertionError("splitting and projection are refused before")
 
@@ -129,11 +121,9 @@ class Adjoint(AbstractVectorField):
         return slope
 
     def join(self, x: Tensor, a: Tensor) -> Tensor:
-        """State and costate side by side."""
         return torch.cat([x, a], -1) if self.shape else torch.stack([x, a])
 
     def split(self, joined: Tensor) -> tuple[Tensor, Tensor]:
-        """State and costate."""
         x, a = joined.chunk(2, -1)
         return x.reshape(self.shape), a.reshape(self.shape)
 

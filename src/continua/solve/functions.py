@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from continua.core.errors import reject
 from continua.core.shapes import Depth, Tensor
-from continua.solve.vector_field import AbstractVectorField, State
+from continua.solve.vector_field import AbstractVectorField, State, per_sequence
 
 _LARGE = 1_000
 """Containers with more entries hold data, not parameters; where one does, the graph shows it all the same."""
@@ -31,21 +31,13 @@ class FunctionField(AbstractVectorField):
     def __init__(self, f: Callable[[Tensor, Tensor], Tensor]) -> None:
         _check_callable(f)
         self.f = f
-        self.calls = 0
-        self.parameters: tuple[Tensor, ...] = ()
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.parameters
-
-    @property
-    def evaluations(self) -> int:
-        return self.calls
 
     def __call__(self, z: Depth, state: State, inside: Depth | None = None) -> State:
         x = state.x
-        self.calls += 1
-        velocity = self.f(_depth(z, x), x)
+        self.evaluations += 1
+        # a kernel on the device of x: `torch.tensor` would be a copy that the host waits for
+        depth = per_sequence(z, x) if isinstance(z, Tensor) else torch.full((), z, dtype=x.dtype, device=x.device)
+        velocity = self.f(depth, x)
         if not isinstance(velocity, Tensor) or velocity.shape != x.shape or velocity.dtype != x.dtype:
             got = f"{tuple(velocity.shape)}, {velocity.dtype}" if isinstance(velocity, Tensor) else type(velocity)
             why = f"it must return dx/dz in the shape and dtype of x, {tuple(x.shape)}, {x.dtype}"
@@ -79,7 +71,7 @@ class FunctionField(AbstractVectorField):
             suspects = [weakref.ref(leaf) for leaf in leaves]
             del velocity, leaves
             refuse_hidden(suspects)
-        self.parameters = tuple(found.values())
+        self.tensors = tuple(found.values())
 
 
 def referenced_tensors(f: object) -> Iterator[Tensor]:
@@ -230,13 +222,6 @@ def _hidden_error(what: object) -> ValueError:
     shown = f"shape {tuple(what.shape)}" if isinstance(what, Tensor) else f"the result of a {type(what).__name__}"
     why = "f depends on a tensor that was not found, and its gradient would be lost"
     return ValueError(f"f: {why} ({shown}). Name what f depends on: parameters=[...], or use gradient=Direct().")
-
-
-def _depth(z: Depth, x: Tensor) -> Tensor:
-    if isinstance(z, Tensor):
-        return z.view(-1, *(1 for _ in x.shape[1:]))
-    # a kernel on the device of x: `torch.tensor` would be a copy that the host waits for
-    return torch.full((), z, dtype=x.dtype, device=x.device)
 
 
 def _check_callable(f: object) -> None:

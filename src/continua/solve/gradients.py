@@ -39,13 +39,10 @@ class Direct(AbstractGradient):
     second_derivatives: bool = False
 
     def solve(self, integration: Integration, state: State) -> Endpoint:
-        if integration.observes_costate and needs_gradient(state, integration.field.tensors):
-            return self._solve_observed(integration, state)
-        return integration.run(state)
-
-    def _solve_observed(self, integration: Integration, state: State) -> Endpoint:
-        """As `solve`, with a hook at every depth of the grid that tells observers of the costate."""
-        # an alias of its own: the caller's tensor is neither hooked for good nor counted where it is used elsewhere
+        if not (integration.observes_costate and needs_gradient(state, integration.field.tensors)):
+            return integration.run(state)
+        # a hook at every depth of the grid tells observers of the costate; at the start it is on an alias:
+        # the caller's tensor is neither hooked for good nor counted where it is used elsewhere
         x = state.x
         start = State(x.view_as(x) if x.requires_grad else x.detach().requires_grad_(True), state.costs)
         _hook(integration, integration.span[0], start.x)

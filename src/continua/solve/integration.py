@@ -89,8 +89,7 @@ class Endpoint(NamedTuple):
 class Integration:
     """One solve: the vector field, how it is stepped, which depths are saved and who watches.
 
-    A gradient is handed this and knows nothing of steppers: `run` finds the grid, `replay`
-    walks part of it again.
+    A gradient is handed this and knows nothing of steppers: `run` finds the grid, `replay` walks part of it again.
     """
 
     field: AbstractVectorField
@@ -156,7 +155,6 @@ class Integration:
         return Endpoint(state, tuple(saved)), visited
 
     def notify(self, z: Depth, x: Tensor, costate: Tensor) -> None:
-        """Tells every observer of the costate at one depth."""
         for observer in self.observers:
             if observer.costate is not None:
                 observer.costate(z, x.detach(), costate.detach())

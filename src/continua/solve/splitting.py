@@ -59,7 +59,7 @@ class LieTrotter(AbstractSplitting):
         return field.breaks
 
     def schedule(self, field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
-        return [(part, 0.0, 1.0) for part in _parts_of(field)]
+        return [(part, 0.0, 1.0) for part in field.parts or (field,)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Strang(AbstractSplitting):
 
     def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
         """Every jump of the last part, and those of half-step parts that are not in the middle of a step."""
-        *outer, middle = _parts_of(field)
+        *outer, middle = field.parts or (field,)
         kept = set(middle.breaks)
         halves = {b for part in outer for b in part.breaks}
         straddled = halves
@@ -90,7 +90,7 @@ class Strang(AbstractSplitting):
         return tuple(sorted(kept))
 
     def schedule(self, field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
-        *outer, middle = _parts_of(field)
+        *outer, middle = field.parts or (field,)
         return [
             *((part, 0.0, 0.5) for part in outer),
             (middle, 0.0, 1.0),
@@ -156,14 +156,6 @@ class _Tangential(AbstractVectorField):
         self.breaks, self.weights = whole.breaks, whole.weights
         self.parts = [_Tangential(part, manifold) for part in whole.parts]
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.whole.tensors
-
-    @property
-    def evaluations(self) -> int:
-        return self.whole.evaluations
-
     def __call__(self, z: Depth, state: State, inside: Depth | None = None) -> State:
         slope = self.whole(z, state, inside)
         velocity = self.manifold.tangent(state.x, slope.x)
@@ -171,7 +163,3 @@ class _Tangential(AbstractVectorField):
 
     def rates(self, z: Depth, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         return self.whole.rates(z, x, velocity)
-
-
-def _parts_of(field: AbstractVectorField) -> Sequence[AbstractVectorField]:
-    return field.parts or (field,)

@@ -62,9 +62,7 @@ class TorchdiffeqSolver(AbstractSolver):
         self, field: AbstractVectorField, state: State, gradient: AbstractGradient, observers: Sequence[Observer]
     ) -> None:
         if not isinstance(gradient, Direct) and gradient != Backsolve():
-            why = (
-                "it knows odeint (Direct) and odeint_adjoint (Backsolve) alone, the latter with neither trust nor clip"
-            )
+            why = "it knows odeint (Direct) and odeint_adjoint (Backsolve) alone, that with neither trust nor clip"
             reject("gradient", gradient, why, "Use gradient=Direct() or Backsolve(), or continua's own Solver().")
         if observers:
             reject("observers", observers, "torchdiffeq shows its steps to nobody", "Use continua's own Solver().")
@@ -102,10 +100,7 @@ class _Velocity:
     """The flow on one piece, as torchdiffeq calls it; counts the evaluations of either pass."""
 
     def __init__(self, field: AbstractVectorField, inside: float, stats: Stats) -> None:
-        self.field = field
-        self.inside = inside
-        self.stats = stats
-        self.forward = True
+        self.field, self.inside, self.stats, self.forward = field, inside, stats, True
 
     def __call__(self, z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self.forward:

@@ -30,16 +30,10 @@ class AbstractVectorField(abc.ABC):
     """The terms of the velocity, for splitting; none where it is one."""
     weights: Float[Tensor, "batch tokens"] | None = None
     """Masses for norms, summing to one in each sequence; `None` where all entries count alike."""
-
-    @property
-    @abc.abstractmethod
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Every tensor that asks for a gradient and that velocity or rates depend on, the state apart."""
-
-    @property
-    @abc.abstractmethod
-    def evaluations(self) -> int:
-        """How often the whole velocity was evaluated so far."""
+    tensors: tuple[Tensor, ...] = ()
+    """Every tensor that asks for a gradient and that velocity or rates depend on, the state apart."""
+    evaluations: int = 0
+    """How often the whole velocity was evaluated so far."""
 
     @abc.abstractmethod
     def __call__(self, z: Depth, state: State, inside: Depth | None = None) -> State:
@@ -61,7 +55,7 @@ def advance(x: Tensor, dz: Depth, coefficients: Sequence[float], slopes: Sequenc
     total = torch.zeros_like(x)
     for c, k in terms:
         total.add_(k, alpha=c)
-    return x + _per_sequence(dz, x) * total
+    return x + per_sequence(dz, x) * total
 
 
 def displace(field: AbstractVectorField, z: Depth, dz: Depth, before: State, x: Tensor) -> State:
@@ -78,7 +72,7 @@ def select(moved: Bool[Tensor, " batch"], after: State, before: State) -> State:
     """`after` for the sequences that moved, `before` for those that stood still."""
 
     def pick(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(_per_sequence(moved.to(a.device), a), a, b)
+        return torch.where(per_sequence(moved.to(a.device), a), a, b)
 
     costs = tuple(pick(a, b) for a, b in zip(after.costs, before.costs, strict=True))
     return State(pick(after.x, before.x), costs)
@@ -94,6 +88,6 @@ def within(z: Depth, inside: Depth | None) -> Depth:
     return math.nextafter(z, inside)
 
 
-def _per_sequence(values: Tensor, like: Tensor) -> Tensor:
+def per_sequence(values: Tensor, like: Tensor) -> Tensor:
     """One value per sequence, ready to meet a tensor whose first axis is the batch."""
     return values.view(-1, *(1 for _ in like.shape[1:]))

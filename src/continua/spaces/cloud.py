@@ -133,17 +133,14 @@ class Cloud:
 
     @property
     def mass(self) -> Mass | None:
-        """The weights w_i; `None` when each is 1."""
         return self.measure.mass
 
     @property
     def positions(self) -> Positions | None:
-        """The times t_i; `None` when time is the index."""
         return self.measure.positions
 
     @property
     def present(self) -> Present | None:
-        """Which tokens move; `None` when all do."""
         return self.measure.present
 
 

@@ -72,16 +72,13 @@ class CentredSphere(AbstractManifold):
         positive(radius=self.radius)
 
     def project(self, x: Vectors) -> Vectors:
-        return self._radius(x) * _direction(_centre(x))
-
-    def tangent(self, x: Vectors, v: Vectors) -> Vectors:
-        return _orthogonal(_direction(_centre(x)), v - v.mean(dim=-1, keepdim=True))
-
-    def _radius(self, x: Vectors) -> float:
         if x.shape[-1] < 2:
             cure = "Use a width of at least 2, or Sphere()."
             reject("x.shape", tuple(x.shape), "one centred number is always 0 and lies on no sphere", cure)
-        return math.sqrt(x.shape[-1]) if self.radius is None else self.radius
+        return (self.radius or math.sqrt(x.shape[-1])) * _direction(_centre(x))
+
+    def tangent(self, x: Vectors, v: Vectors) -> Vectors:
+        return _orthogonal(_direction(_centre(x)), v - v.mean(dim=-1, keepdim=True))
 
 
 def _direction(x: Vectors) -> Vectors:

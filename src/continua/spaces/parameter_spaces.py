@@ -85,10 +85,7 @@ class SpectralSpace(AbstractFlatSpace):
     """
 
     paired: bool = False
-
-    @property
-    def axes(self) -> int:
-        return 4
+    axes = 4  # pyright: ignore[reportIncompatibleMethodOverride,reportAssignmentType]
 
 
 @final
@@ -119,7 +116,6 @@ class SimplexSpace(AbstractFlatSpace):
         return -self.axis
 
     def masses(self, logits: Tensor) -> Tensor:
-        """p."""
         return torch.softmax(logits, self.axis)
 
     def logits(self, p: Tensor) -> Tensor:
@@ -160,7 +156,9 @@ class StiefelSpace(AbstractParameterSpace):
         return self.pack(left @ right, x)
 
     def tangent(self, x: Tensor, v: Tensor) -> Tensor:
-        return self.pack(tangent_part(self.matrices(x), self.matrices(v)), x)
+        u, w = self.matrices(x), self.matrices(v)
+        product = u.mH @ w
+        return self.pack(w - 0.5 * (u @ (product + product.mH)), x)
 
     def defect(self, x: Tensor) -> Tensor:
         u = self.matrices(x)
@@ -175,12 +173,6 @@ class StiefelSpace(AbstractParameterSpace):
         """The inverse of `matrices`, in the shape of the parameter `like`."""
         u = u.mH if like.shape[-2] < like.shape[-1] else u
         return torch.stack([u.real, u.imag], -3) if self.paired else u
-
-
-def tangent_part(u: Tensor, v: Tensor) -> Tensor:
-    """V - U sym(U^H V) for matrices with no more columns than rows."""
-    product = u.mH @ v
-    return v - 0.5 * (u @ (product + product.mH))
 
 
 def _slack(x: Tensor) -> float:

@@ -147,10 +147,9 @@ class CausalTrapezoid(AbstractCausalRule):
 
         w_j = (t_{j+1} - t_{j-1})/2 ,   w_1 = (t_2 - t_1)/2 ,   w_ii = (t_i - t_{i-1})/2
 
-    Second order for every `int_{t_1}^{t_i}`. The column `w_j` knows `t_{j+1}`, but only rows `i > j` read it.
-    The last column is read by no row and is that of `Trapezoid`. Row 1 sees itself alone, and its normalised
-    integral is its own value under any positive mass: `w_11 = 1`. Row `i` is
-    `scipy.integrate.cumulative_trapezoid` up to `t_i`.
+    Second order for every `int_{t_1}^{t_i}`. The column `w_j` knows `t_{j+1}`, but only rows `i > j` read it. The last
+    column is read by no row and is that of `Trapezoid`. Row 1 sees itself alone, and its normalised integral is its own
+    value under any positive mass: `w_11 = 1`. Row `i` is `scipy.integrate.cumulative_trapezoid` up to `t_i`.
 
     Times must increase strictly. Tied tokens see each other, so one of them would read the other's column,
     and with it the next time: masses that differ on the diagonal only cannot serve ties without a leak.
