@@ -26,7 +26,7 @@ from continua.cli.parsing import (
     describe_missing,
     more,
 )
-from continua.cli.train import options_of
+from continua.cli.train import open_training, options_of
 from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
@@ -58,10 +58,7 @@ class Evaluate:
         at_least(0, threads=self.threads)
         if self.threads:
             torch.set_num_threads(self.threads)
-        run = Run.open(self.folder)
-        if run.manifest["kind"] != "train":
-            why = f"this is a run of kind {run.manifest['kind']!r}"
-            reject("run", str(run.folder), why, "Pass one of `continua train`.")
+        run = open_training(self.folder)
         trained = options_of(run)
         task = task_of(trained.task, trained.data)
         if not self.json:
@@ -165,9 +162,8 @@ class Report:
             reject("--output", str(self.output), "this is a folder", f"Name a file in it: --output {named}.")
         if self.output is not None:
             check_writable("--output", self.output.parent, self.output)
-        console.print(
-            str(write_report((*self.folders, *self.others), self.output)), soft_wrap=True, highlight=False, markup=False
-        )
+        page = write_report((*self.folders, *self.others), self.output)
+        console.print(str(page), soft_wrap=True, highlight=False, markup=False)
         return 0
 
 

@@ -3,11 +3,10 @@
 import dataclasses
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, final
 
 import torch
 import tyro
@@ -24,7 +23,6 @@ from continua.cli.options import (
     RunOptions,
     TaskName,
     TrainingOptions,
-    check_data,
     check_numbers,
     check_optimizer,
     preset_of,
@@ -85,10 +83,7 @@ class Train:
             self._train(console, None)
             return 0
         self._check_resumed(self.run.resume)
-        run = Run.open(self.run.resume)
-        if run.manifest["kind"] != "train":
-            kind = run.manifest["kind"]
-            reject("run", str(run.folder), f"this is a run of kind {kind!r}", "Pass one of `continua train`.")
+        run = open_training(self.run.resume)
         if run.manifest["state"] == "finished":
             cure = f"Train a new one, or look at it: `continua report {shlex.quote(str(run.folder))}`."
             reject("run", str(run.folder), "this run is finished", cure)
@@ -108,9 +103,16 @@ class Train:
                 reject("TASK" if name == "task" else flag(name), value, why, "Leave it out, or train a new run.")
 
     def _train(self, console: Console, run: Run | None) -> None:
-        folder = self._prepare(run)
+        check_numbers(self.run, self.depth, self.training)
+        task = task_of(self.task, self.data)  # nothing is read yet: whatever can be refused without data comes first
+        folder = self.output.output or free_folder(self.task) if run is None else run.folder
+        if run is None:
+            Run.check_free(folder)
+        check_optimizer("--optimizer", self.training.optimizer)
+        check_optimizer("--baseline-optimizer", self.training.baseline_optimizer)
+        if self.run.threads:
+            torch.set_num_threads(self.run.threads)
         reporters = self._reporters(console, folder)
-        task = task_of(self.task, self.data)
         preset = preset_of(task, self.run.preset, values_of(self))
         plan = Plan(preset.updates, preset.batch_size, self.run.seed, preset.warmup, self.training.clip,
                     self.training.evaluations, jitter=preset.jitter, floor=preset.floor)  # fmt: skip
@@ -121,10 +123,10 @@ class Train:
         task.training_batch(preset.batch_size, 0, self.run.seed)
         again = run is not None
         if run is None:
-            run = Run.begin(folder, "train", _plain(values_of(self)), {"task": task.facts()})
+            run = Run.begin(folder, "train", values_of(self), {"task": task.facts()})
             sizes = {learner.name: parameters_of(learner.model) for learner in learners}
             optimisers = {learner.name: optimiser_name(learner.optimiser) for learner in learners}
-            kept = _plain(values_of(preset))
+            kept = values_of(preset)
             run.note(parameters=sizes, optimisers=optimisers, preset=kept, threads=torch.get_num_threads())
         self._introduce(console, run, task, learners)
         training = Training(run, task, learners, plan, reporters)
@@ -140,22 +142,8 @@ class Train:
             found = {"kind": "test", "run": str(run.folder), "results": results, "report": str(page)}
             print(json.dumps(finite(found), allow_nan=False))
         elif not self.output.quiet:
-            console.print(
-                *results_tables(results), f"report: [bold]{escape(str(page))}[/bold]", sep="\n", soft_wrap=True
-            )
-
-    def _prepare(self, run: Run | None) -> Path:
-        """The folder of the run; whatever can be refused without data is refused here."""
-        check_numbers(self.run, self.depth, self.training)
-        check_data(self.task, self.data)
-        folder = self.output.output or free_folder(self.task) if run is None else run.folder
-        if run is None:
-            Run.check_free(folder)
-        check_optimizer("--optimizer", self.training.optimizer)
-        check_optimizer("--baseline-optimizer", self.training.baseline_optimizer)
-        if self.run.threads:
-            torch.set_num_threads(self.run.threads)
-        return folder
+            where = f"report: [bold]{escape(str(page))}[/bold]"
+            console.print(*results_tables(results), where, sep="\n", soft_wrap=True)
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.run.seed)
@@ -188,21 +176,19 @@ class Train:
         console.print(f"run: {run.folder}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as JSON holds them: paths and choices as words."""
-    plain = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
-    plain = {name: str(value) if isinstance(value, Path) else value for name, value in plain.items()}
-    return {name: [str(each) for each in value] if isinstance(value, tuple) else value for name, value in plain.items()}
+def open_training(folder: Path) -> Run:
+    """The run in a folder, which `continua train` has left there."""
+    run = Run.open(folder)
+    if (kind := run.manifest["kind"]) != "train":
+        reject("run", str(folder), f"this is a run of kind {kind!r}", "Pass one of `continua train`.")
+    return run
 
 
 def options_of(run: Run) -> Train:
     """The options that a run began with, without those that only said how to begin."""
-    values = {
-        name: value
-        for name, value in run.manifest["config"].items()
-        if value is not None and name not in ("config", "resume")
-    }
-    return read_values(Train, "train", values, str(run.folder / "manifest.json"))
+    values = {name: value for name, value in run.manifest["config"].items() if value is not None}
+    own = {name: value for name, value in values.items() if name not in ("config", "resume")}
+    return read_values(Train, "train", own, str(run.folder / "manifest.json"))
 
 
 def free_folder(task: str) -> Path:
@@ -235,9 +221,8 @@ def note_failure(run: Run) -> Iterator[None]:
         with suppress(OSError):
             run.end("failed")
         why = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
-        raise TrainingError(
-            f"the run could not be written ({why}). Mend this; nothing is half written. {again}"
-        ) from error
+        what = f"the run could not be written ({why})"
+        raise TrainingError(f"{what}. Mend this; nothing is half written. {again}") from error
     except Exception:
         run.end("failed")
         raise

@@ -8,7 +8,7 @@ from typing import final
 from continua.data import AbstractTask, Csv, Mnist1d, Split
 
 
-class Stepping(enum.Enum):
+class Stepping(enum.StrEnum):
     """How depth is stepped in training."""
 
     EULER = "euler"
