@@ -80,11 +80,9 @@ class Csv(AbstractTask):
         """Else a file of a few thousand rows is learnt by heart."""
         return redraw_rows(rescale_columns(batch, _LEVEL, _SPREAD, generator), generator)
 
-    def facts(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         windows, columns = self._windows, self._windows.table.columns
         return {
-            "training samples": self.count(Split.TRAIN),
-            "test samples": self.count(Split.TEST),
             "columns": list(columns),
             "rows in a window": windows.size,
             "missing cells": windows.table.missing(),

@@ -1,6 +1,7 @@
 """The text of a file of the user's, or a refusal that says what the file is instead."""
 
 import codecs
+import math
 from pathlib import Path
 from typing import NoReturn
 
@@ -39,6 +40,14 @@ def read_text(file: Path, what: str, argument: str = "file", lenient: bool = Fal
     except UnicodeDecodeError as error:
         row = content[: error.start].count(b"\n") + 1
         refuse_row(file, row, f"byte {error.start} is not UTF-8", "Save the file as UTF-8 text.", argument)
+
+
+def read_number(word: str) -> float:
+    """The number that a word of a file stands for: nan where it is empty, infinity where it is something else."""
+    try:
+        return float(word or "nan")
+    except ValueError:
+        return math.inf
 
 
 def version_of(file: Path | None) -> tuple[int, ...]:

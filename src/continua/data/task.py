@@ -118,8 +118,8 @@ class AbstractTask(abc.ABC):
         """A training batch, changed at random in ways that leave its answers true."""
 
     @abc.abstractmethod
-    def facts(self) -> dict[str, Any]:
-        """Plain data that a run notes down: how many samples, which classes or letters.
+    def details(self) -> dict[str, Any]:
+        """Plain data that a run notes down beside the numbers of samples: which classes or letters.
 
         Under "augmentation", how training batches differ from the data, in one sentence; where they do.
         """
@@ -127,6 +127,12 @@ class AbstractTask(abc.ABC):
     @abc.abstractmethod
     def variants(self) -> "Mapping[str, AbstractTask]":
         """The same test in other samplings, on which a trained model is measured without further training."""
+
+    @final
+    def facts(self) -> dict[str, Any]:
+        """All plain data that a run notes down."""
+        counts = {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST)}
+        return counts | self.details()
 
     @final
     def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
