@@ -7,8 +7,6 @@ from typing import NoReturn
 
 from continua.core.errors import reject
 
-_WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-
 
 def refuse_row(file: Path, number: int, what: str, cure: str, argument: str = "file") -> NoReturn:
     """Raises a `ValueError` that names the file, the row as an editor counts, what stands there and the cure."""
@@ -31,7 +29,7 @@ def read_text(file: Path, what: str, argument: str = "file", lenient: bool = Fal
     if not content.strip():
         reject(argument, str(file), "the file is empty", f"Pass a {what} with something in it.")
     # before the search for zero bytes: UTF-16, which spreadsheets save, is full of them and has a cure of its own
-    if content.startswith(_WIDE):
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         reject(argument, str(file), "this is UTF-16 text", "Save the file as UTF-8 text.")
     if (place := content.find(b"\0")) >= 0:
         reject(argument, str(file), f"this is no text, its byte {place} is 0", f"Pass a {what}.")

@@ -17,7 +17,6 @@ from continua.core.shapes import Float, Int, Tensor
 from continua.data.files import read_number, read_text, refuse_row, version_of
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
-_FIFTH = 5
 _ENOUGH = 10
 """So many series, at least, are held out for validation."""
 
@@ -114,7 +113,7 @@ def _hold_out(labels: Sequence[int]) -> set[int]:
     """A fifth of the series of each class, drawn at random but always the same; none where that makes too few."""
     order = torch.randperm(len(labels), generator=generator_of(0)).tolist()
     by_class = {label: [i for i in order if labels[i] == label] for label in set(labels)}
-    held = {i for own in by_class.values() for i in own[: len(own) // _FIFTH]}
+    held = {i for own in by_class.values() for i in own[: len(own) // 5]}
     return held if len(held) >= _ENOUGH else set()
 
 
