@@ -10,7 +10,6 @@ import torch.nn.functional as F
 
 from continua.control import resolution_report
 from continua.core.errors import SolveError
-from continua.core.shapes import Tensor
 from continua.data import AbstractTask, Question, Split
 from continua.model import ContinuousTransformer, citation
 from continua.report import format_number
@@ -47,15 +46,11 @@ def keep_portraits(run: Run, task: AbstractTask, learners: Sequence[Learner], se
         resolution = None
         if not task.form.queries:  # answers at query times are compared in the samplings of the test
             labels = task.form.question in (Question.LABEL, Question.TOKEN)
-            loss = F.cross_entropy if labels else _relative_gap
+            loss = F.cross_entropy if labels else lambda output, targets: (output - targets).norm() / targets.norm()
             resolution = resolution_report(learner.model, batch.inputs, batch.targets, loss).plain()
         keep_diagnostics(run, learner.name, diagnose(learner.model, batch, learner.objective, resolution, learner.name))
     used = [part for learner in learners for part in (learner.model, learner.optimiser, learner.objective)]
     run.note(references=[reference.plain() for reference in citation(*used)])
-
-
-def _relative_gap(output: Tensor, targets: Tensor) -> Tensor:
-    return (output - targets).norm() / targets.norm()
 
 
 def results_tables(results: Results) -> list[rich.table.Table]:

@@ -206,8 +206,8 @@ def task_of(name: TaskName, data: DataOptions) -> AbstractTask:
     return kind(**{reads[option]: value for option, value in given.items()})
 
 
-def check_numbers(run: RunOptions, depth: DepthOptions, training: TrainingOptions) -> None:
-    """Refuses numbers that no training can take, whatever its task and its preset."""
+def check_options(run: RunOptions, depth: DepthOptions, training: TrainingOptions) -> None:
+    """Refuses what no training can take, whatever its task and its preset: numbers, and optimisers not installed."""
     at_least(0, threads=run.threads)
     not_negative(energy=depth.energy, weight_decay=training.weight_decay)
     rates = {"learning_rate": training.learning_rate, "soap_learning_rate": training.soap_learning_rate}
@@ -216,6 +216,9 @@ def check_numbers(run: RunOptions, depth: DepthOptions, training: TrainingOption
     if training.baseline_optimizer != "adamw" and not run.compare:
         cure = "Pass --compare as well, or leave it out."
         reject("--baseline-optimizer", training.baseline_optimizer, "there is no baseline without --compare", cure)
+    for option in ("optimizer", "baseline_optimizer"):
+        if getattr(training, option) == "soap":
+            extra("pytorch_optimizer", "optim", f"`{flag(option)} soap`")
 
 
 OPTIMISERS: Mapping[str, Callable[[nn.Module, Preset], torch.optim.Optimizer]] = {
@@ -231,12 +234,6 @@ OPTIMISERS: Mapping[str, Callable[[nn.Module, Preset], torch.optim.Optimizer]] =
         SOAP,
     ).build(model),
 }
-
-
-def check_optimizer(option: str, word: str) -> None:
-    """Refuses an optimiser whose library is not installed."""
-    if word == "soap":
-        extra("pytorch_optimizer", "optim", f"`{option} soap`")
 
 
 def preset_of(task: AbstractTask, name: str, values: Mapping[str, Any]) -> Preset:

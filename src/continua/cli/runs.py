@@ -13,19 +13,7 @@ from rich.console import Console
 
 from continua.cli.measuring import BEGUN, measure_models, results_tables
 from continua.cli.options import task_of
-from continua.cli.parsing import (
-    Count,
-    Flag,
-    MisuseError,
-    Number,
-    RunFolder,
-    RunFolders,
-    SomeFolder,
-    Whole,
-    choose,
-    describe_missing,
-    more,
-)
+from continua.cli.parsing import Count, Flag, Number, RunFolder, RunFolders, SomeFolder, Whole, choose, refuse_missing
 from continua.cli.train import open_training, options_of
 from continua.core.checks import at_least
 from continua.core.errors import reject
@@ -54,7 +42,6 @@ class Evaluate:
     """print one JSON object instead of tables"""
 
     def execute(self, console: Console) -> int:
-        """Runs the command."""
         at_least(0, threads=self.threads)
         if self.threads:
             torch.set_num_threads(self.threads)
@@ -105,7 +92,6 @@ class Generate:
     """keep no keys and values, and solve the whole window for every character: the same text, slower"""
 
     def execute(self, console: Console) -> int:
-        """Runs the command."""
         run = Run.open(self.folder)
         facts = run.manifest["facts"].get("task", {})
         if "alphabet" not in facts:
@@ -154,9 +140,8 @@ class Report:
     """where the page goes (default: report.html in the first run)"""
 
     def execute(self, console: Console) -> int:
-        """Runs the command."""
         if not self.folders:  # tyro takes none for many
-            raise MisuseError(f"{describe_missing('report', 'RUN [RUN ...]')} {more('report')}")
+            refuse_missing("report", "RUN [RUN ...]")
         if self.output is not None and self.output.is_dir():
             named = shlex.quote(str(self.output / "report.html"))
             reject("--output", str(self.output), "this is a folder", f"Name a file in it: --output {named}.")

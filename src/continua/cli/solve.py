@@ -128,7 +128,6 @@ class Solve:
     """where the figure goes"""
 
     def execute(self, console: Console) -> int:
-        """Runs the command."""
         check_writable("--output", self.output)
         at_least(2, tokens=self.tokens)
         positive(depth=self.depth)

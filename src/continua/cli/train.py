@@ -13,21 +13,8 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
+from continua.cli import options
 from continua.cli.measuring import BEGUN, keep_portraits, measure_models, results_tables
-from continua.cli.options import (
-    OPTIMISERS,
-    DataOptions,
-    DepthOptions,
-    ModelOptions,
-    OutputOptions,
-    RunOptions,
-    TaskName,
-    TrainingOptions,
-    check_numbers,
-    check_optimizer,
-    preset_of,
-    task_of,
-)
 from continua.cli.parsing import flag, read_values, values_of
 from continua.core.errors import SolveError, reject
 from continua.data import AbstractTask, Split
@@ -68,17 +55,16 @@ class Train:
     `continua train --resume RUN` then goes on, to the same numbers as if it had not been stopped.
     """
 
-    task: Annotated[TaskName, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "mnist1d"
+    task: Annotated[options.TaskName, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "mnist1d"
     """mnist1d, text, digits, spirals, burgers, darcy, uea or csv"""
-    run: RunOptions = RunOptions()
-    data: DataOptions = DataOptions()
-    model: ModelOptions = ModelOptions()
-    depth: DepthOptions = DepthOptions()
-    training: TrainingOptions = TrainingOptions()
-    output: OutputOptions = OutputOptions()
+    run: options.RunOptions = options.RunOptions()
+    data: options.DataOptions = options.DataOptions()
+    model: options.ModelOptions = options.ModelOptions()
+    depth: options.DepthOptions = options.DepthOptions()
+    training: options.TrainingOptions = options.TrainingOptions()
+    output: options.OutputOptions = options.OutputOptions()
 
     def execute(self, console: Console) -> int:
-        """Runs the command."""
         if self.run.resume is None:
             self._train(console, None)
             return 0
@@ -103,17 +89,19 @@ class Train:
                 reject("TASK" if name == "task" else flag(name), value, why, "Leave it out, or train a new run.")
 
     def _train(self, console: Console, run: Run | None) -> None:
-        check_numbers(self.run, self.depth, self.training)
-        task = task_of(self.task, self.data)  # nothing is read yet: whatever can be refused without data comes first
+        options.check_options(self.run, self.depth, self.training)
+        task = options.task_of(self.task, self.data)  # reads nothing: what can be refused without data comes first
         folder = self.output.output or free_folder(self.task) if run is None else run.folder
         if run is None:
             Run.check_free(folder)
-        check_optimizer("--optimizer", self.training.optimizer)
-        check_optimizer("--baseline-optimizer", self.training.baseline_optimizer)
         if self.run.threads:
             torch.set_num_threads(self.run.threads)
-        reporters = self._reporters(console, folder)
-        preset = preset_of(task, self.run.preset, values_of(self))
+        reporters: list[AbstractReporter] = [JsonLines()] if self.output.json else []
+        if not (self.output.json or self.output.quiet):
+            reporters.append(Bar(console))
+        if self.output.tensorboard:
+            reporters.append(Events(folder / "tensorboard"))
+        preset = options.preset_of(task, self.run.preset, values_of(self))
         plan = Plan(preset.updates, preset.batch_size, self.run.seed, preset.warmup, self.training.clip,
                     self.training.evaluations, jitter=preset.jitter, floor=preset.floor)  # fmt: skip
         check_sizes(preset)
@@ -149,18 +137,13 @@ class Train:
         torch.manual_seed(self.run.seed)
         model = continuous(task.form, preset)
         objective = objective_of(task.form, model, preset.energy, self.depth.stiff)
-        build = OPTIMISERS[self.training.optimizer]
+        build = options.OPTIMISERS[self.training.optimizer]
         learners = [Learner("continuous", model, objective, build(model, preset))]
         if self.run.compare:
             model = standard(task.form, preset, parameters_of(model))
-            build = OPTIMISERS[self.training.baseline_optimizer]
+            build = options.OPTIMISERS[self.training.baseline_optimizer]
             learners.append(Learner("standard", model, objective_of(task.form), build(model, preset)))
         return learners
-
-    def _reporters(self, console: Console, folder: Path) -> list[AbstractReporter]:
-        output = self.output
-        shown: list[AbstractReporter] = [JsonLines()] if output.json else [] if output.quiet else [Bar(console)]
-        return [*shown, Events(folder / "tensorboard")] if output.tensorboard else shown
 
     def _introduce(self, console: Console, run: Run, task: AbstractTask, learners: list[Learner]) -> None:
         if self.output.quiet or self.output.json:
@@ -210,9 +193,6 @@ def note_failure(run: Run) -> Iterator[None]:
     except KeyboardInterrupt:
         run.end("interrupted")
         raise Interrupted(f"stopped at once; updates since the last checkpoint are lost. {again}") from None
-    except TrainingError:
-        run.end("failed")
-        raise
     except SolveError as error:
         run.end("failed")
         advice = "In training, lower --learning-rate, pay for motion with --energy, or take more --steps."
