@@ -1,5 +1,6 @@
 """What is measured of the models of a run at its end, and how it is told."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,6 @@ import torch.nn.functional as F
 
 from continua.control import resolution_report
 from continua.core.errors import SolveError
-from continua.core.shapes import Tensor
 from continua.data import AbstractTask, Question, Split
 from continua.model import ContinuousTransformer, citation
 from continua.report import format_number
@@ -29,18 +29,11 @@ def measure_models(run: Run, task: AbstractTask, models: Mapping[str, Continuous
         found: dict[str, Any] = {"samplings": resolutions(model, task)}
         if not jumps:  # a network of layers has one depth grid
             found["depth"] = {str(steps): measures for steps, measures in anytime(model, task).items()}
-            found["gap to a tight solve"] = _gap(model, task)
+            with contextlib.suppress(SolveError):  # a flow too wild for it is no reason to lose the other results
+                found["gap to a tight solve"] = solver_gap(model, task)
         run.record("test", learner=name, **found)
         results[name] = found
     return results
-
-
-def _gap(model: ContinuousTransformer, task: AbstractTask) -> float | None:
-    """The gap to a tight solve, or nothing where the flow is too wild for one: no reason to lose the other results."""
-    try:
-        return solver_gap(model, task)
-    except SolveError:
-        return None
 
 
 def keep_portraits(run: Run, task: AbstractTask, learners: Sequence[Learner], sequences: int = 32) -> None:
@@ -53,15 +46,11 @@ def keep_portraits(run: Run, task: AbstractTask, learners: Sequence[Learner], se
         resolution = None
         if not task.form.queries:  # answers at query times are compared in the samplings of the test
             labels = task.form.question in (Question.LABEL, Question.TOKEN)
-            loss = F.cross_entropy if labels else _relative_gap
+            loss = F.cross_entropy if labels else lambda output, targets: (output - targets).norm() / targets.norm()
             resolution = resolution_report(learner.model, batch.inputs, batch.targets, loss).plain()
         keep_diagnostics(run, learner.name, diagnose(learner.model, batch, learner.objective, resolution, learner.name))
     used = [part for learner in learners for part in (learner.model, learner.optimiser, learner.objective)]
     run.note(references=[reference.plain() for reference in citation(*used)])
-
-
-def _relative_gap(output: Tensor, targets: Tensor) -> Tensor:
-    return (output - targets).norm() / targets.norm()
 
 
 def results_tables(results: Results) -> list[rich.table.Table]:

@@ -170,53 +170,44 @@ class OutputOptions:
     """also write event files for TensorBoard (needs the extra tensorboard)"""
 
 
-TASKS: Mapping[TaskName, Callable[[DataOptions], AbstractTask]] = {
-    "mnist1d": lambda data: Mnist1d(**_drop_none(dropped=data.dropped)),
-    "text": lambda data: Text(data.text, **_drop_none(context=data.context)),
-    "digits": lambda data: Digits(**_drop_none(dropped=data.dropped)),
-    "spirals": lambda data: Spirals(),
-    "burgers": lambda data: Burgers(**_drop_none(points=data.points)),
-    "darcy": lambda data: Darcy(**_drop_none(points=data.points)),
-    "uea": lambda data: Uea(_series(data, "uea", "NAME_TRAIN.ts, with NAME_TEST.ts beside it")),
-    "csv": lambda data: Csv(
-        _series(data, "csv", "FILE.csv"),
-        time=data.time,
-        id=data.id,
-        columns=_names(data.columns),
-        **_drop_none(window=data.context),
-    ),
+TASKS: Mapping[TaskName, tuple[type[AbstractTask], Mapping[str, str]]] = {
+    "mnist1d": (Mnist1d, {"dropped": "dropped"}),
+    "text": (Text, {"text": "file", "context": "context"}),
+    "digits": (Digits, {"dropped": "dropped"}),
+    "spirals": (Spirals, {}),
+    "burgers": (Burgers, {"points": "points"}),
+    "darcy": (Darcy, {"points": "points"}),
+    "uea": (Uea, {"series": "file"}),
+    "csv": (Csv, {"series": "file", "context": "window", "time": "time", "id": "id", "columns": "columns"}),
 }
-
-_READ_BY: Mapping[str, tuple[TaskName, ...]] = {
-    "text": ("text",),
-    "context": ("text", "csv"),
-    "series": ("uea", "csv"),
-    "time": ("csv",),
-    "id": ("csv",),
-    "columns": ("csv",),
-    "points": ("burgers", "darcy"),
-    "dropped": ("mnist1d", "digits"),
-}
+"""Of every task its class, and the options that it reads with the arguments they become."""
 
 
 def task_of(name: TaskName, data: DataOptions) -> AbstractTask:
-    """The task of this name on these data."""
-    check_data(name, data)
-    return TASKS[name](data)
+    """The task of this name on these data; options that it does not read would be passed over in silence."""
+    kind, reads = TASKS[name]
+    given = {option: value for option, value in vars(data).items() if value is not None}
+    for option, value in given.items():
+        if option not in reads:
+            others = [f"`continua train {other}`" for other, (_, arguments) in TASKS.items() if option in arguments]
+            shown, cure = (
+                str(value) if isinstance(value, Path) else value,
+                f"Leave it out, or use {' or '.join(others)}.",
+            )
+            reject(flag(option), shown, f"the task {name} does not read it", cure)
+    if "series" in reads and data.series is None:
+        what = "NAME_TRAIN.ts, with NAME_TEST.ts beside it" if kind is Uea else "FILE.csv"
+        reject("--series", None, f"the task {name} reads files", f"Pass --series {what}.")
+    if data.columns is not None:
+        given["columns"] = tuple(word.strip() for word in data.columns.split(",") if word.strip())
+        if not given["columns"]:
+            cure = "Write names parted by commas, or leave it out."
+            reject("--columns", data.columns, "it names no column", cure)
+    return kind(**{reads[option]: value for option, value in given.items()})
 
 
-def check_data(task: TaskName, data: DataOptions) -> None:
-    """Refuses options that the task does not read: they would be passed over in silence."""
-    for name, tasks in _READ_BY.items():
-        value = getattr(data, name)
-        if value is not None and task not in tasks:
-            cure = f"Leave it out, or use {' or '.join(f'`continua train {each}`' for each in tasks)}."
-            shown = str(value) if isinstance(value, Path) else value
-            reject(flag(name), shown, f"the task {task} does not read it", cure)
-
-
-def check_numbers(run: RunOptions, depth: DepthOptions, training: TrainingOptions) -> None:
-    """Refuses numbers that no training can take, whatever its task and its preset."""
+def check_options(run: RunOptions, depth: DepthOptions, training: TrainingOptions) -> None:
+    """Refuses what no training can take, whatever its task and its preset: numbers, and optimisers not installed."""
     at_least(0, threads=run.threads)
     not_negative(energy=depth.energy, weight_decay=training.weight_decay)
     rates = {"learning_rate": training.learning_rate, "soap_learning_rate": training.soap_learning_rate}
@@ -225,6 +216,9 @@ def check_numbers(run: RunOptions, depth: DepthOptions, training: TrainingOption
     if training.baseline_optimizer != "adamw" and not run.compare:
         cure = "Pass --compare as well, or leave it out."
         reject("--baseline-optimizer", training.baseline_optimizer, "there is no baseline without --compare", cure)
+    for option in ("optimizer", "baseline_optimizer"):
+        if getattr(training, option) == "soap":
+            extra("pytorch_optimizer", "optim", f"`{flag(option)} soap`")
 
 
 OPTIMISERS: Mapping[str, Callable[[nn.Module, Preset], torch.optim.Optimizer]] = {
@@ -242,12 +236,6 @@ OPTIMISERS: Mapping[str, Callable[[nn.Module, Preset], torch.optim.Optimizer]] =
 }
 
 
-def check_optimizer(option: str, word: str) -> None:
-    """Refuses an optimiser whose library is not installed."""
-    if word == "soap":
-        extra("pytorch_optimizer", "optim", f"`{option} soap`")
-
-
 def preset_of(task: AbstractTask, name: str, values: Mapping[str, Any]) -> Preset:
     """The named preset of a task, with the sizes that options change."""
     fields = {field.name for field in dataclasses.fields(Preset)}
@@ -256,23 +244,3 @@ def preset_of(task: AbstractTask, name: str, values: Mapping[str, Any]) -> Prese
         given["stepping"] = Stepping(given["stepping"])
     presets = presets_of(task)
     return dataclasses.replace(presets[choose("--preset", name, presets, "preset", "train")], **given)
-
-
-def _series(data: DataOptions, task: str, what: str) -> Path:
-    if data.series is None:
-        reject("--series", None, f"the task {task} reads files", f"Pass --series {what}.")
-    return data.series
-
-
-def _drop_none(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _names(words: str | None) -> tuple[str, ...] | None:
-    """The names between the commas, or nothing where the option is not given."""
-    if words is None:
-        return None
-    names = tuple(word.strip() for word in words.split(",") if word.strip())
-    if not names:
-        reject("--columns", words, "it names no column", "Write names parted by commas, or leave it out.")
-    return names

@@ -88,6 +88,9 @@ def _read_switch(word: str) -> bool:
 
 
 _WHOLE, _NUMBER, _PATH = _reader(_read_whole), _reader(_read_number), _reader(_read_path)
+_PATHS = dataclasses.replace(
+    _PATH, nargs="*", instance_from_str=lambda words: tuple(map(_read_path, words)), str_from_instance=list
+)
 _NO_HINT = tyro.conf.arg(help_behavior_hint="")  # the text says what holds without it: "(default: None)" says nothing
 _PRESET = tyro.conf.arg(help_behavior_hint="(default: the preset's)")
 
@@ -110,12 +113,7 @@ SomeFiles = Annotated[
 RunFolder = Annotated[Path, _PATH, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 RunFolders = Annotated[
     tuple[Path, ...],
-    dataclasses.replace(
-        _PATH,
-        nargs="*",
-        instance_from_str=lambda words: tuple(_read_path(word) for word in words),
-        str_from_instance=list,
-    ),
+    _PATHS,
     tyro.conf.Positional,
     tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)"),
 ]
@@ -220,7 +218,7 @@ def _describe(event: tyro_errors.ParseErrorEvent, kind: type[Any], command: str)
         case tyro_errors.UnrecognizedArgs(tokens=[word, *_]):
             return _describe_stranger(word, list(_options(kind).values()), command)
         case tyro_errors.MissingArgs(missing_arguments=[first, *_]):
-            return describe_missing(command, str(first.arg.lowered.metavar))
+            refuse_missing(command, str(first.arg.lowered.metavar))
         case tyro_errors.BadValue(argument=argument):
             return f"{_name(argument)} needs a value. Write it behind: {_name(argument)} {argument.lowered.metavar}."
         case tyro_errors.InvalidChoice(argument=argument, value=value, choices=choices):
@@ -243,9 +241,9 @@ def _describe_stranger(word: str, options: list[_Option], command: str) -> str:
     return f"{word!r} is one word too many: `continua {command}` takes {takes}."
 
 
-def describe_missing(command: str, metavar: str) -> str:
-    """What to write where a word is missing."""
-    return f"{metavar.split()[0]} is missing. Write `continua {command} {metavar}`."
+def refuse_missing(command: str, metavar: str) -> NoReturn:
+    """Says what to write where a word is missing."""
+    raise MisuseError(f"{metavar.split()[0]} is missing. Write `continua {command} {metavar}`. {more(command)}")
 
 
 def describe_error(error: Exception, kind: type[Any]) -> str:

@@ -13,20 +13,8 @@ from rich.console import Console
 
 from continua.cli.measuring import BEGUN, measure_models, results_tables
 from continua.cli.options import task_of
-from continua.cli.parsing import (
-    Count,
-    Flag,
-    MisuseError,
-    Number,
-    RunFolder,
-    RunFolders,
-    SomeFolder,
-    Whole,
-    choose,
-    describe_missing,
-    more,
-)
-from continua.cli.train import options_of
+from continua.cli.parsing import Count, Flag, Number, RunFolder, RunFolders, SomeFolder, Whole, choose, refuse_missing
+from continua.cli.train import open_training, options_of
 from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
@@ -54,14 +42,10 @@ class Evaluate:
     """print one JSON object instead of tables"""
 
     def execute(self, console: Console) -> int:
-        """Runs the command."""
         at_least(0, threads=self.threads)
         if self.threads:
             torch.set_num_threads(self.threads)
-        run = Run.open(self.folder)
-        if run.manifest["kind"] != "train":
-            why = f"this is a run of kind {run.manifest['kind']!r}"
-            reject("run", str(run.folder), why, "Pass one of `continua train`.")
+        run = open_training(self.folder)
         trained = options_of(run)
         task = task_of(trained.task, trained.data)
         if not self.json:
@@ -108,7 +92,6 @@ class Generate:
     """keep no keys and values, and solve the whole window for every character: the same text, slower"""
 
     def execute(self, console: Console) -> int:
-        """Runs the command."""
         run = Run.open(self.folder)
         facts = run.manifest["facts"].get("task", {})
         if "alphabet" not in facts:
@@ -157,17 +140,15 @@ class Report:
     """where the page goes (default: report.html in the first run)"""
 
     def execute(self, console: Console) -> int:
-        """Runs the command."""
         if not self.folders:  # tyro takes none for many
-            raise MisuseError(f"{describe_missing('report', 'RUN [RUN ...]')} {more('report')}")
+            refuse_missing("report", "RUN [RUN ...]")
         if self.output is not None and self.output.is_dir():
             named = shlex.quote(str(self.output / "report.html"))
             reject("--output", str(self.output), "this is a folder", f"Name a file in it: --output {named}.")
         if self.output is not None:
             check_writable("--output", self.output.parent, self.output)
-        console.print(
-            str(write_report((*self.folders, *self.others), self.output)), soft_wrap=True, highlight=False, markup=False
-        )
+        page = write_report((*self.folders, *self.others), self.output)
+        console.print(str(page), soft_wrap=True, highlight=False, markup=False)
         return 0
 
 

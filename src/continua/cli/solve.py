@@ -50,7 +50,6 @@ class GradientRun(NamedTuple):
 
     gradient: AbstractGradient
     solution: Solution
-    loss: float
     slopes: Float[Tensor, " parameters"]
     """The derivative of the loss with respect to all parameters of the flow, in one vector."""
     seconds: float
@@ -90,7 +89,7 @@ def _differentiate(model: ContinuousTransformer, cloud: Cloud, batch: Batch, gra
         loss = (found.output - batch.targets).square().mean()
         slopes = torch.autograd.grad(loss, list(model.flow.parameters()))
     flat = torch.cat([slope.flatten() for slope in slopes])
-    return GradientRun(gradient, found.solution, loss.item(), flat, time.perf_counter() - start)
+    return GradientRun(gradient, found.solution, flat, time.perf_counter() - start)
 
 
 @torch.no_grad()
@@ -129,7 +128,6 @@ class Solve:
     """where the figure goes"""
 
     def execute(self, console: Console) -> int:
-        """Runs the command."""
         check_writable("--output", self.output)
         at_least(2, tokens=self.tokens)
         positive(depth=self.depth)

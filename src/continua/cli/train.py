@@ -3,33 +3,18 @@
 import dataclasses
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, final
 
 import torch
 import tyro
 from rich.console import Console
 from rich.markup import escape
 
+from continua.cli import options
 from continua.cli.measuring import BEGUN, keep_portraits, measure_models, results_tables
-from continua.cli.options import (
-    OPTIMISERS,
-    DataOptions,
-    DepthOptions,
-    ModelOptions,
-    OutputOptions,
-    RunOptions,
-    TaskName,
-    TrainingOptions,
-    check_data,
-    check_numbers,
-    check_optimizer,
-    preset_of,
-    task_of,
-)
 from continua.cli.parsing import flag, read_values, values_of
 from continua.core.errors import SolveError, reject
 from continua.data import AbstractTask, Split
@@ -70,25 +55,21 @@ class Train:
     `continua train --resume RUN` then goes on, to the same numbers as if it had not been stopped.
     """
 
-    task: Annotated[TaskName, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "mnist1d"
+    task: Annotated[options.TaskName, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "mnist1d"
     """mnist1d, text, digits, spirals, burgers, darcy, uea or csv"""
-    run: RunOptions = RunOptions()
-    data: DataOptions = DataOptions()
-    model: ModelOptions = ModelOptions()
-    depth: DepthOptions = DepthOptions()
-    training: TrainingOptions = TrainingOptions()
-    output: OutputOptions = OutputOptions()
+    run: options.RunOptions = options.RunOptions()
+    data: options.DataOptions = options.DataOptions()
+    model: options.ModelOptions = options.ModelOptions()
+    depth: options.DepthOptions = options.DepthOptions()
+    training: options.TrainingOptions = options.TrainingOptions()
+    output: options.OutputOptions = options.OutputOptions()
 
     def execute(self, console: Console) -> int:
-        """Runs the command."""
         if self.run.resume is None:
             self._train(console, None)
             return 0
         self._check_resumed(self.run.resume)
-        run = Run.open(self.run.resume)
-        if run.manifest["kind"] != "train":
-            kind = run.manifest["kind"]
-            reject("run", str(run.folder), f"this is a run of kind {kind!r}", "Pass one of `continua train`.")
+        run = open_training(self.run.resume)
         if run.manifest["state"] == "finished":
             cure = f"Train a new one, or look at it: `continua report {shlex.quote(str(run.folder))}`."
             reject("run", str(run.folder), "this run is finished", cure)
@@ -108,10 +89,19 @@ class Train:
                 reject("TASK" if name == "task" else flag(name), value, why, "Leave it out, or train a new run.")
 
     def _train(self, console: Console, run: Run | None) -> None:
-        folder = self._prepare(run)
-        reporters = self._reporters(console, folder)
-        task = task_of(self.task, self.data)
-        preset = preset_of(task, self.run.preset, values_of(self))
+        options.check_options(self.run, self.depth, self.training)
+        task = options.task_of(self.task, self.data)  # reads nothing: what can be refused without data comes first
+        folder = self.output.output or free_folder(self.task) if run is None else run.folder
+        if run is None:
+            Run.check_free(folder)
+        if self.run.threads:
+            torch.set_num_threads(self.run.threads)
+        reporters: list[AbstractReporter] = [JsonLines()] if self.output.json else []
+        if not (self.output.json or self.output.quiet):
+            reporters.append(Bar(console))
+        if self.output.tensorboard:
+            reporters.append(Events(folder / "tensorboard"))
+        preset = options.preset_of(task, self.run.preset, values_of(self))
         plan = Plan(preset.updates, preset.batch_size, self.run.seed, preset.warmup, self.training.clip,
                     self.training.evaluations, jitter=preset.jitter, floor=preset.floor)  # fmt: skip
         check_sizes(preset)
@@ -121,10 +111,10 @@ class Train:
         task.training_batch(preset.batch_size, 0, self.run.seed)
         again = run is not None
         if run is None:
-            run = Run.begin(folder, "train", _plain(values_of(self)), {"task": task.facts()})
+            run = Run.begin(folder, "train", values_of(self), {"task": task.facts()})
             sizes = {learner.name: parameters_of(learner.model) for learner in learners}
             optimisers = {learner.name: optimiser_name(learner.optimiser) for learner in learners}
-            kept = _plain(values_of(preset))
+            kept = values_of(preset)
             run.note(parameters=sizes, optimisers=optimisers, preset=kept, threads=torch.get_num_threads())
         self._introduce(console, run, task, learners)
         training = Training(run, task, learners, plan, reporters)
@@ -140,39 +130,20 @@ class Train:
             found = {"kind": "test", "run": str(run.folder), "results": results, "report": str(page)}
             print(json.dumps(finite(found), allow_nan=False))
         elif not self.output.quiet:
-            console.print(
-                *results_tables(results), f"report: [bold]{escape(str(page))}[/bold]", sep="\n", soft_wrap=True
-            )
-
-    def _prepare(self, run: Run | None) -> Path:
-        """The folder of the run; whatever can be refused without data is refused here."""
-        check_numbers(self.run, self.depth, self.training)
-        check_data(self.task, self.data)
-        folder = self.output.output or free_folder(self.task) if run is None else run.folder
-        if run is None:
-            Run.check_free(folder)
-        check_optimizer("--optimizer", self.training.optimizer)
-        check_optimizer("--baseline-optimizer", self.training.baseline_optimizer)
-        if self.run.threads:
-            torch.set_num_threads(self.run.threads)
-        return folder
+            where = f"report: [bold]{escape(str(page))}[/bold]"
+            console.print(*results_tables(results), where, sep="\n", soft_wrap=True)
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.run.seed)
         model = continuous(task.form, preset)
         objective = objective_of(task.form, model, preset.energy, self.depth.stiff)
-        build = OPTIMISERS[self.training.optimizer]
+        build = options.OPTIMISERS[self.training.optimizer]
         learners = [Learner("continuous", model, objective, build(model, preset))]
         if self.run.compare:
             model = standard(task.form, preset, parameters_of(model))
-            build = OPTIMISERS[self.training.baseline_optimizer]
+            build = options.OPTIMISERS[self.training.baseline_optimizer]
             learners.append(Learner("standard", model, objective_of(task.form), build(model, preset)))
         return learners
-
-    def _reporters(self, console: Console, folder: Path) -> list[AbstractReporter]:
-        output = self.output
-        shown: list[AbstractReporter] = [JsonLines()] if output.json else [] if output.quiet else [Bar(console)]
-        return [*shown, Events(folder / "tensorboard")] if output.tensorboard else shown
 
     def _introduce(self, console: Console, run: Run, task: AbstractTask, learners: list[Learner]) -> None:
         if self.output.quiet or self.output.json:
@@ -188,21 +159,19 @@ class Train:
         console.print(f"run: {run.folder}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as JSON holds them: paths and choices as words."""
-    plain = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
-    plain = {name: str(value) if isinstance(value, Path) else value for name, value in plain.items()}
-    return {name: [str(each) for each in value] if isinstance(value, tuple) else value for name, value in plain.items()}
+def open_training(folder: Path) -> Run:
+    """The run in a folder, which `continua train` has left there."""
+    run = Run.open(folder)
+    if (kind := run.manifest["kind"]) != "train":
+        reject("run", str(folder), f"this is a run of kind {kind!r}", "Pass one of `continua train`.")
+    return run
 
 
 def options_of(run: Run) -> Train:
     """The options that a run began with, without those that only said how to begin."""
-    values = {
-        name: value
-        for name, value in run.manifest["config"].items()
-        if value is not None and name not in ("config", "resume")
-    }
-    return read_values(Train, "train", values, str(run.folder / "manifest.json"))
+    values = {name: value for name, value in run.manifest["config"].items() if value is not None}
+    own = {name: value for name, value in values.items() if name not in ("config", "resume")}
+    return read_values(Train, "train", own, str(run.folder / "manifest.json"))
 
 
 def free_folder(task: str) -> Path:
@@ -224,9 +193,6 @@ def note_failure(run: Run) -> Iterator[None]:
     except KeyboardInterrupt:
         run.end("interrupted")
         raise Interrupted(f"stopped at once; updates since the last checkpoint are lost. {again}") from None
-    except TrainingError:
-        run.end("failed")
-        raise
     except SolveError as error:
         run.end("failed")
         advice = "In training, lower --learning-rate, pay for motion with --energy, or take more --steps."
@@ -235,9 +201,8 @@ def note_failure(run: Run) -> Iterator[None]:
         with suppress(OSError):
             run.end("failed")
         why = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
-        raise TrainingError(
-            f"the run could not be written ({why}). Mend this; nothing is half written. {again}"
-        ) from error
+        what = f"the run could not be written ({why})"
+        raise TrainingError(f"{what}. Mend this; nothing is half written. {again}") from error
     except Exception:
         run.end("failed")
         raise

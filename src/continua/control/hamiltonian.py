@@ -128,20 +128,9 @@ def extremal(
     return problem.trace()
 
 
-def check_problem(model: object, batch: object, objective: object) -> None:
-    """Rejects what is no problem of control: a model, a batch of its inputs, an objective."""
-    cure = "Pass a ContinuousTransformer; of an encoder-decoder, its decoder with memory=both.encode(*source)."
-    is_a(ContinuousTransformer, cure, model=model)
-    is_a(Batch, "Pass Batch(inputs, targets).", batch=batch)
-    is_a(Objective, "Pass Objective(loss), such as Objective(CrossEntropy()).", objective=objective)
-
-
 @final
 class ControlProblem:
-    """A model, a batch and an objective, with everything fixed but the parameters: tokens at depth 0, grid, seed.
-
-    The grid is the one that the model's own controller accepts.
-    """
+    """A model, a batch and an objective, all fixed but the parameters: tokens at depth 0, the accepted grid, seed."""
 
     def __init__(
         self,
@@ -151,7 +140,10 @@ class ControlProblem:
         generator: torch.Generator | None,
         memory: Cloud | None,
     ) -> None:
-        check_problem(model, batch, objective)
+        cure = "Pass a ContinuousTransformer; of an encoder-decoder, its decoder with memory=both.encode(*source)."
+        is_a(ContinuousTransformer, cure, model=model)
+        is_a(Batch, "Pass Batch(inputs, targets).", batch=batch)
+        is_a(Objective, "Pass Objective(loss), such as Objective(CrossEntropy()).", objective=objective)
         self.model, self.batch, self.objective, self.memory = model, batch, objective, memory
         random = model.training or any(cost.random for cost in objective.costs)
         self.seed = fresh_seed(generator) if random else 0
@@ -170,15 +162,8 @@ class ControlProblem:
         names = {name: p for name, p in flow.named_parameters() if p.requires_grad}
         with torch.enable_grad():
             start = cloud.points.detach().requires_grad_(True)
-            found = self.model(
-                cloud.at(start),
-                costs=self.objective.costs,
-                generator=generator_of(self.seed),
-                memory=self.memory,
-                grid=self.grid,
-                observers=(watch,),
-                full=True,
-            )
+            solve = {"memory": self.memory, "grid": self.grid, "observers": (watch,), "full": True}
+            found = self.model(cloud.at(start), costs=self.objective.costs, generator=generator_of(self.seed), **solve)
             if (where := self.start.where) is not None:  # with queries, the output is theirs
                 found = found._replace(output=found.output.take_along_dim(where.unsqueeze(-1), 1))
             terms = self.objective.read(found, self.batch)
@@ -186,20 +171,17 @@ class ControlProblem:
             (terminal,) = _derivatives(terms.terminal, [found.solution.x], keep=True)
             seen.clear()  # `Direct` is observed by hooks on the states, and that of the last one has just fired
             _, *gradients = _derivatives(terms.total, [start, *names.values()])
-        seen.reverse()  # the backward pass met them from the end
+        depths, points, cotangents = zip(*reversed(seen), strict=True)  # the backward pass met them from the end
         spaces, each = parameter_spaces(flow), zip(names.items(), gradients, strict=True)
+        bare = {name: getattr(terms, name).detach() for name in ("total", "terminal", "output")}
+        running = {name: cost.detach() for name, cost in terms.running.items()}
         return Extremal(
             self.objective,
             dataclasses.replace(found.setting, cloud=cloud.at(start.detach())),
-            terms._replace(
-                total=terms.total.detach(),
-                terminal=terms.terminal.detach(),
-                running={name: cost.detach() for name, cost in terms.running.items()},
-                output=terms.output.detach(),
-            ),
-            tuple(z for z, _, _ in seen),
-            torch.stack([points for _, points, _ in seen]),
-            torch.stack([a for _, _, a in seen]),
+            terms._replace(**bare, running=running),
+            depths,
+            torch.stack(points),
+            torch.stack(cotangents),
             terminal,
             {name: spaces[name].tangent(p.detach(), g) for (name, p), g in each},
         )
@@ -236,8 +218,7 @@ def _derivatives(scalar: Tensor, inputs: list[Tensor], keep: bool = False) -> li
     """The gradient by each input, zero where nothing depends on it."""
     if not scalar.requires_grad:
         return [torch.zeros_like(x) for x in inputs]
-    found = torch.autograd.grad(scalar, inputs, allow_unused=True, retain_graph=keep)
-    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+    return list(torch.autograd.grad(scalar, inputs, retain_graph=keep, materialize_grads=True))
 
 
 def _tangent_part(space: AbstractParameterSpace, p: Tensor, g: Tensor) -> Tensor:

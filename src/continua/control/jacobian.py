@@ -117,8 +117,7 @@ def _derivative(y: Tensor, x: Tensor, u: Tensor) -> Tensor:
     """(dy/dx)^T u, differentiable again; zero where y does not depend on x."""
     if not y.requires_grad:
         return torch.zeros_like(x)
-    (g,) = torch.autograd.grad(y, x, u, create_graph=True, allow_unused=True)
-    return torch.zeros_like(x) if g is None else g
+    return torch.autograd.grad(y, x, u, create_graph=True, materialize_grads=True)[0]
 
 
 def _size(x: Points) -> Float[Tensor, " batch"]:

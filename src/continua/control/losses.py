@@ -38,13 +38,10 @@ class AbstractLabelLoss(AbstractLoss):
         share(all=False, smoothing=self.smoothing)
 
     @final
-    def _token_mean(
-        self,
-        logits: Float[Tensor, "batch tokens classes"],
-        labels: Int[Tensor, "batch tokens"],
-        counts: Bool[Tensor, "batch tokens"],
+    def _mean(
+        self, logits: Float[Tensor, "*tokens classes"], labels: Int[Tensor, "*tokens"], counts: Bool[Tensor, "*tokens"]
     ) -> Float[Tensor, ""]:
-        """The mean over all tokens that count, each alike; labels and logits of the others are not read."""
+        """The mean over all that count, each alike; labels and logits of the others are not read."""
         if not bool(counts.any()):
             cure = "Mark at least one present token, or skip the batch."
             reject("batch", f"<{counts.numel()} tokens>", "no target counts, so the loss has nothing to average", cure)
@@ -66,8 +63,7 @@ class CrossEntropy(AbstractLabelLoss):
             cure = "Read out one output per sequence (MeanReadout), or use NextToken or MaskedToken."
             reject("output", tuple(output.shape), "classification needs logits of shape (batch, classes)", cure)
         labels = _labels(batch, output)
-        _check_range(labels, torch.ones_like(labels, dtype=torch.bool), output.shape[-1])
-        return F.cross_entropy(output, labels.long(), label_smoothing=self.smoothing)
+        return self._mean(output, labels, torch.ones_like(labels, dtype=torch.bool))
 
 
 @final
@@ -92,7 +88,7 @@ class NextToken(AbstractLabelLoss):
             counts = torch.cat([torch.zeros_like(counts[:, :1]), counts[:, 1:] & there[:, :-1]], 1)
             _check_range(labels, counts, output.shape[-1])  # before the shift, so that it names the label as passed
             output, labels, counts = output[:, :-1], labels[:, 1:], counts[:, 1:]
-        return self._token_mean(output, labels, counts)
+        return self._mean(output, labels, counts)
 
 
 @final
@@ -104,7 +100,7 @@ class MaskedToken(AbstractLabelLoss):
         if batch.mask is None:
             cure = "Pass Batch(inputs, targets, mask=...), true where a token was masked."
             reject("batch.mask", None, "without it all tokens would count, those that the model can see too", cure)
-        return self._token_mean(output, *_labels_of_tokens(batch, output))
+        return self._mean(output, *_labels_of_tokens(batch, output))
 
 
 @final

@@ -6,7 +6,7 @@ from typing import final
 import numpy as np
 import torch
 
-from continua.control.hamiltonian import Extremal, check_problem, extremal
+from continua.control.hamiltonian import Extremal, extremal
 from continua.control.norms import relative
 from continua.control.objective import Objective
 from continua.core.batch import Batch
@@ -63,18 +63,22 @@ class PontryaginReport:
         """max |H_b(z) - H_b(0)| over depths and sequences."""
         return float(np.abs(self.hamiltonian - self.hamiltonian[0]).max())
 
-    def __str__(self) -> str:
+    @property
+    def conditions(self) -> tuple[tuple[str, float, str], ...]:
+        """Every condition as a row: its name, its number, and what that means."""
         size = float(np.abs(self.hamiltonian).max())
         why = "do not depend on depth: conserved" if self.autonomous else "move with depth"
-        rows = [
+        return (
             ("objective J", self.objective, f"{len(self.defects)} steps, {self.hamiltonian.shape[1]} sequences"),
-            ("terminal mismatch", self.terminal_mismatch, "|a(Z) - dloss/dX(Z)|, relative"),
-            ("costate defect", self.defect, "max |a' + dH/dX| / max |a| over steps"),
-            ("projected |dJ/dphi|", self.projected_gradient, "what training drives to zero"),
-            ("unprojected |dH/dtheta|", self.unprojected_gradient, "max over depth: what a richer field would gain"),
-            ("drift of H", self.drift, f"of {size:.1e}; the parameters {why}"),
-        ]
-        return "\n".join(f"{name:<24} {value:>11.3e}   {note}" for name, value, note in rows)
+            ("terminal mismatch", self.terminal_mismatch, "|a(Z) − ∂ℓ/∂X(Z)|, relative"),
+            ("costate defect", self.defect, "largest |a′ + ∂H/∂X| of a step, in units of the largest |a|"),
+            ("projected |dJ/dφ|", self.projected_gradient, "what training drives to zero"),
+            ("unprojected |∂H/∂θ|", self.unprojected_gradient, "largest over depth: what a richer field would gain"),
+            ("drift of H", self.drift, f"largest |H(z) − H(0)|, of {size:.1e}; the parameters {why}"),
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<24} {value:>11.3e}   {meaning}" for name, value, meaning in self.conditions)
 
 
 def pontryagin(
@@ -88,11 +92,10 @@ def pontryagin(
 
     `memory` is the cloud that cross-attention reads, as for `extremal`.
     """
-    check_problem(model, batch, objective)
+    path = extremal(model, batch, objective, generator=generator, memory=memory)
     if isinstance(model.solver, Solver) and manifold_of(model.solver.stepper) is not None:
         cure = "Report on the model without projection: model.at(solver=Solver(DormandPrince()))."
         reject("model.solver", model.solver.stepper, "a projected flow has its costates in tangent spaces", cure)
-    path = extremal(model, batch, objective, generator=generator, memory=memory)
     hamiltonian, gradients, defects = _along(path)
     # mean_b sum_ia w_i v_a a_ia^2 = sum_bia (dJ/dx_bia) a_bia, since a costate is B dJ/dx / (w v)
     costates = (path.cotangents * path.costates).sum((-1, -2, -3)).clamp_min(0.0).sqrt()

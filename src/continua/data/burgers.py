@@ -63,7 +63,7 @@ class Burgers(AbstractTask):
 
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
         states = _solutions(self.count(split), self.viscosity, self.until, split)
-        before, after = (_close(u[index, :: _FINE // self.points]) for u in states)
+        before, after = (u[index, :: _FINE // self.points, None] for u in states)
         x = torch.linspace(0.0, 1.0, self.points + 1).expand(len(index), -1)
         return Batch((before, x), after)
 
@@ -75,9 +75,8 @@ class Burgers(AbstractTask):
         before, after = torch.cat([both, both[:, :1]], 1).split(1, -1)
         return Batch((before, x), after)
 
-    def facts(self) -> dict[str, Any]:
-        sizes = {"training samples": self.samples, "test samples": self.count(Split.TEST), "points": self.points}
-        return {**sizes, "augmentation": "shifts on the circle by a random number of samples"}
+    def details(self) -> dict[str, Any]:
+        return {"points": self.points, "augmentation": "shifts on the circle by a random number of samples"}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         other = [n for n in (self.points // 2, 2 * self.points, 4 * self.points) if 16 <= n <= _FINE]
@@ -117,7 +116,8 @@ def burgers_solution(
 def _solutions(samples: int, viscosity: float, until: float, split: Split) -> tuple[Tensor, Tensor]:
     """First states, sums of a few waves with falling random amplitudes, and the later ones, in float32.
 
-    Always on the fine grid, so that all resolutions are of the same functions.
+    Always on the fine grid, so that all resolutions are of the same functions, and with the values at both ends of
+    [0, 1], which are one point of the circle.
     """
     generator = generator_of(1 + list(Split).index(split))
     x = torch.arange(_FINE, dtype=torch.float64) / _FINE
@@ -126,9 +126,5 @@ def _solutions(samples: int, viscosity: float, until: float, split: Split) -> tu
     phase = 2 * math.pi * waves[:, None] * x
     before = drawn[0] @ phase.cos() + drawn[1] @ phase.sin()
     after = burgers_solution(before, viscosity, until, steps=max(1, math.ceil(400 * until)))
-    return before.float(), after.float()
-
-
-def _close(u: Float[Tensor, "batch points"]) -> Float[Tensor, "batch ends 1"]:
-    """The values at both ends of [0, 1], which are one point of the circle."""
-    return torch.cat([u, u[:, :1]], 1).unsqueeze(-1)
+    before, after = (torch.cat([u, u[:, :1]], 1).float() for u in (before, after))
+    return before, after

@@ -13,7 +13,7 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
-from continua.data.files import read_text, refuse_row
+from continua.data.files import read_number, read_text, refuse_row
 
 _TIME = "t"
 """The column of times where none is named; without it, the first."""
@@ -72,7 +72,7 @@ def read_csv(
     header, lines, cells = _read_cells(file)
     time = time or (_TIME if _TIME in header else next((name for name in header if name != id), header[0]))
     _check_names(file, header, time, id, columns)
-    numbers = torch.tensor([[_number(cell) for cell in row] for row in cells], dtype=torch.float64)
+    numbers = torch.tensor([[read_number(cell) for cell in row] for row in cells], dtype=torch.float64)
     by_name = dict(zip(header, numbers.T, strict=True))
     others = [name for name in header if name not in (time, id)]
     chosen = tuple(columns or [name for name in others if bool(by_name[name].isfinite().any())])
@@ -125,10 +125,8 @@ def _check_times(file: Path, lines: list[int], times: Tensor, words: list[str], 
     hint = "" if several else " Rows of several series need a column of ids: --id NAME."
     for line, time, word, before in zip(lines, times.tolist(), words, [-math.inf, *times.tolist()], strict=False):
         if not math.isfinite(time):
-            cure = (
-                f"Write numbers, such as hours since the start, in the column {column!r}, or name another with --time."
-            )
-            refuse_row(file, line, f"a time {word!r}", cure)
+            cure = f"Write numbers, such as hours since the start, in the column {column!r}"
+            refuse_row(file, line, f"a time {word!r}", f"{cure}, or name another with --time.")
         if time == before:
             refuse_row(file, line, f"the time {word} for the second time", f"Keep one row for it.{hint}")
         if time < before:
@@ -149,7 +147,7 @@ def _read_cells(file: Path) -> tuple[list[str], list[int], list[list[str]]]:
     for mark in (";", "\t"):
         if len(header) == 1 and mark in header[0]:
             refuse_row(file, first, f"cells parted by {mark!r}", "Save the table with commas, and points in numbers.")
-    if any(not math.isinf(_number(name)) for name in header):
+    if any(not math.isinf(read_number(name)) for name in header):
         refuse_row(file, first, f"numbers in the header {header}", "Write the names of the columns in the first row.")
     for name in header:
         if header.count(name) > 1:
@@ -161,11 +159,3 @@ def _read_cells(file: Path) -> tuple[list[str], list[int], list[list[str]]]:
             cure = "Give every row a cell for each column; a missing value is an empty cell."
             refuse_row(file, number, f"{len(row)} cells, where the header has {len(header)}", cure)
     return header, [number for number, _ in body], [row for _, row in body]
-
-
-def _number(word: str) -> float:
-    """The number that a cell holds: nan where it is empty, infinity where it holds something else."""
-    try:
-        return float(word or "nan")
-    except ValueError:
-        return math.inf

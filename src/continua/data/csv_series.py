@@ -56,14 +56,9 @@ class Csv(AbstractTask):
     def form(self) -> Form:
         windows, columns = self._windows, self._windows.table.columns
         offset, scale = tuple(windows.mean.tolist()), tuple(windows.scale.tolist())
-        return Form(
-            outputs=len(columns),
-            question=Question.VALUE,
-            features=2 * len(columns),
-            queries=True,
-            spacing=1.0 / (windows.size - 1),
-            wording=Wording(columns, offset, scale, "time since the first row of the window", windows.duration),
-        )
+        wording = Wording(columns, offset, scale, "time since the first row of the window", windows.duration)
+        features, spacing = 2 * len(columns), 1.0 / (windows.size - 1)
+        return Form(len(columns), Question.VALUE, features, queries=True, spacing=spacing, wording=wording)
 
     def count(self, split: Split) -> int:
         return len(self._windows.starts[split])
@@ -80,11 +75,9 @@ class Csv(AbstractTask):
         """Else a file of a few thousand rows is learnt by heart."""
         return redraw_rows(rescale_columns(batch, _LEVEL, _SPREAD, generator), generator)
 
-    def facts(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         windows, columns = self._windows, self._windows.table.columns
         return {
-            "training samples": self.count(Split.TRAIN),
-            "test samples": self.count(Split.TEST),
             "columns": list(columns),
             "rows in a window": windows.size,
             "missing cells": windows.table.missing(),

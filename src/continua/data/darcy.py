@@ -80,9 +80,8 @@ class Darcy(AbstractTask):
         medium, targets = (field.take_along_dim(chosen.unsqueeze(-1), 1) for field in (values[..., :1], batch.targets))
         return Batch((torch.cat([medium, values[..., 1:]], -1), times), targets)
 
-    def facts(self) -> dict[str, Any]:
-        sizes = {"training samples": self.samples, "test samples": self.count(Split.TEST)}
-        sizes |= {"points a side": self.points, "unit of pressure": _HIGHEST}
+    def details(self) -> dict[str, Any]:
+        sizes = {"points a side": self.points, "unit of pressure": _HIGHEST}
         return {**sizes, "augmentation": "random flips and turns of the square"}
 
     def variants(self) -> Mapping[str, AbstractTask]:
@@ -155,7 +154,12 @@ def darcy_solution(
     depends on the grid. After P. Concus and G. H. Golub, Use of fast direct methods for the efficient numerical
     solution of nonseparable elliptic equations (1973).
     """
-    _check(conductivity, source)
+    if conductivity.dtype != torch.float64 or source.dtype != torch.float64:
+        reject("conductivity", conductivity.dtype, "rounding would stop the solve early", "Pass both as .double().")
+    inner = conductivity.shape[-1] - 2
+    cure = "Pass the conductivity at n >= 3 nodes a side, and the source at the n - 2 inner ones."
+    has_shape((None, inner, inner), cure, source=source)
+    positive(conductivity=float(conductivity.min()), largest_conductivity=float(conductivity.max()))
     a = conductivity
     root = a[:, 1:-1, 1:-1].sqrt()
     sines, spectrum = _sines(a.shape[-1] - 1, a.dtype)
@@ -206,12 +210,3 @@ def _sines(intervals: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def _inner(u: Tensor, v: Tensor) -> Tensor:
     return (u * v).sum((1, 2), keepdim=True)
-
-
-def _check(conductivity: Tensor, source: Tensor) -> None:
-    if conductivity.dtype != torch.float64 or source.dtype != torch.float64:
-        reject("conductivity", conductivity.dtype, "rounding would stop the solve early", "Pass both as .double().")
-    inner = conductivity.shape[-1] - 2
-    cure = "Pass the conductivity at n >= 3 nodes a side, and the source at the n - 2 inner ones."
-    has_shape((None, inner, inner), cure, source=source)
-    positive(conductivity=float(conductivity.min()), largest_conductivity=float(conductivity.max()))

@@ -64,10 +64,9 @@ class Digits(AbstractTask):
         dropped = self.dropped * float(torch.rand((), generator=generator))
         return Batch(drop_samples(values, times, dropped, generator), batch.targets)
 
-    def facts(self) -> dict[str, Any]:
-        counts = {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST), "classes": 10}
+    def details(self) -> dict[str, Any]:
         drop = f"0 to {self.dropped:.0%} of the pixels dropped at random"
-        return {**counts, "augmentation": drop} if self.dropped else counts
+        return {"classes": 10, "augmentation": drop} if self.dropped else {"classes": 10}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {"half of the pixels dropped": dataclasses.replace(self, test_dropped=0.5)}

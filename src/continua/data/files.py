@@ -1,12 +1,11 @@
 """The text of a file of the user's, or a refusal that says what the file is instead."""
 
 import codecs
+import math
 from pathlib import Path
 from typing import NoReturn
 
 from continua.core.errors import reject
-
-_WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def refuse_row(file: Path, number: int, what: str, cure: str, argument: str = "file") -> NoReturn:
@@ -30,7 +29,7 @@ def read_text(file: Path, what: str, argument: str = "file", lenient: bool = Fal
     if not content.strip():
         reject(argument, str(file), "the file is empty", f"Pass a {what} with something in it.")
     # before the search for zero bytes: UTF-16, which spreadsheets save, is full of them and has a cure of its own
-    if content.startswith(_WIDE):
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         reject(argument, str(file), "this is UTF-16 text", "Save the file as UTF-8 text.")
     if (place := content.find(b"\0")) >= 0:
         reject(argument, str(file), f"this is no text, its byte {place} is 0", f"Pass a {what}.")
@@ -39,6 +38,14 @@ def read_text(file: Path, what: str, argument: str = "file", lenient: bool = Fal
     except UnicodeDecodeError as error:
         row = content[: error.start].count(b"\n") + 1
         refuse_row(file, row, f"byte {error.start} is not UTF-8", "Save the file as UTF-8 text.", argument)
+
+
+def read_number(word: str) -> float:
+    """The number that a word of a file stands for: nan where it is empty, infinity where it is something else."""
+    try:
+        return float(word or "nan")
+    except ValueError:
+        return math.inf
 
 
 def version_of(file: Path | None) -> tuple[int, ...]:

@@ -66,11 +66,10 @@ class Mnist1d(AbstractTask):
             values, times = drop_samples(values, times, dropped, generator)
         return Batch((values, times), batch.targets)
 
-    def facts(self) -> dict[str, Any]:
-        counts = {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST), "classes": 10}
+    def details(self) -> dict[str, Any]:
         drop = f" and 0 to {self.dropped:.0%} of the samples dropped at random" if self.dropped else ""
         shift = "circular shifts by a random number of samples"
-        return {**counts, "validation": "the test samples", "augmentation": shift + drop}
+        return {"classes": 10, "validation": "the test samples", "augmentation": shift + drop}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {

@@ -60,8 +60,8 @@ class Spirals(AbstractTask):
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         return batch
 
-    def facts(self) -> dict[str, Any]:
-        return {"training samples": self.samples, "test samples": self.count(Split.TEST), "seen until": _SEEN}
+    def details(self) -> dict[str, Any]:
+        return {"seen until": _SEEN}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {

@@ -118,8 +118,8 @@ class AbstractTask(abc.ABC):
         """A training batch, changed at random in ways that leave its answers true."""
 
     @abc.abstractmethod
-    def facts(self) -> dict[str, Any]:
-        """Plain data that a run notes down: how many samples, which classes or letters.
+    def details(self) -> dict[str, Any]:
+        """Plain data that a run notes down beside the numbers of samples: which classes or letters.
 
         Under "augmentation", how training batches differ from the data, in one sentence; where they do.
         """
@@ -129,9 +129,28 @@ class AbstractTask(abc.ABC):
         """The same test in other samplings, on which a trained model is measured without further training."""
 
     @final
+    def facts(self) -> dict[str, Any]:
+        """All plain data that a run notes down."""
+        counts = {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST)}
+        return counts | self.details()
+
+    @final
     def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
         """What a reader wants to know of every sequence, by name; the first is the headline."""
-        return _MEASURES[self.form.question](output, targets)
+        match self.form.question:
+            case Question.LABEL:
+                return {"accuracy": (output.argmax(-1) == targets).to(output.dtype)}
+            case Question.TOKEN:
+                nats = F.cross_entropy(output.transpose(1, 2), targets, reduction="none").mean(1)
+                return {"nats per token": nats, "accuracy": (output.argmax(-1) == targets).to(output.dtype).mean(1)}
+            case Question.VALUE:  # tasks give the query times between observations first, then as many beyond the last
+                error, half = (output - targets).square().mean(-1), targets.shape[1] // 2
+                between, ahead = error[:, :half].mean(1), error[:, half:].mean(1)
+                parts = {"squared error between": between, "squared error ahead": ahead}
+                return {"mean squared error": error.mean(1), **parts}
+            case Question.FUNCTION:  # |output - targets|_2 / |targets|_2 on an equispaced grid
+                gap, size = (torch.linalg.vector_norm(each, dim=(1, 2)) for each in (output - targets, targets))
+                return {"relative L2 error": gap / size.clamp_min(1e-12)}
 
     @final
     def training_batch(self, size: int, update: int, seed: int) -> Batch:
@@ -155,40 +174,3 @@ class AbstractTask(abc.ABC):
 @functools.lru_cache(maxsize=4)
 def _permutation(count: int, seed: int) -> Tensor:
     return torch.randperm(count, generator=generator_of(seed))
-
-
-_Measures = dict[str, Float[Tensor, " size"]]
-
-
-def _measure_labels(logits: Float[Tensor, "size outputs"], labels: Int[Tensor, " size"]) -> _Measures:
-    return {"accuracy": (logits.argmax(-1) == labels).to(logits.dtype)}
-
-
-def _measure_tokens(logits: Float[Tensor, "size tokens outputs"], tokens: Int[Tensor, "size tokens"]) -> _Measures:
-    nats = F.cross_entropy(logits.transpose(1, 2), tokens, reduction="none").mean(1)
-    return {"nats per token": nats, "accuracy": (logits.argmax(-1) == tokens).to(logits.dtype).mean(1)}
-
-
-def _measure_values(
-    output: Float[Tensor, "size tokens outputs"], target: Float[Tensor, "size tokens outputs"]
-) -> _Measures:
-    """Tasks give the query times between observations first, then as many beyond the last."""
-    error, half = (output - target).square().mean(-1), target.shape[1] // 2
-    between, ahead = error[:, :half].mean(1), error[:, half:].mean(1)
-    return {"mean squared error": error.mean(1), "squared error between": between, "squared error ahead": ahead}
-
-
-def _measure_function(
-    output: Float[Tensor, "size tokens outputs"], target: Float[Tensor, "size tokens outputs"]
-) -> _Measures:
-    """|output - target|_2 / |target|_2, the relative L2 error on an equispaced grid."""
-    gap = torch.linalg.vector_norm(output - target, dim=(1, 2))
-    return {"relative L2 error": gap / torch.linalg.vector_norm(target, dim=(1, 2)).clamp_min(1e-12)}
-
-
-_MEASURES = {
-    Question.LABEL: _measure_labels,
-    Question.TOKEN: _measure_tokens,
-    Question.VALUE: _measure_values,
-    Question.FUNCTION: _measure_function,
-}

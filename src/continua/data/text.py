@@ -61,7 +61,7 @@ class Text(AbstractTask):
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         return batch
 
-    def facts(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         return {"alphabet": self.alphabet, "characters": len(self._text[1]), "context": self.context}
 
     def variants(self) -> Mapping[str, AbstractTask]:

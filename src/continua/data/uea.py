@@ -14,10 +14,9 @@ from continua.core.batch import Batch
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
-from continua.data.files import read_text, refuse_row, version_of
+from continua.data.files import read_number, read_text, refuse_row, version_of
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
-_FIFTH = 5
 _ENOUGH = 10
 """So many series, at least, are held out for validation."""
 
@@ -60,15 +59,10 @@ class Uea(AbstractTask):
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         return batch
 
-    def facts(self) -> dict[str, Any]:
-        counts = {
-            "training samples": self.count(Split.TRAIN),
-            "validation samples": self.count(Split.VALIDATION),
-            "test samples": self.count(Split.TEST),
-            "classes": list(self._part(Split.TRAIN).classes),
-        }
-        borrowed = self._part(Split.VALIDATION) is self._part(Split.TEST)
-        return {**counts, "validation": "the test samples"} if borrowed else counts
+    def details(self) -> dict[str, Any]:
+        validation, train = self._part(Split.VALIDATION), self._part(Split.TRAIN)
+        found = {"validation samples": len(validation.labels), "classes": list(train.classes)}
+        return {**found, "validation": "the test samples"} if validation is self._part(Split.TEST) else found
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {}
@@ -119,7 +113,7 @@ def _hold_out(labels: Sequence[int]) -> set[int]:
     """A fifth of the series of each class, drawn at random but always the same; none where that makes too few."""
     order = torch.randperm(len(labels), generator=generator_of(0)).tolist()
     by_class = {label: [i for i in order if labels[i] == label] for label in set(labels)}
-    held = {i for own in by_class.values() for i in own[: len(own) // _FIFTH]}
+    held = {i for own in by_class.values() for i in own[: len(own) // 5]}
     return held if len(held) >= _ENOUGH else set()
 
 
@@ -175,10 +169,6 @@ def _read_values(file: Path, number: int, dimensions: Sequence[str]) -> Float[Te
     if len(lengths := sorted({len(own) for own in words})) > 1:
         refuse_row(file, number, f"dimensions of different lengths {lengths}", "Give every dimension all samples.")
     for word in (word for own in words for word in own):
-        try:
-            finite = math.isfinite(float(word))
-        except ValueError:
-            finite = False
-        if not finite:
+        if not math.isfinite(read_number(word)):
             refuse_row(file, number, f"a value {word.strip()!r}", "Remove the series, or fill the gap.")
     return torch.tensor([[float(word) for word in own] for own in words], dtype=torch.float32).T.contiguous()

@@ -11,7 +11,7 @@ from typing import final
 
 from continua.report.drawing import figure_svg, read_asset
 from continua.report.scales import format_number
-from continua.runs import AbstractFigure, Cell, Reference, Section, Table, Verdict
+from continua.runs import AbstractFigure, Reference, Section, Table, Verdict
 
 
 @final
@@ -64,13 +64,14 @@ class Page:
 def _body(group: Sequence[Section]) -> str:
     """Sections of one heading: what they all say is said once, then each source has its figures."""
     said = dict.fromkeys(text for section in group for text in section.prose)
-    formulas = dict.fromkeys(section.formula for section in group if section.formula)
+    # parts that are set apart by a space in quotes may stand below each other, where there is little room
+    formulas = [re.split(r'"\s+"', text) for text in dict.fromkeys(section.formula for section in group) if text]
     shown = {id(section): _figures(section) + _verdict(section.verdict) for section in group}
     sourced = [section for section in group if section.source and len(group) > 1]
     columns = "".join(f"<div><h3>{escape(section.source)}</h3>{shown[id(section)]}</div>" for section in sourced)
     return "".join([
         *(f"<p>{escape(text)}</p>" for text in said),
-        *(_formula(formula) for formula in formulas),
+        *(f'<div class="formula">{"".join(map(mathml, parts))}</div>' for parts in formulas),
         *(shown[id(section)] for section in group if section not in sourced),
         f'<div class="sources">{columns}</div>' if columns else "",
     ])  # fmt: skip
@@ -126,7 +127,11 @@ def _table(table: Table) -> str:
     kind = _phone_layout(table)
     labels = [f' data-label="{escape(name)}"' if kind == "stacked" else "" for name in table.columns]
     both = [m + label for m, label in zip(mark, labels, strict=True)]
-    rows = "".join(f"<tr>{_row(row, both)}</tr>" for row in table.rows)
+    rows = ""
+    for row in table.rows:
+        first, *cells = (escape(format_number(cell)) for cell in row)
+        others = "".join(f"<td{a}>{cell}</td>" for a, cell in zip(both[1:], cells, strict=True))
+        rows += f'<tr><th scope="row">{first}</th>{others}</tr>'
     whole = f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
     return f'<div class="scroll" tabindex="0">{whole}</div>'
 
@@ -145,23 +150,11 @@ def _phone_layout(table: Table) -> str:
     return "stacked" if len(table.columns) <= 12 else "plain"
 
 
-def _row(row: Sequence[Cell], attributes: Sequence[str]) -> str:
-    cells = [escape(format_number(cell)) for cell in row]
-    first = f'<th scope="row">{cells[0]}</th>' if cells else ""
-    return first + "".join(f"<td{a}>{cell}</td>" for cell, a in zip(cells[1:], attributes[1:], strict=True))
-
-
 # --- formulas
 
 _TOKENS = re.compile(r'"[^"]*"|[A-Za-z]+|[α-ωΑ-Ω]|\d+(?:\.\d+)?|\S')
 _LARGE = {"sum": "∑", "int": "∫"}
 _SIGNS = {"-": "−", "*": "·", "'": "′", "del": "∂"}
-
-
-def _formula(formula: str) -> str:
-    """Parts that are set apart by a space in quotes may stand below each other, where there is little room."""
-    parts = re.split(r'"\s+"', formula)
-    return f'<div class="formula">{"".join(mathml(part) for part in parts)}</div>'
 
 
 def mathml(formula: str) -> str:

@@ -13,9 +13,11 @@ from typing import Any, Literal, TypeAlias, final
 import numpy as np
 from jaxtyping import Float
 
+from continua.core.checks import has_shape
 from continua.core.errors import reject
 
 Cell: TypeAlias = str | int | float | None
+_FIT = "Pass arrays that fit each other: the parts of a figure share their sizes."
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,10 +79,10 @@ class Series:
     colour: int | None = None
 
     def __post_init__(self) -> None:
-        _check_shape(f"series {self.name!r}.y", self.y, self.x.shape)
+        has_shape(self.x.shape, _FIT, **{f"series {self.name!r}.y": self.y})
         for band in (self.low, self.high):
             if band.size:
-                _check_shape(f"series {self.name!r}.low", band, self.x.shape)
+                has_shape(self.x.shape, _FIT, **{f"series {self.name!r}.low": band})
 
     @classmethod
     def of(cls, name: str, x: Any, y: Any, low: Any = None, high: Any = None, **look: Any) -> "Series":
@@ -114,7 +116,7 @@ class Bars(AbstractFigure):
     values: Float[np.ndarray, "series categories"]
 
     def __post_init__(self) -> None:
-        _check_shape("values", self.values, (len(self.names), len(self.categories)))
+        has_shape((len(self.names), len(self.categories)), _FIT, values=self.values)
 
 
 @final
@@ -137,7 +139,8 @@ class Heat(AbstractFigure):
     panels: tuple[str, ...] = ("",)
 
     def __post_init__(self) -> None:
-        _check_shape("values", self.values, (len(self.panels), len(self.frames), len(self.rows), len(self.columns)))
+        sizes = (len(self.panels), len(self.frames), len(self.rows), len(self.columns))
+        has_shape(sizes, _FIT, values=self.values)
 
 
 @final
@@ -157,7 +160,7 @@ class Paths(AbstractFigure):
     slider: str = "depth z"
 
     def __post_init__(self) -> None:
-        _check_shape("points", self.points, (len(self.depths), len(self.tokens), 2))
+        has_shape((len(self.depths), len(self.tokens), 2), _FIT, points=self.points)
 
 
 @final
@@ -234,11 +237,6 @@ class Reference:
 def _numbers(value: Any) -> np.ndarray:
     """A list, tuple or array as an array of real numbers; what is missing is NaN."""
     return np.asarray([] if value is None else value, dtype=np.float64)
-
-
-def _check_shape(name: str, array: np.ndarray, wanted: tuple[int, ...]) -> None:
-    if array.shape != wanted:
-        reject(name, array.shape, f"the other parts of the figure ask for {wanted}", "Pass arrays that fit each other.")
 
 
 # --- as JSON can hold them

@@ -4,10 +4,8 @@ from continua.train.diagnostics import diagnose, keep_diagnostics, resolution_se
 from continua.train.evaluation import anytime, evaluate, prediction_section, resolutions, solver_gap
 from continua.train.learner import Learner, Row, TrainingError
 from continua.train.loop import Interrupted, StopRequest, Training
-from continua.train.models import check_sizes, continuous, parameters_of, standard
-from continua.train.objectives import objective_of
-from continua.train.plan import Plan
-from continua.train.presets import PRESETS, Preset, Stepping, presets_of
+from continua.train.models import check_sizes, continuous, objective_of, parameters_of, standard
+from continua.train.presets import PRESETS, Plan, Preset, Stepping, presets_of
 from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines
 
 __all__ = [

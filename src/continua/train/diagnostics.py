@@ -42,10 +42,8 @@ def diagnose(
         writer = Subject.of(model.decoder, outputs, reader.answers())
         names = [f"{source}, {word}" if source else word for word in ("encoder", "decoder")]
         own = dataclasses.replace(batch, inputs=outputs)
-        return [
-            *_sections(reader, None, None, None, names[0]),
-            *_sections(writer, own, objective, resolution, names[1]),
-        ]
+        shown = _sections(reader, None, None, None, names[0])
+        return shown + _sections(writer, own, objective, resolution, names[1])
     assert isinstance(model, ContinuousTransformer)
     return _sections(Subject.of(model, batch.inputs), batch, objective, resolution, source)
 
@@ -117,18 +115,14 @@ def _steps(solves: dict[str, Stats], breaks: Sequence[float], measured: str) -> 
 
 
 def _solver_table(solves: dict[str, Stats], caption: str, measured: str) -> Table:
-    rows = tuple(
-        (name, *(value(stats) for stats in solves.values()))
-        for name, value in {
-            "evaluations": lambda stats: stats.evaluations,
-            "steps accepted": lambda stats: stats.accepted,
-            "steps rejected": lambda stats: stats.rejected,
-            "worst error": lambda stats: max(stats.errors) if any(stats.errors) else None,
-        }.items()
-    )
+    names = ("evaluations", "steps accepted", "steps rejected", "worst error")
+    found = [
+        (stats.evaluations, stats.accepted, stats.rejected, max(stats.errors) if any(stats.errors) else None)
+        for stats in solves.values()
+    ]
     caption += "The worst error of a step is in units of the tolerance."
-    columns = ("", *solves)
-    return Table(title="Solver statistics", caption=caption, measured=measured, columns=columns, rows=rows)
+    rows = tuple(zip(names, *found, strict=True))
+    return Table(title="Solver statistics", caption=caption, measured=measured, columns=("", *solves), rows=rows)
 
 
 @torch.no_grad()
@@ -139,15 +133,10 @@ def heads_section(model: ContinuousTransformer, frames: int = 41) -> Section | N
     if not measured:
         return None
     depths = np.linspace(0.0, model.flow.depth, frames)
-    figures = [_density(field, depths, i, len(measured)) for i, field in enumerate(measured)]
-    series = tuple(
-        Series.of(
-            f"field {i + 1}" if len(measured) > 1 else "effective heads",
-            depths,
-            [field.effective_heads(float(z)) for z in depths],
-        )
-        for i, field in enumerate(measured)
-    )
+    named = {f"field {i + 1}" if len(measured) > 1 else "": field for i, field in enumerate(measured)}
+    figures = [_density(field, depths, name) for name, field in named.items()]
+    counts = {name: [field.effective_heads(float(z)) for z in depths] for name, field in named.items()}
+    series = tuple(Series.of(name or "effective heads", depths, count) for name, count in counts.items())
     count = Lines(
         title="Effective number of heads",
         caption="As many as there are nodes where the density is even; fewer, the more it collapses onto some of them.",
@@ -161,12 +150,12 @@ def heads_section(model: ContinuousTransformer, frames: int = 41) -> Section | N
     return Section("Heads", prose, "N(z) = H e^{- sum_k p_k log(p_k / omega_k)}", (*figures, count))
 
 
-def _density(field: AbstractHeadField, depths: np.ndarray, place: int, count: int) -> Heat:
+def _density(field: AbstractHeadField, depths: np.ndarray, name: str) -> Heat:
     nodes, weights = field.rule.nodes(field.heads)
     om = weights.double().cpu().numpy()
     rho = np.stack([field.masses(float(z)).double().cpu().numpy() / om for z in depths], axis=1)  # (heads, depths)
     return Heat(
-        title="Head density ρ(h, z)" + (f", field {place + 1}" if count > 1 else ""),
+        title="Head density ρ(h, z)" + (f", {name}" if name else ""),
         caption="Even is 1 everywhere. Rows are the nodes of the quadrature rule over h.",
         measured="from the parameters alone, no data",
         x=Scale("depth z"),
@@ -197,11 +186,9 @@ def resolution_section(report: Mapping[str, Any], measured: str = "") -> Section
     )
     absent = tuple(f"Left out, {_AXES[x['axis']]}: {x['reason']}" for x in report.get("left_out", ()))
     gap, reference = report["solver_invariance"], report["reference"]
-    text = (
-        f"Solver invariance was not measured: {reference} could not be solved."
-        if gap is None
-        else f"Solver invariance: the output is {gap:.1e} away, relatively, from {reference}."
-    )
+    text = f"Solver invariance was not measured: {reference} could not be solved."
+    if gap is not None:
+        text = f"Solver invariance: the output is {gap:.1e} away, relatively, from {reference}."
     prose = ("A model of functions should say the same however finely its axes are sampled.", *absent)
     return Section("Resolution", prose, figures=(table,), verdict=Verdict(text))
 

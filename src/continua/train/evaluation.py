@@ -1,5 +1,6 @@
 """What a trained model answers: its measures on a split, labels counted, series and fields beside the truth."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from continua.data import AbstractTask, Question, Split, Wording
 from continua.model import ContinuousTransformer
 from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series, Table
 from continua.solve import Adaptive, DormandPrince, Solver
-from continua.train.objectives import objective_of
+from continua.train.models import objective_of
 
 _CURVES = 6
 """Figures of curves in all: so many sequences of one number each, or as many numbers of fewer sequences."""
@@ -63,14 +64,10 @@ def anytime(
 @torch.no_grad()
 def solver_gap(model: ContinuousTransformer, task: AbstractTask, size: int = 32, rtol: float = 1e-5) -> float:
     """The largest difference of an output to that of a tight adaptive solve, relative to the largest output."""
-    tight = Solver(DormandPrince(), Adaptive(rtol, rtol))
-    before = model.training
+    seen, tight = model.at(), model.at(solver=Solver(DormandPrince(), Adaptive(rtol, rtol)))
+    seen.training = tight.training = False  # of these copies alone
     batch = next(iter(task.batches(Split.TEST, size)))
-    model.eval()
-    try:
-        own, exact = call_model(model, batch).output, call_model(model.at(solver=tight), batch).output
-    finally:
-        model.train(before)
+    own, exact = (call_model(each, batch).output for each in (seen, tight))
     return float((own - exact).abs().max() / exact.abs().max())
 
 
@@ -137,11 +134,8 @@ def _curves(task: AbstractTask, models: Models) -> list[AbstractFigure]:
     batch = task.batch(Split.TEST, torch.arange(sequences))
     query = _dense(batch) if task.form.queries else batch
     answered = {name: call_model(model, query).output for name, model in models.items()}
-    return [
-        _curve(task, batch, query, answered, sequence, output)
-        for sequence in range(sequences)
-        for output in range(outputs)
-    ]
+    places = itertools.product(range(sequences), range(outputs))
+    return [_curve(task, batch, query, answered, sequence, output) for sequence, output in places]
 
 
 def _dense(batch: Batch) -> Batch:
@@ -157,7 +151,7 @@ def _curve(
 ) -> Lines:
     wording, queries = task.form.wording, task.form.queries
     name = wording.names[output] if wording.names else "value"
-    given = _observations(task, batch, sequence, output) if queries else _input_curve(task, batch, sequence)
+    given = _given_curve(task, batch, sequence, output)
     where, when = (_places(task, each)[sequence] for each in (batch, query))
 
     def series(word: str, times: np.ndarray, numbers: Tensor, **look: Any) -> Series:
@@ -186,20 +180,19 @@ def _places(task: AbstractTask, batch: Batch) -> np.ndarray:
     return task.form.wording.duration * times.double().numpy()
 
 
-def _observations(task: AbstractTask, batch: Batch, sequence: int, output: int) -> Series:
-    """The observations of one number of an answer, those that are missing left out (`Form`)."""
-    values, times, there = (x[sequence] for x in batch.inputs)
+def _given_curve(task: AbstractTask, batch: Batch, sequence: int, output: int) -> Series:
+    """The observations of one number of an answer, those that are missing left out (`Form`).
+
+    Without queries, the first feature of the tokens: the function that an operator is applied to.
+    """
+    values, times, *there = (x[sequence] for x in batch.inputs)
+    if not task.form.queries:
+        return Series.of("given", _places(task, batch)[sequence], values[:, 0].double().numpy(), mark="faint", colour=7)
+    seen = there[0]
     if values.shape[-1] == 2 * task.form.outputs:
-        there = there & (values[:, task.form.outputs + output] > 0)
-    wording = task.form.wording
-    seen = _units(values[there, output], wording, output)
-    return Series.of("observed", wording.duration * times[there].double().numpy(), seen, mark="points", colour=7)
-
-
-def _input_curve(task: AbstractTask, batch: Batch, sequence: int) -> Series:
-    """The first feature of the tokens, the function that an operator is applied to."""
-    values = batch.inputs[0][sequence, :, 0].double().numpy()
-    return Series.of("given", _places(task, batch)[sequence], values, mark="faint", colour=7)
+        seen = seen & (values[:, task.form.outputs + output] > 0)
+    when, numbers = times[seen].double().numpy(), _units(values[seen, output], task.form.wording, output)
+    return Series.of("observed", task.form.wording.duration * when, numbers, mark="points", colour=7)
 
 
 def _units(numbers: Float[Tensor, " some"], wording: Wording, output: int) -> np.ndarray:

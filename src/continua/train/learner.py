@@ -1,5 +1,6 @@
 """A model in training: its optimiser, its objective, and one update."""
 
+import dataclasses
 import math
 import time
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from continua.core.seeds import branch_seed, generator_of
 from continua.model import ContinuousTransformer
 from continua.optim import Schedule, clip_gradients
 from continua.solve import Fixed, Solver
-from continua.train.plan import Plan
+from continua.train.presets import Plan
 
 
 class TrainingError(RuntimeError):
@@ -40,30 +41,29 @@ class Row(NamedTuple):
         return self.tokens / max(self.seconds, 1e-9)
 
 
+@dataclasses.dataclass(eq=False)
 class Learner:
     """A named model with the optimiser that moves it, and the schedule of its rates: that of the plan by default.
 
     The model may be wrapped (`DistributedDataParallel`, `fully_shard`, `torch.compile`): updates call what wraps it.
     """
 
-    def __init__(
-        self,
-        name: str,
-        model: nn.Module,
-        objective: Objective,
-        optimiser: torch.optim.Optimizer,
-        schedule: Schedule | None = None,
-    ) -> None:
-        self.name, self.wrapped, self.objective, self.optimiser = name, model, objective, optimiser
-        self.model: ContinuousTransformer = unwrap(model)  # pyright: ignore[reportAttributeAccessIssue]
-        self.schedule = schedule
+    name: str
+    wrapped: nn.Module
+    objective: Objective
+    optimiser: torch.optim.Optimizer
+    schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        self.model: ContinuousTransformer = unwrap(self.wrapped)  # pyright: ignore[reportAttributeAccessIssue]
 
     def update(self, batch: Batch, number: int, plan: Plan) -> Row:
         """One step of the optimiser on a batch. All randomness comes from the seed and the number of the update."""
         start, seed = time.perf_counter(), branch_seed(branch_seed(plan.seed, -2), number)
         if self.schedule is None:  # the optimiser keeps its highest rates: a resumed run needs its number alone
             self.schedule = Schedule(self.optimiser, plan.curve, spent=number)
-        lr, tokens = self.schedule.get_last_lr()[0], _tokens(batch)
+        lr, tokens = self.schedule.get_last_lr()[0], math.prod(batch.inputs[0].shape[:2])
+        tokens += 0 if batch.query_times is None else batch.query_times.numel()
         self.wrapped.train()
         self.optimiser.zero_grad(set_to_none=True)
         terms = self._terms(batch, number, plan, seed)
@@ -82,12 +82,8 @@ class Learner:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        schedule = {} if self.schedule is None else self.schedule.state_dict()
-        return {
-            "model": dict(self.model.state_dict()),
-            "optimiser": self.optimiser.state_dict(),
-            "schedule": schedule,
-        }
+        model, optimiser = dict(self.model.state_dict()), self.optimiser.state_dict()
+        return {"model": model, "optimiser": optimiser, "schedule": self.schedule.state_dict() if self.schedule else {}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes back to what `state` gave."""
@@ -124,8 +120,3 @@ class Learner:
     def _failure(self, number: int, what: str, value: float) -> str:
         advice = "Lower the learning rate, clip more, or look at the data of this batch"
         return f"update {number}: {what} of {self.name} is {value}. {advice}; the last checkpoint is whole."
-
-
-def _tokens(batch: Batch) -> int:
-    tokens = batch.inputs[0].shape[0] * batch.inputs[0].shape[1]
-    return tokens if batch.query_times is None else tokens + batch.query_times.numel()

@@ -4,16 +4,15 @@ import dataclasses
 import signal
 import time
 from collections.abc import Sequence
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, final
 
-from continua.core.errors import reject
 from continua.data import AbstractTask, Split
 from continua.model import save
 from continua.runs import Run
 from continua.train.evaluation import evaluate
 from continua.train.learner import Learner
-from continua.train.plan import Plan
+from continua.train.presets import Plan
 from continua.train.reporter import AbstractReporter
 
 
@@ -36,9 +35,7 @@ class StopRequest:
             pass
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -69,17 +66,15 @@ class Training:
         if state is None:
             self.run.forget(0)
             return 0
-        if set(state["learners"]) != {learner.name for learner in self.learners}:
-            cure = "Go on with the configuration of the run itself."
-            reject("checkpoint", sorted(state["learners"]), "it is of other learners", cure)
         for learner in self.learners:
-            learner.restore(state["learners"][learner.name])
+            learner.restore(state["learners"].get(learner.name, {}))
         self.run.forget(state["update"])
         return state["update"]
 
     def go(self, done: int = 0) -> None:
         """Trains from update `done` to the end; asked to stop, it writes a checkpoint and raises `Interrupted`."""
-        began = time.perf_counter() - self._seconds(done)
+        clocks = [row["clock"] for row in self.run.records("update") if row["update"] <= done] if done else []
+        began = time.perf_counter() - (clocks[-1] if clocks else 0.0)  # the clock of the run goes on
         for reporter in self.reporters:
             reporter.begin(self.plan, done)
         try:
@@ -108,8 +103,7 @@ class Training:
         if self.plan.evaluates(number + 1):
             for learner in self.learners:
                 measures = evaluate(learner.model, self.task, Split.VALIDATION)
-                clock = time.perf_counter() - began
-                named = {"update": number + 1, "learner": learner.name, "clock": clock}
+                named = {"update": number + 1, "learner": learner.name, "clock": time.perf_counter() - began}
                 self.run.record("evaluation", **named, measures=measures)
                 for reporter in self.reporters:
                     reporter.on_evaluation(number + 1, learner.name, measures)
@@ -119,8 +113,3 @@ class Training:
         self.run.keep_checkpoint(update, {"update": update, "learners": learners})
         for learner in self.learners:
             save(learner.model, self.run.model_folder(learner.name))
-
-    def _seconds(self, done: int) -> float:
-        """The clock of the run at an earlier update."""
-        clocks = [row["clock"] for row in self.run.records("update") if row["update"] <= done] if done else []
-        return clocks[-1] if clocks else 0.0

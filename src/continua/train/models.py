@@ -1,13 +1,25 @@
-"""Models that fit a task: the continuous Transformer, and the standard one of equally many parameters."""
-
-from collections.abc import Callable
+"""What fits a task: the continuous Transformer, the standard one of equally many parameters, and the objective."""
 
 from torch import nn
 
+from continua.control import (
+    L2,
+    AbstractLoss,
+    AbstractRunningCost,
+    AtRandomDepth,
+    CrossEntropy,
+    HeadNegentropy,
+    JacobianSpectral,
+    KineticEnergy,
+    MeanSquaredError,
+    NextToken,
+    Objective,
+    RelativeL2,
+)
+from continua.core.checks import not_negative, share
 from continua.core.errors import reject
-from continua.data import Form
+from continua.data import Form, Question
 from continua.model import (
-    AbstractPositionCode,
     ContinuousTransformer,
     Depth,
     LearnedPositions,
@@ -26,8 +38,18 @@ _STEPPERS: dict[Stepping, AbstractStepper] = {
     Stepping.MIDPOINT: Midpoint(),
     Stepping.SPLITTING: LieTrotter(),
 }
+_LOSSES: dict[Question, AbstractLoss] = {
+    Question.LABEL: CrossEntropy(),
+    Question.TOKEN: NextToken(shifted=True),
+    Question.VALUE: MeanSquaredError(),
+    Question.FUNCTION: RelativeL2(),
+}
 _FASTEST = 2.5
 """Angle by which the fastest pair of a position code turns from one token to the next."""
+HEADS = 1e-3
+"""The weight of `HeadNegentropy` wherever a density of heads is trained."""
+STIFF = 1e-2
+"""The weight of `JacobianSpectral`, at one random stretch of depth an update, where a flow is said to be stiff."""
 
 
 def continuous(form: Form, preset: Preset) -> ContinuousTransformer:
@@ -57,11 +79,16 @@ def standard(form: Form, preset: Preset, parameters: int) -> ContinuousTransform
     stages = 2 if preset.stepping is Stepping.MIDPOINT else 1
 
     def build(layers: int, hidden: int) -> ContinuousTransformer:
-        time = TokenTime(0.0, form.span, form.spacing, Counting(), _position_code(form, preset), None, form.queries)
+        if form.vocabulary is not None:
+            code = LearnedPositions(round(form.span / form.spacing) + 1, preset.width)
+        else:
+            code = SinusoidalPositions(preset.width, fastest=_FASTEST * form.span / form.spacing, slowest=0.5)
+        time = TokenTime(0.0, form.span, form.spacing, Counting(), code, None, form.queries)
         return _build(form, preset, hidden, time, Depth(float(layers), layers))
 
     for layers in range(stages * preset.steps, 0, -1):
-        hidden = _fit_hidden(lambda hidden, layers=layers: build(layers, hidden), parameters)
+        one, two = (parameters_of(build(layers, hidden)) for hidden in (1, 2))
+        hidden = round(1 + (parameters - one) / (two - one))  # the number of parameters is affine in it
         if hidden >= preset.width // 2 or (layers == 1 and hidden >= 1):
             return build(layers, hidden)
     cure = "Compare a model with more parameters, or train without --compare."
@@ -74,21 +101,9 @@ def _build(form: Form, preset: Preset, hidden: int, time: TokenTime, depth: Dept
     return transformer(preset.width, form.outputs, **sizes, **plain, time=time, depth=depth)
 
 
-def _position_code(form: Form, preset: Preset) -> AbstractPositionCode:
-    if form.vocabulary is not None:
-        return LearnedPositions(round(form.span / form.spacing) + 1, preset.width)
-    return SinusoidalPositions(preset.width, fastest=_FASTEST * form.span / form.spacing, slowest=0.5)
-
-
 def parameters_of(model: nn.Module) -> int:
     """How many numbers are trained."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
-def _fit_hidden(build: Callable[[int], nn.Module], parameters: int) -> int:
-    """The hidden size at which the number of parameters, which is affine in it, comes nearest."""
-    one, two = parameters_of(build(1)), parameters_of(build(2))
-    return round(1 + (parameters - one) / (two - one))
 
 
 def check_sizes(preset: Preset) -> None:
@@ -101,8 +116,24 @@ def check_sizes(preset: Preset) -> None:
         others = f", or heads from {', '.join(map(str, even))}" if even else ""
         cure = f"Pass a width that is a multiple of {2 * preset.heads}{others}."
         reject("heads", preset.heads, f"they do not share the width {preset.width} in equal, even parts", cure)
-    if not 0.0 < preset.mode_ratio <= 1.0:
-        cure = "Pass 0 < mode_ratio <= 1; 1 is as rough as the modes allow."
-        reject("mode_ratio", preset.mode_ratio, "rough modes weigh less, not nothing", cure)
-    if not preset.stem_radius >= 0.0:
-        reject("stem_radius", preset.stem_radius, "a radius is no less than 0", "Pass 0 for no stem.")
+    share(none=False, mode_ratio=preset.mode_ratio)
+    not_negative(stem_radius=preset.stem_radius)
+
+
+def objective_of(
+    form: Form, model: ContinuousTransformer | None = None, energy: float = 0.0, stiff: bool = False
+) -> Objective:
+    """The objective that a task's question asks for: its loss, and the running costs that training `model` needs.
+
+    `energy` is the price of the tokens' mean kinetic energy. A trained density of heads pays its negentropy with the
+    weight `HEADS`. With `stiff` the spectral norm of the Jacobian is paid with the weight `STIFF`; it needs second
+    derivatives, so attention forms its kernel there. An evaluation reads the loss alone: `objective_of(form)`.
+    """
+    priced: list[tuple[AbstractRunningCost, float]] = []
+    if energy != 0.0:
+        priced.append((KineticEnergy(L2(mean=True)), energy))
+    if model is not None and HeadNegentropy.applies(model.flow):
+        priced.append((HeadNegentropy(), HEADS))
+    if stiff:
+        priced.append((AtRandomDepth(JacobianSpectral()), STIFF))
+    return Objective(_LOSSES[form.question], tuple(c for c, _ in priced), tuple(w for _, w in priced))

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from continua.core.extras import extra
 from continua.runs import finite
 from continua.train.learner import Row
-from continua.train.plan import Plan
+from continua.train.presets import Plan
 
 
 class AbstractReporter(abc.ABC):

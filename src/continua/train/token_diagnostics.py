@@ -70,7 +70,7 @@ def trajectory_section(subject: Subject, measured: str, frames: int = 33) -> Sec
         depths=np.array(depths),
         points=plane,
         tokens=_times(cloud)[shown],
-        hue=_hue(cloud),
+        hue="token" if cloud.positions is None else "token time t",
     )
     return Section("Tokens", ("Every token of one sequence, from its embedding to the readout.",), figures=(figure,))
 
@@ -94,14 +94,11 @@ def attention_section(subject: Subject, measured: str, frames: int = 13) -> Sect
         found = [a for part in parts for a in attention_kernels(part.operator, part.field(inside), now, memory)]
         stacks.append([a.weights[0].double().cpu().numpy() for a in found])
         answering = [memory if memory is not None and a.answering is memory.measure else cloud for a in found]
-    figures = tuple(
-        _heat(
-            [stack[i] for stack in stacks], f", part {i + 1}" if len(answering) > 1 else "", cloud, of, depths, measured
-        )
-        for i, of in enumerate(answering)
-    )
-    if not figures:
+    if not answering:
         return None
+    places = [f", part {i + 1}" if len(answering) > 1 else "" for i in range(len(answering))]
+    kernels = zip(zip(*stacks, strict=True), places, answering, strict=True)
+    figures = tuple(_heat(alphas, place, cloud, of, depths, measured) for alphas, place, of in kernels)
     prose = (
         "The weight that the token at time t gives to the token at time s, masses included; each row sums to one. "
         "Kernels change along depth with the tokens and with the weights of the network.",
@@ -151,10 +148,6 @@ def _times(cloud: Cloud) -> np.ndarray:
     return cloud.positions[0].double().cpu().numpy()
 
 
-def _hue(cloud: Cloud) -> str:
-    return "token" if cloud.positions is None else "token time t"
-
-
 def _principal(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Tokens of all depths in their two principal directions, and the share of variance of each."""
     flat = tokens.reshape(-1, tokens.shape[-1])
@@ -182,58 +175,34 @@ def costate_section(subject: Subject, batch: Batch, objective: Objective, measur
     )
     formula = 'H = ⟨a, f⟩ + sum_c lambda_c r_c , "  " frac{d a}{d z} = - frac{del H}{del X} , "  " '
     formula += "a(Z) = frac{del ℓ}{del X(Z)}"
-    notes = tuple(Note(z, "jump") for z in report.breaks) if len(report.breaks) <= 3 else ()
-    figures = (
-        _hamiltonian(report, notes, measured),
-        _costate_sizes(report, notes, measured),
-        _conditions(report, measured),
-    )
+    about = {"title": "Conditions of optimality", "caption": "How far the model on this batch is from an extremal."}
+    columns = ("condition", "value", "meaning")
+    table = Table(**about, measured=measured, columns=columns, rows=report.conditions)
+    figures = (*_along_depth(report, measured), table)
     return Section("Optimal control", prose, formula, figures, Verdict(mismatch, gap < 1e-3))
 
 
-def _hamiltonian(report: PontryaginReport, notes: tuple[Note, ...], measured: str) -> Lines:
-    H = report.hamiltonian
-    low, high = np.quantile(H, [0.1, 0.9], axis=1)
-    conserved = (
-        f"The parameters do not depend on depth, so H is conserved; it drifts by {report.drift:.1e}."
-        if report.autonomous
-        else "The parameters change along depth, so H may change with them."
-    )
-    return Lines(
+def _along_depth(report: PontryaginReport, measured: str) -> tuple[Lines, Lines]:
+    """H with its quantiles over the sequences, and the norms of costates and gradients."""
+    notes = tuple(Note(z, "jump") for z in report.breaks) if len(report.breaks) <= 3 else ()
+    about = {"measured": measured, "x": Scale("depth z"), "notes": notes}
+    H, z = report.hamiltonian, report.depths
+    conserved = "The parameters change along depth, so H may change with them."
+    if report.autonomous:
+        conserved = f"The parameters do not depend on depth, so H is conserved; it drifts by {report.drift:.1e}."
+    hamiltonian = Lines(
         title="Hamiltonian along depth",
         caption=f"Median over the sequences; the band holds eight of ten. {conserved}",
-        measured=measured,
-        x=Scale("depth z"),
         y=Scale("H"),
-        series=(Series.of("H", report.depths, np.median(H, axis=1), low, high, mark="both"),),
-        notes=notes,
+        series=(Series.of("H", z, np.median(H, axis=1), *np.quantile(H, [0.1, 0.9], axis=1), mark="both"),),
+        **about,
     )
-
-
-def _costate_sizes(report: PontryaginReport, notes: tuple[Note, ...], measured: str) -> Lines:
-    x = report.depths
     sizes = {"costates |a(z)|": report.costates, "gradient |∂H/∂θ(z)|": report.gradients}
-    positive = all(bool((y > 0).all()) for y in sizes.values())
-    return Lines(
+    norms = Lines(
         title="Costates and gradients along depth",
         caption="How strongly the objective answers to the tokens, and to the parameters, at each depth.",
-        measured=measured,
-        x=Scale("depth z"),
-        y=Scale("norm", log=positive),
-        series=tuple(Series.of(name, x, y, mark="both") for name, y in sizes.items()),
-        notes=notes,
+        y=Scale("norm", log=all(bool((y > 0).all()) for y in sizes.values())),
+        series=tuple(Series.of(name, z, y, mark="both") for name, y in sizes.items()),
+        **about,
     )
-
-
-def _conditions(report: PontryaginReport, measured: str) -> Table:
-    rows = (
-        ("objective J", report.objective, "mean over the batch"),
-        ("terminal mismatch", report.terminal_mismatch, "|a(Z) − ∂ℓ/∂X(Z)|, relative"),
-        ("costate defect", report.defect, "largest |a′ + ∂H/∂X| of a step, in units of the largest |a|"),
-        ("projected |dJ/dφ|", report.projected_gradient, "what training drives to zero"),
-        ("unprojected |∂H/∂θ|", report.unprojected_gradient, "what a richer path of parameters would gain"),
-        ("drift of H", report.drift, "largest |H(z) − H(0)|"),
-    )
-    caption = "How far the model on this batch is from an extremal."
-    return Table(title="Conditions of optimality", caption=caption, measured=measured,
-                 columns=("condition", "value", "meaning"), rows=rows)  # fmt: skip
+    return hamiltonian, norms
