@@ -50,6 +50,7 @@ class GradientRun(NamedTuple):
 
     gradient: AbstractGradient
     solution: Solution
+    loss: float
     slopes: Float[Tensor, " parameters"]
     """The derivative of the loss with respect to all parameters of the flow, in one vector."""
     seconds: float
@@ -89,7 +90,7 @@ def _differentiate(model: ContinuousTransformer, cloud: Cloud, batch: Batch, gra
         loss = (found.output - batch.targets).square().mean()
         slopes = torch.autograd.grad(loss, list(model.flow.parameters()))
     flat = torch.cat([slope.flatten() for slope in slopes])
-    return GradientRun(gradient, found.solution, flat, time.perf_counter() - start)
+    return GradientRun(gradient, found.solution, loss.item(), flat, time.perf_counter() - start)
 
 
 @torch.no_grad()
