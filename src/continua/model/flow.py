@@ -38,7 +38,7 @@ class AbstractProfile(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
-        """zeta(z): a number or a tensor of one element for one depth, one entry a sequence for one depth each."""
+        """zeta(z): a number or a tensor of one element for one depth, one entry per sequence for one depth each."""
 
 
 @final

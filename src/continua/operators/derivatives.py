@@ -119,7 +119,7 @@ def pullback(operator: Attention, theta: AttentionTheta, cloud: Cloud, costate: 
 
     The gradient of head k is that of its own term, its mass p_k left out, and a mean over tokens: g_O = (V u) p^T,
     g_V = (O p) u^T, g_K = (Q x) q^T, g_Q = (K q) x^T with u = Gamma, q = beta Cov V^T O p (docs/mathematics.md, section
-    8). Equal to autograd through `operator.velocity`. Parameters may have a batch axis, one set a sequence.
+    8). Equal to autograd through `operator.velocity`. Parameters may have a batch axis, one set per sequence.
     """
     _check(operator, theta, cloud)
     beta, x, tokens = operator.inverse_temperature, cloud.points, cloud.points.shape[1]

@@ -30,7 +30,7 @@ class AbstractVectorField(abc.ABC):
     """The terms of the velocity, for splitting; none where it is one."""
     weights: Float[Tensor, "batch tokens"] | None = None
     """Masses for norms, summing to one in each sequence; `None` where all entries count alike."""
-    tensors: tuple[Tensor, ...] = ()
+    tensors: tuple[Tensor, ...]
     """Every tensor that asks for a gradient and that velocity or rates depend on, the state apart."""
     evaluations: int = 0
     """How often the whole velocity was evaluated so far."""

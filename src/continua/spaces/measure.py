@@ -100,7 +100,7 @@ class Measure:
     ) -> "Measure":
         """Checks and prepares; synchronises with the device, hence once per solve and never per stage."""
         size = (shape[0], shape[1])
-        has_shape(size, f"Pass one number a token: shape {size}.", mass=mass, positions=positions, own=own)
+        has_shape(size, f"Pass one number per token: shape {size}.", mass=mass, positions=positions, own=own)
         check_alike(like, "points", mass=mass, positions=positions, own=own)
         if mass is not None:
             _check_mass("mass", mass)

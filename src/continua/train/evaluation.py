@@ -21,7 +21,7 @@ _CURVES = 6
 _FIELDS = 6
 """Frames of a field in the plane."""
 _TIMES = 101
-"""Times at which a predicted series is query."""
+"""Times at which a predicted series is read."""
 _CLASSES = 20
 """Of more classes only those that are mistaken most are counted in a row of their own."""
 
@@ -75,7 +75,7 @@ def solver_gap(model: ContinuousTransformer, task: AbstractTask, size: int = 32,
 def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> Section | None:
     """Confusions of labels, curves of series and functions, pictures of fields; nothing for text.
 
-    All models are query in evaluation mode, with the depth steps of training, and are left in their own mode.
+    All models are called in evaluation mode, with the depth steps of training, and are left in their own mode.
     """
     if task.form.question is Question.TOKEN:
         return None
@@ -92,7 +92,7 @@ def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> S
         return Section("Predictions", (prose,), figures=(_fields(task, seen),))
     prose = "The first sequences of the test, not chosen: what was given, the truth, and the answers."
     if task.form.queries:
-        prose += " They are query for between the observations and beyond the last of them."
+        prose += " They are wanted between the observations and beyond the last of them."
     return Section("Predictions", (prose,), figures=tuple(_curves(task, seen)))
 
 
@@ -223,7 +223,7 @@ def _fields(task: AbstractTask, models: Models) -> Heat:
     return Heat(
         title=f"{name}: true, predicted, and the size of the error",
         caption="Three squares side by side in one range of colours, each from x = -1 to 1. The slider chooses one of "
-        f"the first {count} test sequences" + (", the list a model." if len(models) > 1 else "."),
+        f"the first {count} test sequences" + (", one list per model." if len(models) > 1 else "."),
         measured=f"{count} sequences of the test, evaluation mode",
         x=Scale("x, from -1 to 1 in each square"),
         y=Scale("y"),

@@ -49,7 +49,7 @@ _FASTEST = 2.5
 HEADS = 1e-3
 """The weight of `HeadNegentropy` wherever a density of heads is trained."""
 STIFF = 1e-2
-"""The weight of `JacobianSpectral`, at one random stretch of depth an update, where a flow is said to be stiff."""
+"""The weight of `JacobianSpectral`, at one random stretch of depth per update, where a flow is said to be stiff."""
 
 
 def continuous(form: Form, preset: Preset) -> ContinuousTransformer:

@@ -39,7 +39,7 @@ class AbstractReporter(abc.ABC):
 
 @final
 class Bar(AbstractReporter):
-    """A bar with loss, tokens a second, evaluations of the velocity and the time left; one line for each evaluation.
+    """A bar with loss, tokens per second, evaluations of the velocity and the time left; one line for each evaluation.
 
     Loss, speed and evaluations are those of the first learner.
     """
