@@ -317,7 +317,7 @@ def test_paths_and_lists_that_are_something_else(words, told, capsys):
 
 def test_a_run_in_an_odd_folder_is_told_in_full(capsys):
     """Brackets are no markup, and a line of measures is not broken."""
-    small = "--updates 1 --batch-size 2 --width 8 --heads 2 --hidden 8 --modes 1 --steps 1 --evaluations 1 --threads 1"
+    small = "--updates 1 --batch-size 2 --width 8 --heads 2 --hidden 8 --modes 1 --steps 1 --validations 1 --threads 1"
     rows = (f"{i},{'' if i % 9 == 4 else i % 7}" for i in range(200))
     Path("own.csv").write_text("\n".join(["t,x", *rows]))
     folder = "caf\u00e9 [c]"

@@ -48,19 +48,19 @@ def test_json_lines_are_json_even_where_a_number_is_not():
     lines = JsonLines(every=1, stream=written)
     lines.begin(Plan(updates=1, batch_size=1), 0)
     lines.on_update(1, "continuous", row(float("nan")))
-    lines.on_evaluation(1, "continuous", {"loss": float("inf")})
+    lines.on_validation(1, "continuous", {"loss": float("inf")})
     lines.end()
     found = [
         json.loads(line, parse_constant=lambda word: pytest.fail(word)) for line in written.getvalue().split("\n")[:-1]
     ]
-    assert [each["kind"] for each in found] == ["begin", "update", "evaluation", "end"]
+    assert [each["kind"] for each in found] == ["begin", "update", "validation", "end"]
     assert found[1]["loss"] is None and found[1]["evaluations"] == 6 and found[1]["tokens_per_second"] == 2000.0
 
 
 def test_every_line_of_a_json_run_parses(capsys):
     assert main(["train", "spirals", *STEP, "--compare", "--json", "--output", "run"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["kind"] for each in found] == ["begin", *["update"] * 2, *["evaluation"] * 2, "end", "test"]
+    assert [each["kind"] for each in found] == ["begin", *["update"] * 2, *["validation"] * 2, "end", "test"]
     assert set(found[-1]["results"]) == {"continuous", "standard"}
 
 

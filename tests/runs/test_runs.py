@@ -49,9 +49,9 @@ def test_other_folders_are_no_runs(tmp_path, run):
 def test_rows_are_appended_and_read_by_kind(run):
     run.record("update", update=1, loss=0.5)
     run.record("update", update=2, loss=math.nan)
-    run.record("evaluation", update=2, measures={"accuracy": math.inf})
+    run.record("validation", update=2, measures={"accuracy": math.inf})
     assert [row["loss"] for row in run.records("update")] == [0.5, None]
-    assert [row["kind"] for row in run.records()] == ["update", "update", "evaluation"]
+    assert [row["kind"] for row in run.records()] == ["update", "update", "validation"]
 
 
 def test_a_half_written_row_is_passed_over_and_later_rows_are_forgotten(run):

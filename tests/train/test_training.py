@@ -78,14 +78,14 @@ class StopAfter(AbstractReporter):
         if update == self.when and learner == "continuous":  # once: a second one would be obeyed
             os.kill(os.getpid(), self.number)
 
-    def on_evaluation(self, update, learner, measures): ...
+    def on_validation(self, update, learner, measures): ...
 
     def end(self): ...
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path, number):
-    plan = Plan(updates=6, batch_size=4, evaluations=2, checkpoints=2, jitter=1.0, seed=3)
+    plan = Plan(updates=6, batch_size=4, validations=2, checkpoints=2, jitter=1.0, seed=3)
     whole = training(tmp_path / "whole", plan, ("continuous", "standard"))
     whole.go()
     stopped = training(tmp_path / "stopped", plan, ("continuous", "standard"), reporters=[StopAfter(4, number)])
@@ -100,12 +100,12 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path, number):
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     losses = [[row["loss"] for row in t.run.records("update")] for t in (whole, again)]
     assert losses[0] == losses[1] and len(losses[0]) == 12
-    measures = [[row["measures"] for row in t.run.records("evaluation")] for t in (whole, again)]
+    measures = [[row["measures"] for row in t.run.records("validation")] for t in (whole, again)]
     assert measures[0] == measures[1] and len(measures[0]) == 4
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
-    plan = Plan(updates=6, batch_size=5, evaluations=1, checkpoints=3)
+    plan = Plan(updates=6, batch_size=5, validations=1, checkpoints=3)
     whole = training(tmp_path / "whole", plan)
     whole.go()
     killed = training(tmp_path / "killed", plan)
@@ -121,7 +121,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
 
 
 def test_it_learns(tmp_path):
-    plan = Plan(updates=40, batch_size=20, evaluations=1)
+    plan = Plan(updates=40, batch_size=20, validations=1)
     some = training(tmp_path / "run", plan)
     before = evaluate(some.learners[0].model, TASK, Split.TEST)["mean squared error"]
     some.go()
@@ -130,14 +130,14 @@ def test_it_learns(tmp_path):
 
 
 def test_records_hold_what_a_report_needs(tmp_path):
-    some = training(tmp_path / "run", Plan(updates=4, batch_size=5, evaluations=1))
+    some = training(tmp_path / "run", Plan(updates=4, batch_size=5, validations=1))
     some.go()
     rows = list(some.run.records("update"))
     wanted = {"loss", "lr", "evaluations", "steps", "tokens", "tokens_per_second", "seconds", "grad_norm", "clock"}
     assert len(rows) == 4 and all(wanted <= row.keys() for row in rows)
     assert rows[0]["evaluations"] == 4 and rows[0]["steps"] == 2  # two midpoint steps
-    (evaluation,) = some.run.records("evaluation")
-    assert {"loss", "mean squared error", "squared error ahead"} <= evaluation["measures"].keys()
+    (validation,) = some.run.records("validation")
+    assert {"loss", "mean squared error", "squared error ahead"} <= validation["measures"].keys()
 
 
 def test_the_baseline_has_as_many_parameters_and_sees_the_same_batches(tmp_path):
@@ -199,8 +199,8 @@ def test_the_rate_rises_and_falls():
 
 @pytest.mark.parametrize(("updates", "times"), [(10, 5), (7, 3), (3, 5), (100, 1)])
 def test_moments_are_spread_evenly_and_the_end_is_one(updates, times):
-    plan = Plan(updates=updates, batch_size=1, evaluations=times)
-    due = [update for update in range(1, updates + 1) if plan.evaluates(update)]
+    plan = Plan(updates=updates, batch_size=1, validations=times)
+    due = [update for update in range(1, updates + 1) if plan.validates(update)]
     assert due[-1] == updates and len(due) == min(times, updates)
 
 
@@ -252,9 +252,9 @@ def test_asked_objective_agrees_with_ask():
 def test_reporters_tell(tmp_path):
     console, lines = Console(file=io.StringIO(), width=120), io.StringIO()
     reporters = [Bar(console), JsonLines(every=2, stream=lines)]
-    training(tmp_path / "run", Plan(updates=4, batch_size=5, evaluations=2), reporters=reporters).go()
+    training(tmp_path / "run", Plan(updates=4, batch_size=5, validations=2), reporters=reporters).go()
     told = [json.loads(line) for line in lines.getvalue().splitlines()]
-    assert [row["kind"] for row in told] == ["begin", *["update"] * 2, "evaluation", "update", "evaluation", "end"]
+    assert [row["kind"] for row in told] == ["begin", *["update"] * 2, "validation", "update", "validation", "end"]
     assert "squared error ahead" in console.file.getvalue()
 
 

@@ -151,7 +151,7 @@ class TrainingOptions:
     """share of the highest learning rate that it falls to"""
     clip: Number = 1.0
     """largest norm of a gradient"""
-    evaluations: Whole = 5
+    validations: Whole = 5
     """how often the validation split is read"""
 
 

@@ -103,7 +103,7 @@ class Train:
             reporters.append(Events(folder / "tensorboard"))
         preset = options.preset_of(task, self.run.preset, values_of(self))
         plan = Plan(preset.updates, preset.batch_size, self.run.seed, preset.warmup, self.training.clip,
-                    self.training.evaluations, jitter=preset.jitter, floor=preset.floor)  # fmt: skip
+                    self.training.validations, jitter=preset.jitter, floor=preset.floor)  # fmt: skip
         check_sizes(preset)
         learners = self._learners(task, preset)
         for split in Split:  # data that do not fit are refused before a folder is made

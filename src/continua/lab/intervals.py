@@ -56,7 +56,9 @@ def bootstrap_slopes(
     Introduction to the Bootstrap, section 13.3).
     """
     if sizes.shape[0] != squares.shape[0] or squares.shape[1] < 2:
-        reject("squares", squares.shape, "a bootstrap needs one row per cell, of at least two seeds", "Pass more seeds.")
+        reject(
+            "squares", squares.shape, "a bootstrap needs one row per cell, of at least two seeds", "Pass more seeds."
+        )
     design = np.column_stack([np.ones(len(sizes)), np.log(sizes)])
     if np.linalg.matrix_rank(design) < design.shape[1]:
         reject("sizes", sizes.tolist(), "the sizes do not vary enough for these slopes", "Vary every size.")

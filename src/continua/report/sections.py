@@ -30,7 +30,7 @@ class LearnerRecord:
     learner: str
     parameters: int | None
     updates: Sequence[dict[str, Any]]
-    evaluations: Sequence[dict[str, Any]]
+    validations: Sequence[dict[str, Any]]
     test: dict[str, Any]
     optimiser: str | None = None
     validation: str = ""
@@ -40,11 +40,11 @@ class LearnerRecord:
     def of(cls, name: str, learner: str, rows: Sequence[dict[str, Any]], facts: Mapping[str, Any]) -> "LearnerRecord":
         """From the rows of a run and the facts of its manifest."""
         own = [row for row in rows if row.get("learner") == learner]
-        updates, evaluations, tests = ([r for r in own if r["kind"] == k] for k in ("update", "evaluation", "test"))
+        updates, validations, tests = ([r for r in own if r["kind"] == k] for k in ("update", "validation", "test"))
         size, optimiser = (facts.get(key, {}).get(learner) for key in ("parameters", "optimisers"))
         task = facts.get("task", {})
         validation = str(task.get("validation", "")) if isinstance(task, dict) else ""
-        return cls(name, learner, size, updates, evaluations, tests[-1] if tests else {}, optimiser, validation)
+        return cls(name, learner, size, updates, validations, tests[-1] if tests else {}, optimiser, validation)
 
     def clock(self, rows: Sequence[dict[str, Any]]) -> np.ndarray:
         """Seconds that this learner's own updates had taken at the update of every row; learners take turns."""
@@ -64,17 +64,17 @@ class LearnerRecord:
 
     @property
     def seconds(self) -> float:
-        """Training time: what its own updates took, without evaluations and without the turns of other learners."""
+        """Training time: what its own updates took, without validations and without the turns of other learners."""
         return float(np.nansum(_column(self.updates, "seconds")))
 
     @property
     def measures(self) -> list[str]:
         """The names of what was measured on the validation split, the loss first."""
-        return list(dict.fromkeys(name for row in self.evaluations for name in row.get("measures", {})))
+        return list(dict.fromkeys(name for row in self.validations for name in row.get("measures", {})))
 
     def measure(self, name: str) -> np.ndarray:
         """One measure of every evaluation."""
-        return _column([row.get("measures", {}) for row in self.evaluations], name)
+        return _column([row.get("measures", {}) for row in self.validations], name)
 
     @property
     def tests(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _summary_section(learners: Learners) -> Section | None:
         columns = ("model", *names)
         rows = tuple((one.name, *facts) for one, facts in zip(learners, found, strict=True))
     caption = "Evaluations and speed are medians over the updates. "
-    caption += "Training time is that of a model's own updates; evaluations and other models are not in it."
+    caption += "Training time is that of a model's own updates; validations and other models are not in it."
     table = Table(title="Models", columns=columns, rows=rows, caption=caption)
     return Section("Results", _validation_sources(learners), figures=(table,))
 
@@ -124,7 +124,7 @@ def _facts(one: LearnerRecord, tests: Sequence[str]) -> tuple[Cell, ...]:
 def _validation_sources(learners: Learners) -> tuple[str, ...]:
     """One sentence for each kind of samples that validation borrows: a reader must not take it for an unseen split."""
     sentences = []
-    for source in dict.fromkeys(one.validation for one in learners if one.evaluations and one.validation):
+    for source in dict.fromkeys(one.validation for one in learners if one.validations and one.validation):
         those = [one.name for one in learners if one.validation == source]
         whose = "" if len(those) == len(learners) else f" of {', '.join(those)}"
         sentences.append(f"Validation{whose} reads {source}: this task keeps none apart for it. "
@@ -156,7 +156,7 @@ def cards(learners: Learners) -> list[tuple[str, str]]:
 
 def _training_section(learners: Learners) -> Section | None:
     """Loss over updates and over time, every measure, evaluations, speed, learning rate and gradient norm."""
-    known = [one for one in learners if one.updates or one.evaluations]
+    known = [one for one in learners if one.updates or one.validations]
     if not known:
         return None
     timed = any("seconds" in row for one in known for row in one.updates)
@@ -164,7 +164,7 @@ def _training_section(learners: Learners) -> Section | None:
     for name in dict.fromkeys(name for one in known for name in one.measures if name != "loss"):
         sources = dict.fromkeys(one.validation or "the validation split" for one in known if name in one.measures)
         about = {"title": f"Validation {name}", "measured": "; ".join(f"all of {source}" for source in sources)}
-        curves = [(_column(one.evaluations, "update"), one.measure(name)) for one in known]
+        curves = [(_column(one.validations, "update"), one.measure(name)) for one in known]
         figures += _curves(known, curves, x=Scale("update"), y=Scale(name), **about)
     for key, title, y, caption in _COURSES:
         curves = [group_means(_column(one.updates, "update"), _column(one.updates, key)) for one in known]
@@ -183,8 +183,8 @@ def _losses(learners: Learners, over_time: bool) -> Lines:
         if one.updates:
             groups = group_means(along(one, one.updates), one.losses())
             series.append(Series.of(f"{one.name}, training", *groups, mark="faint", colour=place))
-        if one.evaluations and "loss" in one.measures:
-            x, y = along(one, one.evaluations), one.measure("loss")
+        if one.validations and "loss" in one.measures:
+            x, y = along(one, one.validations), one.measure("loss")
             series.append(Series.of(f"{one.name}, validation", x, y, mark="both", colour=place))
     lowest = min((float(np.nanmin(s.y)) for s in series if np.isfinite(s.y).any()), default=0.0)
     return Lines(

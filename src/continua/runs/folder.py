@@ -206,8 +206,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         fault = None
         if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
             fault = "a row is an object with its `kind`"
-        elif row["kind"] in ("update", "evaluation") and not isinstance(row.get("update"), int):
-            fault = f"an {row['kind']} row has the number of its `update`"
+        elif row["kind"] in ("update", "validation") and not isinstance(row.get("update"), int):
+            fault = f"a row of this kind ({row['kind']}) has the number of its `update`"
         elif not isinstance(row.get("measures", {}), dict):
             fault = "`measures` are named numbers"
         if fault is not None:

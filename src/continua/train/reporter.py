@@ -29,7 +29,7 @@ class AbstractReporter(abc.ABC):
         """A learner made an update; `update` counts from 1."""
 
     @abc.abstractmethod
-    def on_evaluation(self, update: int, learner: str, measures: dict[str, float]) -> None:
+    def on_validation(self, update: int, learner: str, measures: dict[str, float]) -> None:
         """A learner was measured on the validation split."""
 
     @abc.abstractmethod
@@ -39,7 +39,7 @@ class AbstractReporter(abc.ABC):
 
 @final
 class Bar(AbstractReporter):
-    """A bar with loss, tokens per second, evaluations of the velocity and the time left; one line for each evaluation.
+    """A bar with loss, tokens per second, evaluations of the velocity and the time left; one line per validation.
 
     Loss, speed and evaluations are those of the first learner.
     """
@@ -58,7 +58,7 @@ class Bar(AbstractReporter):
         self.updates = plan.updates
         if not self.console.is_terminal:  # without a bar, whoever waits should know for what
             went = f" from update {done:,} on" if done else ""
-            text = f"training for {plan.updates:,} updates{went}; validation is read {plan.evaluations} times"
+            text = f"training for {plan.updates:,} updates{went}; validation is read {plan.validations} times"
             self.console.print(text, highlight=False, soft_wrap=True)
         self.progress.start()
         self.task = self.progress.add_task("first update", total=plan.updates, completed=done)
@@ -72,7 +72,7 @@ class Bar(AbstractReporter):
         speed, cost = f"{row.tokens_per_second:,.0f} tokens/s", f"{row.evaluations} evaluations"
         self.progress.update(self.task, completed=update, description=f"loss {self.smooth:.3f}  {speed}  {cost}")
 
-    def on_evaluation(self, update: int, learner: str, measures: dict[str, float]) -> None:
+    def on_validation(self, update: int, learner: str, measures: dict[str, float]) -> None:
         text = "  ".join(f"{name} {value:.4f}" for name, value in measures.items())
         done = f"{update:>{len(str(self.updates))}}/{self.updates}"
         self.console.print(f"{done}  {learner:<10}  {text}", highlight=False, soft_wrap=True)
@@ -98,8 +98,8 @@ class JsonLines(AbstractReporter):
             costs = {"evaluations": row.evaluations, "tokens_per_second": row.tokens_per_second}
             self._say(kind="update", update=update, learner=learner, loss=row.loss, lr=row.lr, **costs)
 
-    def on_evaluation(self, update: int, learner: str, measures: dict[str, float]) -> None:
-        self._say(kind="evaluation", update=update, learner=learner, **measures)
+    def on_validation(self, update: int, learner: str, measures: dict[str, float]) -> None:
+        self._say(kind="validation", update=update, learner=learner, **measures)
 
     def end(self) -> None:
         self._say(kind="end")
@@ -124,7 +124,7 @@ class Events(AbstractReporter):
         for name in ("loss", "lr", "grad_norm", "evaluations", "tokens_per_second"):
             self._writer(learner).add_scalar(name, getattr(row, name), update)
 
-    def on_evaluation(self, update: int, learner: str, measures: dict[str, float]) -> None:
+    def on_validation(self, update: int, learner: str, measures: dict[str, float]) -> None:
         for name, value in measures.items():
             self._writer(learner).add_scalar(f"validation/{name}", value, update)
 
