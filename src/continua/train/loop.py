@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, final
 
+from continua.core.errors import reject
 from continua.data import AbstractTask, Split
 from continua.model import save
 from continua.runs import Run
@@ -66,8 +67,11 @@ class Training:
         if state is None:
             self.run.forget(0)
             return 0
+        if set(state["learners"]) != {learner.name for learner in self.learners}:
+            cure = "Go on with the configuration of the run itself."
+            reject("checkpoint", sorted(state["learners"]), "it is of other learners", cure)
         for learner in self.learners:
-            learner.restore(state["learners"].get(learner.name, {}))
+            learner.restore(state["learners"][learner.name])
         self.run.forget(state["update"])
         return state["update"]
 
