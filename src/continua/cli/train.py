@@ -1,6 +1,7 @@
 """`continua train`: a task, a model, a run folder."""
 
 import dataclasses
+import itertools
 import json
 import shlex
 from collections.abc import Iterator
@@ -176,10 +177,8 @@ def options_of(run: Run) -> Train:
 
 def free_folder(task: str) -> Path:
     """The first of runs/TASK-001, runs/TASK-002, ... that is not there yet."""
-    number = 1
-    while (folder := Path("runs") / f"{task}-{number:03d}").exists():
-        number += 1
-    return folder
+    folders = (Path("runs") / f"{task}-{number:03d}" for number in itertools.count(1))
+    return next(folder for folder in folders if not folder.exists())
 
 
 @contextmanager

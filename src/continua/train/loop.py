@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, final
 
+from continua.core.errors import reject
 from continua.data import AbstractTask, Split
 from continua.model import save
 from continua.runs import Run
@@ -66,8 +67,11 @@ class Training:
         if state is None:
             self.run.forget(0)
             return 0
+        if set(state["learners"]) != {learner.name for learner in self.learners}:
+            cure = "Go on with the configuration of the run itself."
+            reject("checkpoint", sorted(state["learners"]), "it is of other learners", cure)
         for learner in self.learners:
-            learner.restore(state["learners"].get(learner.name, {}))
+            learner.restore(state["learners"][learner.name])
         self.run.forget(state["update"])
         return state["update"]
 
@@ -100,13 +104,13 @@ class Training:
             self.run.record("update", update=number + 1, learner=learner.name, **facts)
             for reporter in self.reporters:
                 reporter.on_update(number + 1, learner.name, row)
-        if self.plan.evaluates(number + 1):
+        if self.plan.validates(number + 1):
             for learner in self.learners:
                 measures = evaluate(learner.model, self.task, Split.VALIDATION)
                 named = {"update": number + 1, "learner": learner.name, "clock": time.perf_counter() - began}
-                self.run.record("evaluation", **named, measures=measures)
+                self.run.record("validation", **named, measures=measures)
                 for reporter in self.reporters:
-                    reporter.on_evaluation(number + 1, learner.name, measures)
+                    reporter.on_validation(number + 1, learner.name, measures)
 
     def _keep(self, update: int) -> None:
         learners = {learner.name: learner.state() for learner in self.learners}

@@ -153,10 +153,8 @@ def _principal(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     flat = tokens.reshape(-1, tokens.shape[-1])
     centred = flat - flat.mean(0)
     _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
-    plane = np.zeros((2, flat.shape[1]))
-    plane[: len(directions[:2])] = directions[:2]
-    powers = np.zeros(2)
-    powers[: len(sizes[:2])] = sizes[:2] ** 2
+    missing = max(0, 2 - len(sizes))  # tokens of one number have one direction
+    plane, powers = np.pad(directions[:2], ((0, missing), (0, 0))), np.pad(sizes[:2] ** 2, (0, missing))
     return (centred @ plane.T).reshape(*tokens.shape[:2], 2), powers / max(float((sizes**2).sum()), 1e-300)
 
 
