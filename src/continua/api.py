@@ -6,15 +6,15 @@ from importlib.metadata import version
 from continua.control import (
     Batch, CrossEntropy, DebiasedObjective, FieldSize, HeadNegentropy, JacobianFrobenius, JacobianSpectral,
     KineticEnergy, Length, MaskedToken, MeanSquaredError, NextToken, Objective, RelativeL2, ResolutionReport,
-    Resolutions, SuccessiveApproximations, extremal, pontryagin, resolution_report, with_token_integral,
+    Resolutions, SuccessiveApproximations, solve_extremal, pontryagin, resolution_report, with_token_integral,
 )  # fmt: skip
 from continua.core.errors import ReconstructionWarning, SolveError
 from continua.fields import (
-    Constant, ContinuousHeads, Expansion, HeadHypernetwork, Hypernetwork, PiecewiseConstant, from_layers, refine,
+    Constant, ContinuousHeads, Expansion, HeadHypernetwork, Hypernetwork, PiecewiseConstant, from_layers, to_layers,
 )  # fmt: skip
 from continua.model import (
     AnalysisReadout, BasisProfile, CachedDecoder, Clock, CloudEmbedding, ContinuousTransformer, Depth,
-    EmbeddingAxis, EncoderDecoder, Flow, FourierPositions, Generator, HeadMeasure, InterpolatedStem, Layers,
+    EmbeddingAxis, EncoderDecoder, Flow, FourierPositions, HypernetworkWeights, HeadMeasure, InterpolatedStem, Layers,
     LearnedPositions, LinearProfile, MeanReadout, NormedEmbedding, NormReadout, Part, Result, Sampling,
     SinusoidalPositions, Stem, StemEmbedding, SynthesisEmbedding, TokenEmbedding, TokenReadout, TokenTime,
     VectorEmbedding, Window, bert, citation, encoder, encoder_decoder, from_torch, generate, gpt, load, macaron,
@@ -42,7 +42,7 @@ __all__ = [
     "CloudEmbedding", "Constant", "ContinuousHeads", "ContinuousTransformer", "Controlled", "Convolution", "Cosine",
     "Counting", "CrossEntropy", "DampedBasis", "Damping", "Debiased", "DebiasedObjective", "Dense", "Depth",
     "Direct", "DormandPrince", "Dropout", "EmbeddingAxis", "EncoderDecoder", "Euler", "Expansion", "FeedForward",
-    "FieldSize", "Fixed", "Flow", "Fourier", "FourierPositions", "GaussLegendre", "Generator", "Given",
+    "FieldSize", "Fixed", "Flow", "Fourier", "FourierPositions", "GaussLegendre", "HypernetworkWeights", "Given",
     "HeadHypernetwork", "HeadMeasure", "HeadNegentropy", "Hypernetwork", "InterpolatedStem", "JacobianFrobenius",
     "JacobianSpectral", "KineticEnergy", "LayerNorm", "Layers", "LearnedPositions", "Legendre", "Length",
     "LieTrotter", "LinearProfile", "LogTokens", "MaskedToken", "MeanReadout", "MeanSquaredError",
@@ -52,7 +52,7 @@ __all__ = [
     "Sampling", "SinusoidalPositions", "Sobol", "SolveError", "Solver", "Spectral", "Stem", "StemEmbedding",
     "Strang", "Subset", "SuccessiveApproximations", "Sum", "SynthesisEmbedding", "TokenEmbedding", "TokenReadout",
     "TokenTime", "Trapezoid", "VectorEmbedding", "Window", "bert", "citation", "encoder", "encoder_decoder",
-    "extremal", "from_layers", "from_torch", "generate", "gpt", "integrate", "load", "macaron", "parallel",
-    "pontryagin", "refine", "resolution_report", "save", "sphere", "to_torch", "transformer", "use",
+    "solve_extremal", "from_layers", "from_torch", "generate", "gpt", "integrate", "load", "macaron", "parallel",
+    "pontryagin", "to_layers", "resolution_report", "save", "sphere", "to_torch", "transformer", "use",
     "with_token_integral",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from continua.core.seeds import generator_of
 from continua.data import Form, Question
 from continua.model import CachedDecoder, ContinuousTransformer, Sampling, Window, generate, stream_tokens
 from continua.solve import Adaptive, DormandPrince, Solver
-from continua.train import Preset, Stepping, continuous, parameters_of, standard
+from continua.train import Preset, Stepping, build_continuous, build_standard, count_parameters
 
 FORM = Form(9, Question.TOKEN, vocabulary=9, causal=True, span=12.0, spacing=1.0)
 PROMPT = torch.tensor([3, 1, 4])
@@ -18,8 +18,8 @@ PROMPT = torch.tensor([3, 1, 4])
 def model_of(kind, stepping=Stepping.MIDPOINT):
     torch.manual_seed(2)
     preset = Preset(16, 2, 24, modes=3, stepping=stepping)
-    model = continuous(FORM, preset)
-    model = model if kind == "continuous" else standard(FORM, preset, parameters_of(model))
+    model = build_continuous(FORM, preset)
+    model = model if kind == "continuous" else build_standard(FORM, preset, count_parameters(model))
     with torch.no_grad():
         model.readout.linear.weight.mul_(4.0)  # draws that depend on what was read
     return model.double()

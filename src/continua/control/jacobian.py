@@ -97,7 +97,7 @@ def _bind(setting: Setting, axis: Axis | None, norm: Callable[[_Jacobian], Float
     check_axis(axis, setting.cloud.points)
     # The solve's own flow runs fused attention, which has no second derivative. This is the same flow with the same
     # randomness, bound on the path that forms its kernel.
-    flow = setting.bind(second_order=True)
+    flow = setting.bind(second_derivatives=True)
 
     def rate(z: Depth, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
         building = torch.is_grad_enabled()  # a Jacobian needs a graph of its own even where nobody differentiates it

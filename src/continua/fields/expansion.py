@@ -144,7 +144,7 @@ def layer_depths(layers: int, depth: float) -> list[float]:
 
 
 @torch.no_grad()
-def refine(field: AbstractField, layers: int, depth: float) -> PiecewiseConstant:
+def to_layers(field: AbstractField, layers: int, depth: float) -> PiecewiseConstant:
     """The field as `layers` equal pieces, each with theta at its middle: what a standard network of L layers holds.
 
     On its own piece each theta is off by O(1/L); its integral over the piece, and so the flow, by O(1/L^2).
@@ -160,7 +160,7 @@ def refine(field: AbstractField, layers: int, depth: float) -> PiecewiseConstant
 def from_layers(thetas: Sequence[Theta], depth: float, basis: AbstractBasis | None = None) -> Expansion:
     """A field in `basis` that passes through theta_l at the middle of each of L equal pieces of [0, depth].
 
-    The inverse of `refine`. The basis needs as many functions as there are layers (by default as many cubic
+    The inverse of `to_layers`. The basis needs as many functions as there are layers (by default as many cubic
     splines); with more, the field of least coefficients is taken.
     """
     layers = len(thetas)

@@ -142,7 +142,7 @@ class HeadMeasure:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Generator:
+class HypernetworkWeights:
     """Weights along depth made by a hypernetwork (`Hypernetwork`)."""
 
     frequencies: int = 4
@@ -156,12 +156,13 @@ class Depth:
     """Depth: a flow of `length` Z, solved in `steps` equal steps (default: of length 1), or adaptively at `rtol`.
 
     `weights` says how the parameters vary along it: in a basis (an `AbstractBasis`), made by a hypernetwork
-    (`Generator`), or constant on so many layers (a whole number; 1 shares one set of weights over all depths).
+    (`HypernetworkWeights`), or constant on so many layers (a whole number; 1 shares one set over all depths), whose
+    heads are counted.
     `damping` is the gamma of -gamma x, `profile` a velocity profile zeta(z).
     """
 
     length: float = 4.0
-    weights: AbstractBasis | Generator | int = DampedBasis(Cosine(4), 0.8)
+    weights: AbstractBasis | HypernetworkWeights | int = DampedBasis(Cosine(4), 0.8)
     steps: int | None = None
     rtol: float | None = None
     stepper: AbstractStepper = LieTrotter()
@@ -185,7 +186,7 @@ class Depth:
     def field(self, spec: Theta, heads: HeadMeasure | None) -> AbstractField:
         """The parameters of an operator along depth; `heads` where they are a measure."""
         weights, depth = self.weights, self.length
-        if isinstance(weights, Generator):
+        if isinstance(weights, HypernetworkWeights):
             sizes = weights.frequencies, weights.hidden, weights.rank
             if heads is None:
                 return Hypernetwork(spec, depth, *sizes)
@@ -194,7 +195,11 @@ class Depth:
             at_least(1, weights=weights)
             edges = [depth * layer / weights for layer in range(weights + 1)]
             return Constant(spec) if weights == 1 else PiecewiseConstant(spec, edges)
-        is_a(AbstractBasis, "Pass a basis such as Cosine(4), a Generator(), or a number of layers.", weights=weights)
+        is_a(
+            AbstractBasis,
+            "Pass a basis such as Cosine(4), a HypernetworkWeights(), or a number of layers.",
+            weights=weights,
+        )
         if heads is None:
             return Expansion(spec, weights, depth)
         return ContinuousHeads(spec, depth, Legendre(heads.modes), weights, heads.degree, heads.rule)

@@ -155,18 +155,18 @@ class Flow(nn.Module):
         generator: torch.Generator | None = None,
         memory: Cloud | None = None,
         rates: Sequence[Rate] = (),
-        second_order: bool = False,
+        second_derivatives: bool = False,
         random: bool | None = None,
     ) -> "FlowVectorField":
         """Fixes masses, positions and ALL randomness of one solve; rejections and replays reuse it.
 
         `random` says whether there is any (dropout); by default as the module's training mode has it. `generator`
-        seeds it, torch's global one otherwise. `rates` are running costs, `second_order` prepares second derivatives.
+        seeds it, torch's global one otherwise. `rates` are running costs, `second_derivatives` says whether there are.
         """
         self._check(cloud, memory)
         noisy = self.training if random is None else random
         seed = fresh_seed(generator) if noisy else None
-        return FlowVectorField(self, Context(cloud, memory, seed, second_order), tuple(rates))
+        return FlowVectorField(self, Context(cloud, memory, seed, second_derivatives), tuple(rates))
 
     def _check(self, cloud: Cloud, memory: Cloud | None) -> None:
         """The tokens have the dtype, the device and, where they move, the width of the parameters."""
@@ -252,7 +252,7 @@ class FlowVectorField(AbstractVectorField):
         if self._piece is None or self._piece != ():  # () means: one binding serves all depths
             self._bind(z if inside is None else inside)
         cloud = Cloud.on(state.x, self.context.cloud.measure)
-        eager = self.context.second_order  # compiled code has no second derivatives
+        eager = self.context.second_derivatives  # compiled code has no second derivatives
         terms = [(part, part.acting_on(cloud, operator, eager)) for part, operator in self._terms]
         velocity = self.flow(z, inside, terms, cloud.measure.present)
         if not self._rates:
@@ -298,11 +298,11 @@ class Setting:
     axis: Axis | None = None
     """The axis along which states are functions: its v_a weigh in every norm."""
 
-    def bind(self, costs: Sequence["Cost"] = (), second_order: bool = False) -> FlowVectorField:
+    def bind(self, costs: Sequence["Cost"] = (), second_derivatives: bool = False) -> FlowVectorField:
         """The vector field with running costs beside the tokens, always with the same randomness."""
         rates = [cost.bind(self, place) for place, cost in enumerate(costs)]
         generator = generator_of(branch_seed(self.seed, 0))
-        return self.flow.bind(self.cloud, generator, self.memory, rates, second_order, self.random)
+        return self.flow.bind(self.cloud, generator, self.memory, rates, second_derivatives, self.random)
 
     def signs(self, place: int) -> Points:
         """Independent signs, one for each number of the state: the same at every call for one place."""

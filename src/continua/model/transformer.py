@@ -11,7 +11,7 @@ from continua.core.checks import is_a
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, fresh_seed, generator_of
 from continua.core.shapes import Float, Tensor
-from continua.fields import AbstractHeadField, parameter_spaces, refine
+from continua.fields import AbstractHeadField, parameter_spaces, to_layers
 from continua.model.embedding import AbstractEmbedding, check_cloud
 from continua.model.flow import Cost, Flow, Part, Setting, check_width, is_causal
 from continua.model.readout import AbstractReadout, axis_of, embedding_at, readout_at
@@ -181,7 +181,7 @@ class ContinuousTransformer(nn.Module):
     def to_layers(self, layers: int) -> "ContinuousTransformer":
         """A copy whose fields are constant on each of `layers` equal pieces of depth: weights of a layered network."""
         depth = self.flow.depth
-        flow = self.flow.map_parts(lambda part: Part(part.operator, refine(part.field, layers, depth)))
+        flow = self.flow.map_parts(lambda part: Part(part.operator, to_layers(part.field, layers, depth)))
         return self._with(self.embedding, flow, self.readout, self.solver, self.gradient)
 
     def _with(self, *parts: Any) -> "ContinuousTransformer":

@@ -9,7 +9,7 @@ import torch
 
 from continua.core.checks import at_least, share
 from continua.core.shapes import Depth, Tensor
-from continua.solve.functions import FunctionField, hidden_leaves, refuse_hidden
+from continua.solve.functions import FunctionVectorField, hidden_leaves, refuse_hidden
 from continua.solve.gradients import AbstractNodeGradient, Parameters, pull_back
 from continua.solve.integration import Endpoint, Integration
 from continua.solve.runge_kutta import Step, StepResult
@@ -115,7 +115,7 @@ class Checkpointed(AbstractNodeGradient):
         # a costate is the cotangent of an inner state: asked for only where somebody watches, as it keeps buffers alive
         inputs = [x for _, x in visited] if integration.observes_costate else [start]
         # a function may read another parameter at another depth; a flow knows its own, but not what a cost reads
-        doubtful = not needed.sharded and (isinstance(integration.field, FunctionField) or bool(zeros))
+        doubtful = not needed.sharded and (isinstance(integration.vector_field, FunctionVectorField) or bool(zeros))
         suspects = hidden_leaves(end.flat, [start, *needed.tensors]) if doubtful else []
         found = pull_back(end.flat, cotangent.flat, inputs, needed)
         costates = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=False)]

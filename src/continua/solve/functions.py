@@ -1,4 +1,4 @@
-"""Any function f(z, x) as a vector field, and the tensors that it depends on without being handed them."""
+"""Any function f(z, x) as a vector vector_field, and the tensors that it depends on without being handed them."""
 
 import functools
 import gc
@@ -21,7 +21,7 @@ _LARGE = 1_000
 """Containers with more entries hold data, not parameters; where one does, the graph shows it all the same."""
 
 
-class FunctionField(AbstractVectorField):
+class FunctionVectorField(AbstractVectorField):
     """dx/dz = f(z, x) for a plain function and a tensor of any shape.
 
     f is called with z as a tensor: of no dimension, or, where every sequence has its own depth, of shape

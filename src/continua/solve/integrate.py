@@ -14,7 +14,7 @@ from continua.core.shapes import Tensor
 from continua.solve.backsolve import Backsolve
 from continua.solve.checkpointed import Checkpointed
 from continua.solve.controllers import AbstractAdaptive, Adaptive, Fixed, PerSequence
-from continua.solve.functions import FunctionField
+from continua.solve.functions import FunctionVectorField
 from continua.solve.gradients import AbstractGradient, Direct
 from continua.solve.integration import AbstractController, Integration, Observer, Solution, Stats
 from continua.solve.runge_kutta import AbstractStepper, DormandPrince
@@ -27,7 +27,7 @@ class AbstractSolver(abc.ABC):
     @abc.abstractmethod
     def solve(
         self,
-        field: AbstractVectorField,
+        vector_field: AbstractVectorField,
         state: State,
         span: tuple[float, float],
         gradient: AbstractGradient,
@@ -55,7 +55,7 @@ class Solver(AbstractSolver):
 
     def solve(
         self,
-        field: AbstractVectorField,
+        vector_field: AbstractVectorField,
         state: State,
         span: tuple[float, float],
         gradient: AbstractGradient,
@@ -69,10 +69,10 @@ class Solver(AbstractSolver):
         if depths and isinstance(self.controller, PerSequence):
             cure = "Use Adaptive(), or walk a frozen grid: Given(stats.grid)."
             reject("save_at", depths, "a trajectory needs one grid for all sequences", cure)
-        stats, before = Stats(), field.evaluations
-        integration = Integration(field, span, self.stepper, self.controller, depths, tuple(observers), stats)
+        stats, before = Stats(), vector_field.evaluations
+        integration = Integration(vector_field, span, self.stepper, self.controller, depths, tuple(observers), stats)
         end, saved = gradient.solve(integration, state)
-        stats.evaluations = field.evaluations - before
+        stats.evaluations = vector_field.evaluations - before
         return Solution(end.x, stats, end.costs, depths, torch.stack(saved) if depths else None)
 
 
@@ -112,11 +112,11 @@ def integrate(  # noqa: PLR0913 - a front door: one word for each choice, all bu
             why = "tokens have three axes"
             reject("x0", tuple(state.x.shape), why, "Pass tokens of shape (batch, tokens, width).")
         return solver.solve(f, state, span, gradient, save_at, observers)
-    field = FunctionField(f)
+    vector_field = FunctionVectorField(f)
     if torch.is_grad_enabled() and (observers or not isinstance(gradient, Direct)):
         check_problem(state, span, save_at, observers)  # before f is called at all
-        field.find_parameters(float(span[0]), state.x, parameters)
-    return solver.solve(field, state, span, gradient, save_at, observers)
+        vector_field.find_parameters(float(span[0]), state.x, parameters)
+    return solver.solve(vector_field, state, span, gradient, save_at, observers)
 
 
 def _choose_controller(

@@ -87,12 +87,12 @@ class Endpoint(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Integration:
-    """One solve: the vector field, how it is stepped, which depths are saved and who watches.
+    """One solve: the vector vector_field, how it is stepped, which depths are saved and who watches.
 
     A gradient is handed this and knows nothing of steppers: `run` finds the grid, `replay` walks part of it again.
     """
 
-    field: AbstractVectorField
+    vector_field: AbstractVectorField
     span: tuple[float, float]
     stepper: AbstractStepper
     controller: "AbstractController"
@@ -117,7 +117,7 @@ class Integration:
         """
         low, high = min(self.span), max(self.span)
         inner: list[float] = []
-        for b in sorted(self.stepper.breaks(self.field, (*self.span, *marks))):
+        for b in sorted(self.stepper.breaks(self.vector_field, (*self.span, *marks))):
             if (inner[-1] if inner else low) + self.slack < b < high - self.slack:
                 inner.append(b)
         return inner if self.span[0] <= self.span[1] else inner[::-1]
@@ -148,7 +148,7 @@ class Integration:
         saved, visited = list[Tensor](), list[tuple[Depth, Tensor]]()
         for step in steps:
             visited.append((step.z, state.x))
-            result = self.stepper.step(self.field, step, state)
+            result = self.stepper.step(self.vector_field, step, state)
             saved.extend(self._dense(step, state, result))
             # per sequence some stand still: what their stage made of dz = 0 must not reach the graph
             state = select(step.dz != 0.0, result.state, state) if isinstance(step.dz, Tensor) else result.state
@@ -174,7 +174,7 @@ class Integration:
             return []
         assert isinstance(step.z, float) and isinstance(step.dz, float)
         fractions = [(z - step.z) / step.dz for z in depths if abs(z - step.z - step.dz) > self.slack]
-        inside = self.stepper.dense(self.field, step, before, result, fractions) if fractions else []
+        inside = self.stepper.dense(self.vector_field, step, before, result, fractions) if fractions else []
         return [*inside, *(result.state.x for _ in depths[len(fractions) :])]
 
 

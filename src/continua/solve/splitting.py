@@ -26,22 +26,32 @@ class AbstractSplitting(AbstractStepper):
         object.__setattr__(self, "stages", self.sub.stages)
 
     @abc.abstractmethod
-    def schedule(self, field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
+    def schedule(self, vector_field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
         """(part, start, length) of the sub-steps in their order, as fractions of the step."""
 
     def step(
-        self, field: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False
+        self,
+        vector_field: AbstractVectorField,
+        step: Step,
+        state: State,
+        first: State | None = None,
+        with_error: bool = False,
     ) -> StepResult:
         (z, dz), x = step, state.x
-        for part, start, length in self.schedule(field):
+        for part, start, length in self.schedule(vector_field):
             x = self.sub.step(part, Step(z + start * dz, length * dz), State(x)).state.x
-        return StepResult(displace(field, z, dz, state, x))
+        return StepResult(displace(vector_field, z, dz, state, x))
 
     def dense(
-        self, field: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
+        self,
+        vector_field: AbstractVectorField,
+        step: Step,
+        before: State,
+        result: StepResult,
+        fractions: Sequence[float],
     ) -> list[Tensor]:
         (z, dz), inside = step, step.z + 0.5 * step.dz
-        f0, f1 = field(z, before, inside).x, field(z + dz, result.state, inside).x
+        f0, f1 = vector_field(z, before, inside).x, vector_field(z + dz, result.state, inside).x
         return [hermite(before.x, result.state.x, f0, f1, dz, s) for s in fractions]
 
 
@@ -55,11 +65,11 @@ class LieTrotter(AbstractSplitting):
     sub: AbstractStepper = Euler()
     order = 1
 
-    def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
-        return field.breaks
+    def breaks(self, vector_field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
+        return vector_field.breaks
 
-    def schedule(self, field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
-        return [(part, 0.0, 1.0) for part in field.parts or (field,)]
+    def schedule(self, vector_field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
+        return [(part, 0.0, 1.0) for part in vector_field.parts or (vector_field,)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +86,9 @@ class Strang(AbstractSplitting):
         super().__post_init__()
         object.__setattr__(self, "order", min(2, self.sub.order))
 
-    def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
+    def breaks(self, vector_field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
         """Every jump of the last part, and those of half-step parts that are not in the middle of a step."""
-        *outer, middle = field.parts or (field,)
+        *outer, middle = vector_field.parts or (vector_field,)
         kept = set(middle.breaks)
         halves = {b for part in outer for b in part.breaks}
         straddled = halves
@@ -89,8 +99,8 @@ class Strang(AbstractSplitting):
             kept |= straddled
         return tuple(sorted(kept))
 
-    def schedule(self, field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
-        *outer, middle = field.parts or (field,)
+    def schedule(self, vector_field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
+        *outer, middle = vector_field.parts or (vector_field,)
         return [
             *((part, 0.0, 0.5) for part in outer),
             (middle, 0.0, 1.0),
@@ -121,23 +131,33 @@ class Projected(AbstractStepper):
         # the estimate of `sub` does not see what the projection does to a normal velocity
         object.__setattr__(self, "error_order", self.sub.error_order if self.tangent else None)
 
-    def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
-        return self.sub.breaks(field, marks)
+    def breaks(self, vector_field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
+        return self.sub.breaks(vector_field, marks)
 
     def step(
-        self, field: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False
+        self,
+        vector_field: AbstractVectorField,
+        step: Step,
+        state: State,
+        first: State | None = None,
+        with_error: bool = False,
     ) -> StepResult:
         if not self.tangent:
-            result = self.sub.step(field, step, state)
-            return result._replace(state=displace(field, *step, state, self.manifold.project(result.state.x)))
-        result = self.sub.step(_Tangential(field, self.manifold), step, state, first, with_error)
+            result = self.sub.step(vector_field, step, state)
+            return result._replace(state=displace(vector_field, *step, state, self.manifold.project(result.state.x)))
+        result = self.sub.step(_Tangential(vector_field, self.manifold), step, state, first, with_error)
         # the slope at the end was that of the point before its projection: no first slope of the next step
         return result._replace(state=result.state._replace(x=self.manifold.project(result.state.x)), last=None)
 
     def dense(
-        self, field: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
+        self,
+        vector_field: AbstractVectorField,
+        step: Step,
+        before: State,
+        result: StepResult,
+        fractions: Sequence[float],
     ) -> list[Tensor]:
-        seen = _Tangential(field, self.manifold) if self.tangent else field
+        seen = _Tangential(vector_field, self.manifold) if self.tangent else vector_field
         return [self.manifold.project(x) for x in self.sub.dense(seen, step, before, result, fractions)]
 
 

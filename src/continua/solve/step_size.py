@@ -48,7 +48,7 @@ class Tolerance:
 
 
 def squared_errors(
-    field: AbstractVectorField, before: State, result: StepResult, tolerance: Tolerance, costs: bool = False
+    vector_field: AbstractVectorField, before: State, result: StepResult, tolerance: Tolerance, costs: bool = False
 ) -> Float[Tensor, " batch"]:
     """For each sequence sum_i w_i mean_a (e_ia / (atol + rtol max(|x_ia|, |x'_ia|)))^2, with sum_i w_i = 1.
 
@@ -57,7 +57,7 @@ def squared_errors(
     """
     assert result.error is not None, "the stepper was asked for its error"
     scale = tolerance.scale(before.x, result.state.x)
-    total = _mean_square(field, result.error.x, scale)
+    total = _mean_square(vector_field, result.error.x, scale)
     for c0, c1, e in zip(before.costs, result.state.costs, result.error.costs, strict=True):
         finite = torch.isfinite(c1.detach())
         total = torch.where(finite if finite.shape == total.shape else finite.all(), total, torch.inf)
@@ -66,14 +66,16 @@ def squared_errors(
     return total
 
 
-def squared_size(field: AbstractVectorField, x: Tensor, like: Tensor, tolerance: Tolerance) -> Float[Tensor, " batch"]:
+def squared_size(
+    vector_field: AbstractVectorField, x: Tensor, like: Tensor, tolerance: Tolerance
+) -> Float[Tensor, " batch"]:
     """The squared norm of x in units of the tolerance at `like`, for each sequence."""
-    return _mean_square(field, x, tolerance.scale(like, like))
+    return _mean_square(vector_field, x, tolerance.scale(like, like))
 
 
-def _mean_square(field: AbstractVectorField, x: Tensor, scale: Tensor) -> Float[Tensor, " batch"]:
+def _mean_square(vector_field: AbstractVectorField, x: Tensor, scale: Tensor) -> Float[Tensor, " batch"]:
     """Mass-weighted over tokens, plain over the embedding and over tensors of other shapes; overwrites `scale`."""
-    weights = field.weights
+    weights = vector_field.weights
     with torch.no_grad():
         squares = torch.div(x, scale, out=scale).square_()
         if weights is None:
@@ -166,9 +168,9 @@ def first_lengths(
     Two evaluations estimate the size of the velocity and how fast it turns, with the probe of E. Hairer, S. P. Norsett,
     G. Wanner, Solving Ordinary Differential Equations I, section II.4. `depth` makes a depth of lengths.
     """
-    field, start, end = integration.field, integration.span[0], integration.stops()[0]
+    vector_field, start, end = integration.vector_field, integration.span[0], integration.stops()[0]
     inside, sign = 0.5 * (start + end), math.copysign(1.0, end - start)
-    slope = field(start, state, inside)
+    slope = vector_field(start, state, inside)
     sizes, speeds = norms(state.x), norms(slope.x)
     if not all(map(math.isfinite, speeds)):
         raise SolveError("the velocity is not finite", start, "Look for nan or inf in the parameters or the input.")
@@ -177,7 +179,7 @@ def first_lengths(
     probe = sign * depth(probes)
     with torch.no_grad():
         ahead = State(advance(state.x, probe, (1.0,), (slope.x,)), state.costs)
-        turned = norms(field(start + probe, ahead, inside).x - slope.x)
+        turned = norms(vector_field(start + probe, ahead, inside).x - slope.x)
     k = 1 + (integration.stepper.error_order or 0)
     return [_first(h0, d1, d2 / h0, k) for h0, d1, d2 in zip(probes, speeds, turned, strict=True)], slope
 

@@ -58,12 +58,12 @@ def advance(x: Tensor, dz: Depth, coefficients: Sequence[float], slopes: Sequenc
     return x + per_sequence(dz, x) * total
 
 
-def displace(field: AbstractVectorField, z: Depth, dz: Depth, before: State, x: Tensor) -> State:
+def displace(vector_field: AbstractVectorField, z: Depth, dz: Depth, before: State, x: Tensor) -> State:
     """The state at `x`, where every cost has seen the mean velocity (x - before) / dz of the step."""
     if not before.costs:
         return State(x)
     assert not isinstance(dz, Tensor), "without an error estimate no sequence has steps of its own"
-    rates = field.rates(z, before.x, (x - before.x) / dz)
+    rates = vector_field.rates(z, before.x, (x - before.x) / dz)
     costs = (advance(cost, dz, (1.0,), (rate,)) for cost, rate in zip(before.costs, rates, strict=True))
     return State(x, tuple(costs))
 

@@ -40,7 +40,7 @@ def evaluate(model: ContinuousTransformer, task: AbstractTask, split: Split, siz
             assert batch.targets is not None
             rows = len(terms.output)
             found = {"loss": float(terms.terminal) * rows}
-            found |= {name: float(each.sum()) for name, each in task.measures(terms.output, batch.targets).items()}
+            found |= {name: float(each.sum()) for name, each in task.metrics(terms.output, batch.targets).items()}
             totals = {name: totals.get(name, 0.0) + value for name, value in found.items()}
             count += rows
     finally:
@@ -48,13 +48,15 @@ def evaluate(model: ContinuousTransformer, task: AbstractTask, split: Split, siz
     return {name: total / count for name, total in totals.items()}
 
 
-def resolutions(model: ContinuousTransformer, task: AbstractTask, size: int = 250) -> dict[str, dict[str, float]]:
+def evaluate_samplings(
+    model: ContinuousTransformer, task: AbstractTask, size: int = 250
+) -> dict[str, dict[str, float]]:
     """The test as it is, and in every other sampling that the task knows, without further training."""
     tests = {"as trained": task, **task.variants()}
     return {name: evaluate(model, test, Split.TEST, size) for name, test in tests.items()}
 
 
-def anytime(
+def evaluate_depths(
     model: ContinuousTransformer, task: AbstractTask, steps: Sequence[int] = (1, 2, 3, 4, 6, 8, 16), size: int = 250
 ) -> dict[int, dict[str, float]]:
     """The test with other numbers of depth steps: what a coarser solve costs, and whether a finer one agrees."""

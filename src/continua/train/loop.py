@@ -106,11 +106,11 @@ class Training:
                 reporter.on_update(number + 1, learner.name, row)
         if self.plan.validates(number + 1):
             for learner in self.learners:
-                measures = evaluate(learner.model, self.task, Split.VALIDATION)
+                metrics = evaluate(learner.model, self.task, Split.VALIDATION)
                 named = {"update": number + 1, "learner": learner.name, "clock": time.perf_counter() - began}
-                self.run.record("validation", **named, measures=measures)
+                self.run.record("validation", **named, metrics=metrics)
                 for reporter in self.reporters:
-                    reporter.on_validation(number + 1, learner.name, measures)
+                    reporter.on_validation(number + 1, learner.name, metrics)
 
     def _keep(self, update: int) -> None:
         learners = {learner.name: learner.state() for learner in self.learners}

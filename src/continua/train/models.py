@@ -52,7 +52,7 @@ STIFF = 1e-2
 """The weight of `JacobianSpectral`, at one random stretch of depth per update, where a flow is said to be stiff."""
 
 
-def continuous(form: Form, preset: Preset) -> ContinuousTransformer:
+def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     """The builder's model in the sizes of a preset: weights smooth in depth, rotary in real token time.
 
     Depth is solved in a few equal steps and differentiated by autograd (`Direct`), as evaluations are what training
@@ -69,7 +69,7 @@ def continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     return _build(form, preset, preset.hidden, time, depth)
 
 
-def standard(form: Form, preset: Preset, parameters: int) -> ContinuousTransformer:
+def build_standard(form: Form, preset: Preset, parameters: int) -> ContinuousTransformer:
     """The discrete Transformer, pre-normed, on the counting measure, with as many parameters within 5 %.
 
     Its width and heads are those of the preset, its layers as many as there are evaluations of the velocity; the
@@ -87,7 +87,7 @@ def standard(form: Form, preset: Preset, parameters: int) -> ContinuousTransform
         return _build(form, preset, hidden, time, Depth(float(layers), layers))
 
     for layers in range(stages * preset.steps, 0, -1):
-        one, two = (parameters_of(build(layers, hidden)) for hidden in (1, 2))
+        one, two = (count_parameters(build(layers, hidden)) for hidden in (1, 2))
         hidden = round(1 + (parameters - one) / (two - one))  # the number of parameters is affine in it
         if hidden >= preset.width // 2 or (layers == 1 and hidden >= 1):
             return build(layers, hidden)
@@ -101,7 +101,7 @@ def _build(form: Form, preset: Preset, hidden: int, time: TokenTime, depth: Dept
     return transformer(preset.width, form.outputs, **sizes, **plain, time=time, depth=depth)
 
 
-def parameters_of(model: nn.Module) -> int:
+def count_parameters(model: nn.Module) -> int:
     """How many numbers are trained."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
