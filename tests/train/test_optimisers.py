@@ -153,7 +153,7 @@ def test_a_checkpoint_of_another_optimiser_is_refused(tmp_path):
 
 
 def test_the_rate_falls_to_its_floor():
-    plan = Plan(updates=100, batch_size=1, warmup=0.1, floor=0.1)
+    plan = Plan(updates=100, batch_size=1, warmup_ratio=0.1, floor=0.1)
     rates = [plan.curve.factor(update) for update in range(101)]
     assert max(rates) == rates[10] == 1.0 and rates[100] == pytest.approx(0.1) and min(rates[10:]) == rates[100]
     assert rates[55] == pytest.approx(0.55)  # half-way between 1 and the floor
@@ -164,7 +164,7 @@ def test_the_rate_falls_to_its_floor():
 def test_text_is_trained_as_nanogpt_trains_it(tmp_path):
     (tmp_path / "a.txt").write_text("to be or not to be " * 20)
     preset = presets_of(Text(tmp_path / "a.txt"))["demo"]
-    plan = Plan(preset.updates, preset.batch_size, warmup=preset.warmup, floor=preset.floor)
+    plan = Plan(preset.updates, preset.batch_size, warmup_ratio=preset.warmup_ratio, floor=preset.floor)
     assert [round(preset.learning_rate * plan.curve.factor(n), 12) for n in (100, 2000)] == [1e-3, 1e-4]
     assert (preset.width, preset.heads, preset.batch_size, preset.updates) == (128, 4, 12, 2000)
     assert (preset.weight_decay, preset.beta2) == (0.1, 0.99)

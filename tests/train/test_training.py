@@ -27,7 +27,7 @@ from continua.train import (
     Learner,
     Plan,
     Preset,
-    Stepping,
+    StepperKind,
     Training,
     TrainingError,
     build_continuous,
@@ -153,9 +153,9 @@ def test_the_baseline_has_as_many_parameters_and_sees_the_same_batches(tmp_path)
 
 
 @pytest.mark.parametrize("task", [Mnist1d(), Digits(), TASK])
-@pytest.mark.parametrize("stepping", list(Stepping))
+@pytest.mark.parametrize("stepping", list(StepperKind))
 def test_every_preset_has_its_baseline_within_five_percent(task, stepping):
-    preset = dataclasses.replace(next(iter(presets_of(task).values())), stepping=stepping)
+    preset = dataclasses.replace(next(iter(presets_of(task).values())), stepper=stepping)
     model = build_continuous(task.form, preset)
     other = build_standard(task.form, preset, count_parameters(model))
     assert abs(count_parameters(other) / count_parameters(model) - 1) < 0.05
@@ -191,7 +191,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
 
 
 def test_the_rate_rises_and_falls():
-    plan = Plan(updates=100, batch_size=1, warmup=0.2)
+    plan = Plan(updates=100, batch_size=1, warmup_ratio=0.2)
     rates = [plan.curve.factor(update) for update in range(100)]
     assert max(rates) == rates[20] == 1.0 and rates[0] < 0.06 and rates[-1] < 0.01
     assert rates[:21] == sorted(rates[:21]) and rates[20:] == sorted(rates[20:], reverse=True)
@@ -206,7 +206,14 @@ def test_moments_are_spread_evenly_and_the_end_is_one(updates, times):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"updates": 0}, {"batch_size": 0}, {"warmup": 1.0}, {"clip": float("nan")}, {"jitter": -1.0}, {"jitter": 1.5}],
+    [
+        {"updates": 0},
+        {"batch_size": 0},
+        {"warmup_ratio": 1.0},
+        {"clip": float("nan")},
+        {"jitter": -1.0},
+        {"jitter": 1.5},
+    ],
 )
 def test_plans_are_checked(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

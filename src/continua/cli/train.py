@@ -103,7 +103,7 @@ class Train:
         if self.output.tensorboard:
             reporters.append(Events(folder / "tensorboard"))
         preset = options.preset_of(task, self.run.preset, values_of(self))
-        plan = Plan(preset.updates, preset.batch_size, self.run.seed, preset.warmup, self.training.clip,
+        plan = Plan(preset.updates, preset.batch_size, self.run.seed, preset.warmup_ratio, self.training.clip,
                     self.training.validations, jitter=preset.jitter, floor=preset.floor)  # fmt: skip
         check_sizes(preset)
         learners = self._learners(task, preset)

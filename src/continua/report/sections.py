@@ -73,7 +73,7 @@ class LearnerRecord:
         return list(dict.fromkeys(name for row in self.validations for name in row.get("metrics", {})))
 
     def metric(self, name: str) -> np.ndarray:
-        """One measure of every evaluation."""
+        """One metric of every validation."""
         return _column([row.get("metrics", {}) for row in self.validations], name)
 
     @property

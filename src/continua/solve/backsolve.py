@@ -8,7 +8,7 @@ import torch
 
 from continua.core.checks import positive
 from continua.core.errors import ReconstructionWarning, reject
-from continua.core.shapes import Depth, Tensor
+from continua.core.shapes import DepthValue, Tensor
 from continua.solve.controllers import Adaptive, Given, PerSequence
 from continua.solve.functions import FunctionVectorField, hidden_leaves, refuse_hidden
 from continua.solve.gradients import AbstractNodeGradient, Parameters, pull_back, refuse_shards
@@ -103,10 +103,10 @@ class Adjoint(AbstractVectorField):
         self.flow, self.shape, self.parameters, self.costs, self.clip = flow, shape, parameters, tuple(costs), clip
         self.breaks, self.weights, self.inputs = flow.breaks, flow.weights, tuple(parameters.tensors)
 
-    def rates(self, z: Depth, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
+    def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         raise AssertionError("splitting and projection are refused before")
 
-    def __call__(self, z: Depth, state: State, inside: Depth | None = None) -> State:
+    def __call__(self, z: DepthValue, state: State, inside: DepthValue | None = None) -> State:
         x, a = self.split(state.x)
         with torch.enable_grad():
             x = x.detach().requires_grad_(True)

@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 
 from continua.core.errors import reject
-from continua.core.shapes import Depth, Tensor
+from continua.core.shapes import DepthValue, Tensor
 from continua.solve.functions import edges_of, reach_each_other
 from continua.solve.integration import Endpoint, Integration
 from continua.solve.runge_kutta import Step, StepResult
@@ -56,7 +56,7 @@ class Direct(AbstractGradient):
         return end
 
 
-def _hook(integration: Integration, z: Depth, x: Tensor) -> None:
+def _hook(integration: Integration, z: DepthValue, x: Tensor) -> None:
     """Tells observers of the cotangent of `x`, once autograd has summed it."""
     value = x.detach()  # a hook that held its own tensor would keep both alive for good
     x.register_hook(lambda a: integration.notify(z, value, a))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from continua.core.shapes import Depth, Float, Tensor
+from continua.core.shapes import DepthValue, Float, Tensor
 from continua.solve.runge_kutta import AbstractStepper, Step, StepResult
 from continua.solve.vector_field import AbstractVectorField, State, select
 
@@ -64,8 +64,8 @@ class Observer:
       includes it; saved states between two depths of the grid are interpolated, hence part of both.
     """
 
-    step: Callable[[Depth, Depth, State], None] | None = None
-    costate: Callable[[Depth, Tensor, Tensor], None] | None = None
+    step: Callable[[DepthValue, DepthValue, State], None] | None = None
+    costate: Callable[[DepthValue, Tensor, Tensor], None] | None = None
 
 
 class Endpoint(NamedTuple):
@@ -87,7 +87,7 @@ class Endpoint(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Integration:
-    """One solve: the vector vector_field, how it is stepped, which depths are saved and who watches.
+    """One solve: the vector field, how it is stepped, which depths are saved and who watches.
 
     A gradient is handed this and knows nothing of steppers: `run` finds the grid, `replay` walks part of it again.
     """
@@ -143,9 +143,9 @@ class Integration:
         end = self.controller.run(self, state, note if self.save_at or watchers else on_step)
         return Endpoint(end, tuple(saved))
 
-    def replay(self, state: State, steps: Sequence[Step]) -> tuple[Endpoint, list[tuple[Depth, Tensor]]]:
+    def replay(self, state: State, steps: Sequence[Step]) -> tuple[Endpoint, list[tuple[DepthValue, Tensor]]]:
         """Accepted steps once more, differentiably, and (z, x) before each."""
-        saved, visited = list[Tensor](), list[tuple[Depth, Tensor]]()
+        saved, visited = list[Tensor](), list[tuple[DepthValue, Tensor]]()
         for step in steps:
             visited.append((step.z, state.x))
             result = self.stepper.step(self.vector_field, step, state)
@@ -154,7 +154,7 @@ class Integration:
             state = select(step.dz != 0.0, result.state, state) if isinstance(step.dz, Tensor) else result.state
         return Endpoint(state, tuple(saved)), visited
 
-    def notify(self, z: Depth, x: Tensor, costate: Tensor) -> None:
+    def notify(self, z: DepthValue, x: Tensor, costate: Tensor) -> None:
         for observer in self.observers:
             if observer.costate is not None:
                 observer.costate(z, x.detach(), costate.detach())

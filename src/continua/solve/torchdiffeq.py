@@ -14,7 +14,7 @@ from continua.solve.backsolve import Backsolve
 from continua.solve.gradients import AbstractGradient, Direct, needs_gradient, refuse_shards
 from continua.solve.integrate import AbstractSolver, check_problem
 from continua.solve.integration import Observer, Solution, Stats
-from continua.solve.step_size import Tolerance
+from continua.solve.step_size import Tolerance, mean_square
 from continua.solve.vector_field import AbstractVectorField, State
 
 _ADAPTIVE = frozenset({"dopri8", "dopri5", "bosh3", "fehlberg2", "adaptive_heun"})
@@ -59,19 +59,19 @@ class TorchdiffeqSolver(AbstractSolver):
         return Solution(state.x, stats, state.costs, depths, xs)
 
     def _check(
-        self, vector_field: AbstractVectorField, state: State, gradient: AbstractGradient, observers: Sequence[Observer]
+        self, f: AbstractVectorField, state: State, gradient: AbstractGradient, observers: Sequence[Observer]
     ) -> None:
         if not isinstance(gradient, Direct) and gradient != Backsolve():
             why = "it knows odeint (Direct) and odeint_adjoint (Backsolve) alone, that with neither trust nor clip"
             reject("gradient", gradient, why, "Use gradient=Direct() or Backsolve(), or continua's own Solver().")
         if observers:
             reject("observers", observers, "torchdiffeq shows its steps to nobody", "Use continua's own Solver().")
-        asks = needs_gradient(state, vector_field.tensors)
+        asks = needs_gradient(state, f.tensors)
         if asks and self.method == "scipy_solver" and isinstance(gradient, Direct):
             why = "autograd does not see through scipy, the gradient would be missing"
             reject("gradient", gradient, why, "Use gradient=Backsolve(), or solve under torch.no_grad().")
         if isinstance(gradient, Backsolve):
-            refuse_shards(vector_field.tensors, gradient)
+            refuse_shards(f.tensors, gradient)
 
     def _piece(
         self, velocity: "_Velocity", state: State, span: tuple[float, float], gradient: AbstractGradient
@@ -99,8 +99,8 @@ class TorchdiffeqSolver(AbstractSolver):
 class _Velocity:
     """The flow on one piece, as torchdiffeq calls it; counts the evaluations of either pass."""
 
-    def __init__(self, vector_field: AbstractVectorField, inside: float, stats: Stats) -> None:
-        self.vector_field, self.inside, self.stats, self.forward = vector_field, inside, stats, True
+    def __init__(self, f: AbstractVectorField, inside: float, stats: Stats) -> None:
+        self.vector_field, self.inside, self.stats, self.forward = f, inside, stats, True
 
     def __call__(self, z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self.forward:
@@ -112,8 +112,7 @@ class _Velocity:
 
     def norm(self, ratios: tuple[Tensor, ...]) -> Tensor:
         """The root mean square over the batch of mass-weighted errors, given in units of the tolerance."""
-        squares, weights = ratios[0].square().mean(-1), self.vector_field.weights
-        return (squares.mean() if weights is None else (weights * squares).sum(-1).mean()).sqrt()
+        return mean_square(self.vector_field, ratios[0], torch.ones_like(ratios[0])).mean().sqrt()
 
 
 def _between(a: float, b: float, depths: Sequence[float]) -> list[float]:

@@ -66,10 +66,9 @@ def evaluate_depths(
 @torch.no_grad()
 def solver_gap(model: ContinuousTransformer, task: AbstractTask, size: int = 32, rtol: float = 1e-5) -> float:
     """The largest difference of an output to that of a tight adaptive solve, relative to the largest output."""
-    seen, tight = model.at(), model.at(solver=Solver(DormandPrince(), Adaptive(rtol, rtol)))
-    seen.training = tight.training = False  # of these copies alone
+    tight = model.at(solver=Solver(DormandPrince(), Adaptive(rtol, rtol)))
     batch = next(iter(task.batches(Split.TEST, size)))
-    own, exact = (call_model(each, batch).output for each in (seen, tight))
+    own, exact = (call_model(each.in_eval_mode(), batch).output for each in (model, tight))
     return float((own - exact).abs().max() / exact.abs().max())
 
 
@@ -81,9 +80,7 @@ def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> S
     """
     if task.form.question is Question.TOKEN:
         return None
-    seen = {name: model.at() for name, model in models.items()}
-    for model in seen.values():
-        model.training = False
+    seen = {name: model.in_eval_mode() for name, model in models.items()}
     if task.form.question is Question.LABEL:
         found = {name: _confusions(task, model, size) for name, model in seen.items()}
         figures = tuple(_confusion(counts, task, name, len(found)) for name, counts in found.items())
@@ -141,7 +138,7 @@ def _curves(task: AbstractTask, models: Models) -> list[AbstractFigure]:
 
 
 def _dense(batch: Batch) -> Batch:
-    """The same observations, query at even times from the first to the last that the batch queries for or observes."""
+    """The same observations, with queries at even times from its first time to its last."""
     assert batch.query_times is not None
     first = min(float(batch.query_times.min()), float(batch.inputs[1].min()))
     times = torch.linspace(first, float(batch.query_times.max()), _TIMES).expand(len(batch.query_times), -1)

@@ -1,4 +1,4 @@
-"""The loop: the same batches for every learner, records, evaluations, checkpoints; it goes on where it stopped."""
+"""The loop: the same batches for every learner, records, validations, checkpoints; it goes on where it stopped."""
 
 import dataclasses
 import signal

@@ -31,12 +31,12 @@ from continua.model import (
 from continua.operators import Rotary
 from continua.solve import AbstractStepper, Euler, LieTrotter, Midpoint
 from continua.spaces import Counting, DampedBasis, Legendre
-from continua.train.presets import Preset, Stepping
+from continua.train.presets import Preset, StepperKind
 
-_STEPPERS: dict[Stepping, AbstractStepper] = {
-    Stepping.EULER: Euler(),
-    Stepping.MIDPOINT: Midpoint(),
-    Stepping.SPLITTING: LieTrotter(),
+_STEPPERS: dict[StepperKind, AbstractStepper] = {
+    StepperKind.EULER: Euler(),
+    StepperKind.MIDPOINT: Midpoint(),
+    StepperKind.SPLITTING: LieTrotter(),
 }
 _LOSSES: dict[Question, AbstractLoss] = {
     Question.LABEL: CrossEntropy(),
@@ -60,7 +60,7 @@ def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     """
     check_sizes(preset)
     weights = DampedBasis(Legendre(preset.modes), preset.mode_ratio)
-    depth = Depth(preset.depth, weights, preset.steps, stepper=_STEPPERS[preset.stepping])
+    depth = Depth(preset.depth, weights, preset.steps, stepper=_STEPPERS[preset.stepper])
     stem = Stem(preset.stem_radius, preset.stem_modes, preset.stem_gaps) if preset.stem_radius > 0.0 else None
     rotary = None  # the builder's own for signals
     if form.vocabulary is not None:
@@ -76,7 +76,7 @@ def build_standard(form: Form, preset: Preset, parameters: int) -> ContinuousTra
     hidden size makes up the number. Positions have the usual codes: learned for tokens, sinusoidal for signals.
     """
     check_sizes(preset)
-    stages = 2 if preset.stepping is Stepping.MIDPOINT else 1
+    stages = 2 if preset.stepper is StepperKind.MIDPOINT else 1
 
     def build(layers: int, hidden: int) -> ContinuousTransformer:
         if form.vocabulary is not None:
@@ -127,7 +127,7 @@ def objective_of(
 
     `energy` is the price of the tokens' mean kinetic energy. A trained density of heads pays its negentropy with the
     weight `HEADS`. With `stiff` the spectral norm of the Jacobian is paid with the weight `STIFF`; it needs second
-    derivatives, so attention forms its kernel there. An evaluation reads the loss alone: `objective_of(form)`.
+    derivatives, so attention forms its kernel there. A validation reads the loss alone: `objective_of(form)`.
     """
     priced: list[tuple[AbstractRunningCost, float]] = []
     if energy != 0.0:

@@ -18,7 +18,7 @@ from continua.train.presets import Plan
 
 
 class AbstractReporter(abc.ABC):
-    """Hears of the beginning, of every update and evaluation, and of the end."""
+    """Hears of the beginning, of every update and validation, and of the end."""
 
     @abc.abstractmethod
     def begin(self, plan: Plan, done: int) -> None:
@@ -58,7 +58,7 @@ class Bar(AbstractReporter):
         self.updates = plan.updates
         if not self.console.is_terminal:  # without a bar, whoever waits should know for what
             went = f" from update {done:,} on" if done else ""
-            text = f"training for {plan.updates:,} updates{went}; validation is read {plan.validations} times"
+            text = f"training for {plan.updates:,} updates{went}; the validation split is read {plan.validations} times"
             self.console.print(text, highlight=False, soft_wrap=True)
         self.progress.start()
         self.task = self.progress.add_task("first update", total=plan.updates, completed=done)
@@ -84,7 +84,7 @@ class Bar(AbstractReporter):
 @final
 @dataclasses.dataclass(frozen=True)
 class JsonLines(AbstractReporter):
-    """One JSON object a line: evaluations, and every `every`-th update, the first included."""
+    """One JSON object per line: validations, and every `every`-th update, the first included."""
 
     every: int = 100
     stream: io.TextIOBase | None = None
