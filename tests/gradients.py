@@ -40,7 +40,7 @@ def solved(
     observers: Sequence[Observer] = (),
 ) -> Solution:
     """A solve with an energy beside it; the same randomness at every call."""
-    bound = inputs.bind(flow, rates=(energy,), second_order=gradient.second_derivatives)
+    bound = inputs.bind(flow, rates=(energy,), second_derivatives=gradient.second_derivatives)
     return integrate(bound, bound.initial(), (0.0, 1.0), stepper, controller, gradient, save_at, observers)
 
 

@@ -236,7 +236,9 @@ class Inputs:
     def tensors(self) -> list[Tensor]:
         return [x for x in (self.points, self.mass, self.memory) if x is not None]
 
-    def bind(self, flow: Flow, seed: int = 5, rates: Sequence = (), second_order: bool = False) -> FlowVectorField:
+    def bind(
+        self, flow: Flow, seed: int = 5, rates: Sequence = (), second_derivatives: bool = False
+    ) -> FlowVectorField:
         cloud = Cloud(self.points, self.mass)
         memory = None if self.memory is None else Cloud(self.memory)
-        return flow.bind(cloud, torch.Generator().manual_seed(seed), memory, rates, second_order)
+        return flow.bind(cloud, torch.Generator().manual_seed(seed), memory, rates, second_derivatives)

@@ -29,7 +29,7 @@ SOLVERS = {
 
 def build(solver: str) -> continua.ContinuousTransformer:
     torch.manual_seed(0)
-    model = continua.transformer(8, 3, features=1, hidden=8, axis=4, depth=1.0)
+    model = continua.transformer(8, 3, features=1, hidden=8, axis=4, depth=0.5)
     stepping, gradient = SOLVERS[solver]
     return model.at(solver=stepping, gradient=gradient)
 

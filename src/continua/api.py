@@ -6,15 +6,15 @@ from importlib.metadata import version
 from continua.control import (
     Batch, CrossEntropy, DebiasedObjective, FieldSize, HeadNegentropy, JacobianFrobenius, JacobianSpectral,
     KineticEnergy, Length, MaskedToken, MeanSquaredError, NextToken, Objective, RelativeL2, ResolutionReport,
-    Resolutions, SuccessiveApproximations, extremal, pontryagin, resolution_report, with_token_integral,
+    Resolutions, SuccessiveApproximations, solve_extremal, pontryagin, resolution_report, with_token_integral,
 )  # fmt: skip
 from continua.core.errors import ReconstructionWarning, SolveError
 from continua.fields import (
-    Constant, ContinuousHeads, Expansion, HeadHypernetwork, Hypernetwork, PiecewiseConstant, from_layers, refine,
+    Constant, ContinuousHeads, Expansion, HeadHypernetwork, Hypernetwork, PiecewiseConstant, from_layers, to_layers,
 )  # fmt: skip
 from continua.model import (
     AnalysisReadout, BasisProfile, CachedDecoder, Clock, CloudEmbedding, ContinuousTransformer, Depth,
-    EmbeddingAxis, EncoderDecoder, Flow, FourierPositions, Generator, HeadMeasure, InterpolatedStem, Layers,
+    EmbeddingAxis, EncoderDecoder, Flow, FourierPositions, HypernetworkWeights, HeadMeasure, InterpolatedStem, Layers,
     LearnedPositions, LinearProfile, MeanReadout, NormedEmbedding, NormReadout, Part, Result, Sampling,
     SinusoidalPositions, Stem, StemEmbedding, SynthesisEmbedding, TokenEmbedding, TokenReadout, TokenTime,
     VectorEmbedding, Window, bert, citation, encoder, encoder_decoder, from_torch, generate, gpt, load, macaron,
@@ -26,8 +26,8 @@ from continua.operators import (
 )  # fmt: skip
 from continua.optim import BlockwiseAdamW, MirrorAdam, Recipe, RiemannianAdam, use
 from continua.solve import (
-    RK4, Adaptive, Backsolve, Checkpointed, Direct, DormandPrince, Euler, Fixed, Given, LieTrotter, Midpoint,
-    Observer, PerSequence, Projected, Solver, Strang, integrate,
+    RK4, Adaptive, Backsolve, BogackiShampine, Checkpointed, Direct, DormandPrince, Euler, Fixed, Given, Heun,
+    LieTrotter, Midpoint, Observer, PerSequence, Projected, Solver, Strang, Tsitouras, integrate,
 )  # fmt: skip
 from continua.spaces import (
     Axis, BackwardRectangle, BSpline, CausalTrapezoid, Chebyshev, Cloud, Cosine, Counting, DampedBasis, Fourier,
@@ -38,21 +38,21 @@ __version__ = version("continua")
 
 __all__ = [
     "Adaptive", "AnalysisReadout", "Attention", "Axis", "BSpline", "Backsolve", "BackwardRectangle", "BasisProfile",
-    "Batch", "BlockwiseAdamW", "CachedDecoder", "CausalTrapezoid", "Chebyshev", "Checkpointed", "Clock", "Cloud",
-    "CloudEmbedding", "Constant", "ContinuousHeads", "ContinuousTransformer", "Controlled", "Convolution", "Cosine",
-    "Counting", "CrossEntropy", "DampedBasis", "Damping", "Debiased", "DebiasedObjective", "Dense", "Depth",
-    "Direct", "DormandPrince", "Dropout", "EmbeddingAxis", "EncoderDecoder", "Euler", "Expansion", "FeedForward",
-    "FieldSize", "Fixed", "Flow", "Fourier", "FourierPositions", "GaussLegendre", "Generator", "Given",
-    "HeadHypernetwork", "HeadMeasure", "HeadNegentropy", "Hypernetwork", "InterpolatedStem", "JacobianFrobenius",
-    "JacobianSpectral", "KineticEnergy", "LayerNorm", "Layers", "LearnedPositions", "Legendre", "Length",
-    "LieTrotter", "LinearProfile", "LogTokens", "MaskedToken", "MeanReadout", "MeanSquaredError",
-    "Midpoint", "MirrorAdam", "NextToken", "NormReadout", "NormedEmbedding", "Nystrom", "Objective", "Observer",
-    "Part", "PerSequence", "PiecewiseConstant", "PostNorm", "PreNorm", "Projected", "RK4", "RMSNorm", "Recipe",
-    "ReconstructionWarning", "RelativeL2", "ResolutionReport", "Resolutions", "Result", "RiemannianAdam", "Rotary",
-    "Sampling", "SinusoidalPositions", "Sobol", "SolveError", "Solver", "Spectral", "Stem", "StemEmbedding",
-    "Strang", "Subset", "SuccessiveApproximations", "Sum", "SynthesisEmbedding", "TokenEmbedding", "TokenReadout",
-    "TokenTime", "Trapezoid", "VectorEmbedding", "Window", "bert", "citation", "encoder", "encoder_decoder",
-    "extremal", "from_layers", "from_torch", "generate", "gpt", "integrate", "load", "macaron", "parallel",
-    "pontryagin", "refine", "resolution_report", "save", "sphere", "to_torch", "transformer", "use",
-    "with_token_integral",
+    "Batch", "BlockwiseAdamW", "BogackiShampine", "CachedDecoder", "CausalTrapezoid", "Chebyshev", "Checkpointed",
+    "Clock", "Cloud", "CloudEmbedding", "Constant", "ContinuousHeads", "ContinuousTransformer", "Controlled",
+    "Convolution", "Cosine", "Counting", "CrossEntropy", "DampedBasis", "Damping", "Debiased", "DebiasedObjective",
+    "Dense", "Depth", "Direct", "DormandPrince", "Dropout", "EmbeddingAxis", "EncoderDecoder", "Euler", "Expansion",
+    "FeedForward", "FieldSize", "Fixed", "Flow", "Fourier", "FourierPositions", "GaussLegendre", "Given",
+    "HeadHypernetwork", "HeadMeasure", "HeadNegentropy", "Heun", "Hypernetwork", "HypernetworkWeights",
+    "InterpolatedStem", "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "LayerNorm", "Layers",
+    "LearnedPositions", "Legendre", "Length", "LieTrotter", "LinearProfile", "LogTokens", "MaskedToken",
+    "MeanReadout", "MeanSquaredError", "Midpoint", "MirrorAdam", "NextToken", "NormReadout", "NormedEmbedding",
+    "Nystrom", "Objective", "Observer", "Part", "PerSequence", "PiecewiseConstant", "PostNorm", "PreNorm",
+    "Projected", "RK4", "RMSNorm", "Recipe", "ReconstructionWarning", "RelativeL2", "ResolutionReport",
+    "Resolutions", "Result", "RiemannianAdam", "Rotary", "Sampling", "SinusoidalPositions", "Sobol", "SolveError",
+    "Solver", "Spectral", "Stem", "StemEmbedding", "Strang", "Subset", "SuccessiveApproximations", "Sum",
+    "SynthesisEmbedding", "TokenEmbedding", "TokenReadout", "TokenTime", "Trapezoid", "Tsitouras",
+    "VectorEmbedding", "Window", "bert", "citation", "encoder", "encoder_decoder", "from_layers", "from_torch",
+    "generate", "gpt", "integrate", "load", "macaron", "parallel", "pontryagin", "resolution_report", "save",
+    "solve_extremal", "sphere", "to_layers", "to_torch", "transformer", "use", "with_token_integral",
 ]  # fmt: skip

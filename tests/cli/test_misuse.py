@@ -45,7 +45,7 @@ def quiet_environment(monkeypatch, tmp_path):
         ("train mnist1d digits", "'digits' is one word too many: `continua train` takes TASK and options."),
         ("train minst1d", "TASK = 'minst1d': there is no such task. Did you mean 'mnist1d'? Choose from mnist1d, "),
         ("train --preset ful", "--preset = 'ful': there is no such preset. Did you mean 'full'?"),
-        ("train --stepping midpiont", "--stepping = 'midpiont': there is no such stepping. Did you mean 'midpoint'?"),
+        ("train --stepper midpiont", "--stepper = 'midpiont': there is no such stepper. Did you mean 'midpoint'?"),
         ("train --optimizer adam", "--optimizer = 'adam': there is no such optimizer. Did you mean 'adamw'?"),
         ("eval", "RUN is missing. Write `continua eval RUN`."),
         ("eval a b", "'b' is one word too many: `continua eval` takes RUN and options."),

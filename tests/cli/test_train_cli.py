@@ -84,14 +84,25 @@ def test_eval_reads_a_run(text_run, capsys):
 def test_generate_writes_the_same_with_the_same_seed(text_run, capsys):
     told = []
     for seed in ("1", "1", "2"):
-        assert main(["generate", str(text_run), "--prompt", "the ", "--length", "20", "--seed", seed]) == 0
+        assert main(["generate", str(text_run), "--prompt", "the ", "--max-new-tokens", "20", "--seed", seed]) == 0
         told.append(capsys.readouterr().out)
     assert told[0] == told[1] != told[2]
     assert told[0].startswith("the ") and len(told[0]) == 4 + 20 + 1
 
 
 def test_generate_stops_where_it_is_told(text_run, capsys):
-    words = ["generate", str(text_run), "--prompt", "the ", "--length", "300", "--temperature", "5", "--stop", "o"]
+    words = [
+        "generate",
+        str(text_run),
+        "--prompt",
+        "the ",
+        "--max-new-tokens",
+        "300",
+        "--temperature",
+        "5",
+        "--stop",
+        "o",
+    ]
     assert main(words) == 0
     printed = capsys.readouterr().out.removesuffix("\n")
     assert printed.endswith("o") and "o" not in printed[4:-1]
@@ -102,7 +113,7 @@ def test_kept_keys_and_values_change_no_text(text_run, capsys):
     for model in ("continuous", "standard"):
         told = {}
         for extra in ([], ["--uncached"], ["--slide", "5"], ["--slide", "5", "--uncached"]):
-            words = ["generate", str(text_run), "--prompt", "the ", "--length", "24", "--model", model]
+            words = ["generate", str(text_run), "--prompt", "the ", "--max-new-tokens", "24", "--model", model]
             assert main([*words, *extra]) == 0
             printed = capsys.readouterr()
             told[tuple(extra)] = printed.out
@@ -114,7 +125,7 @@ def test_without_a_fixed_grid_nothing_is_kept_and_that_is_said(text_run, tmp_pat
     shutil.copytree(text_run, tmp_path / "run")
     folder = tmp_path / "run" / "models" / "continuous"
     save(load(folder).at(solver=Solver(DormandPrince(), Adaptive(1e-2, 1e-2))), folder)
-    assert main(["generate", "run", "--prompt", "the ", "--length", "2"]) == 0
+    assert main(["generate", "run", "--prompt", "the ", "--max-new-tokens", "2"]) == 0
     printed = capsys.readouterr()
     assert "its grid of depth is not fixed" in printed.err and len(printed.out) == 7
 
@@ -123,7 +134,10 @@ def test_the_likeliest_characters_need_no_seed(text_run, capsys):
     for extra in (["--temperature", "0"], ["--top-k", "1"]):
         told = []
         for seed in ("1", "2"):
-            assert main(["generate", str(text_run), "--prompt", "fox", "--length", "8", "--seed", seed, *extra]) == 0
+            assert (
+                main(["generate", str(text_run), "--prompt", "fox", "--max-new-tokens", "8", "--seed", seed, *extra])
+                == 0
+            )
             told.append(capsys.readouterr().out)
         assert told[0] == told[1]
 
@@ -226,9 +240,9 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         (["train", "--baseline-optimizer", "recipe"], "Pass --compare as well"),
         (["train", "--soap-lr", "0"], "--soap-learning-rate = 0.0"),
         (["train", "--floor", "2"], "--floor = 2.0"),
-        (["train", "--warmup", "1"], "--warmup = 1.0"),
+        (["train", "--warmup-ratio", "1"], "--warmup-ratio = 1.0"),
         (["train", "--beta2", "1"], "--beta2 = 1.0"),
-        (["train", "--stepping", "leap"], "--stepping = 'leap'"),
+        (["train", "--stepper", "leap"], "--stepper = 'leap'"),
         (["train", "--dropped", "2"], "--dropped = 2.0"),
         (["train", "--energy", "-1"], "--energy = -1.0"),
         (["train", "digits", "--mode-ratio", "0"], "--mode-ratio = 0.0"),
@@ -257,7 +271,7 @@ def test_a_mistake_is_one_line_and_code_2(words, told, capsys):
     [
         (["--prompt", ""], "--prompt = '': there is nothing to go on from"),
         (["--prompt", "fox\u00dc"], "'\u00dc' is not in the alphabet"),
-        (["--length", "0"], "--length = 0"),
+        (["--max-new-tokens", "0"], "--max-new-tokens = 0"),
         (["--stop", ""], "--stop = ''"),
         (["--temperature", "-1"], "temperature = -1.0"),
         (["--temperature", "nan"], "--temperature = nan"),

@@ -91,7 +91,7 @@ def test_hutchinson_is_unbiased_and_power_iterations_find_the_norm(unchecked):
     model, batch = model_of(loss).eval(), batch_of(loss)
     cloud = model.embedding(*batch.inputs)
     settings = [Setting(model.flow, cloud, None, seed, False) for seed in range(400)]
-    bound = settings[0].bind(second_order=True)
+    bound = settings[0].bind(second_derivatives=True)
     w = cloud.mass[0].repeat_interleave(4).sqrt()
     whole = torch.autograd.functional.jacobian(lambda x: _velocity(bound, 0.3, cloud, x), cloud.points[0].detach())
     whole = w[:, None] * whole.reshape(16, 16) / w[None, :]
@@ -111,7 +111,7 @@ def _velocity(bound, z, cloud, x):
 def test_layer_norm_has_a_right_third_derivative_where_it_is_asked_for():
     """torch's own takes mean and variance for constants there."""
     x = torch.randn(1, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    bound = LayerNorm(affine=False).bind(Context(Cloud(x), second_order=True))
+    bound = LayerNorm(affine=False).bind(Context(Cloud(x), second_derivatives=True))
     u, v = x.flip(-1), x.roll(1, -1).square()
 
     def twice(y):

@@ -97,15 +97,15 @@ def test_a_pass_sees_every_sample_once():
 def test_measures_are_per_sequence(task):
     batch = task.batch(Split.TEST, torch.arange(4))
     shape = batch.targets.shape if batch.targets.is_floating_point() else (*batch.targets.shape, task.form.outputs)
-    measures = task.measures(torch.zeros(shape), batch.targets)
-    assert measures and all(values.shape == (4,) for values in measures.values())
+    metrics = task.metrics(torch.zeros(shape), batch.targets)
+    assert measures and all(values.shape == (4,) for values in metrics.values())
 
 
 def test_a_perfect_answer_is_measured_as_such(task):
     batch = task.batch(Split.TEST, torch.arange(4))
     whole = not batch.targets.is_floating_point()
     output = 50.0 * torch.nn.functional.one_hot(batch.targets, task.form.outputs).float() if whole else batch.targets
-    headline = next(iter(task.measures(output, batch.targets).values()))
+    headline = next(iter(task.metrics(output, batch.targets).values()))
     assert torch.allclose(
         headline, torch.ones(4) if task.form.question is Question.LABEL else torch.zeros(4), atol=1e-6
     )

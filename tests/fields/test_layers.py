@@ -1,4 +1,4 @@
-"""Between layers and smooth fields: `refine` and `from_layers`."""
+"""Between layers and smooth fields: `to_layers` and `from_layers`."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from continua.fields import (
     Hypernetwork,
     PiecewiseConstant,
     from_layers,
-    refine,
+    to_layers,
 )
 from continua.fields.expansion import layer_depths
 from continua.operators import Attention, Damping, FeedForward, LayerNorm, PreNorm, draw_theta, leaves, map_leaves
@@ -41,7 +41,7 @@ def test_layers_lifted_and_refined_are_the_layers(layers, dtype, close):
     given = thetas(layers, dtype)
     field = from_layers(given, depth=2.5)
     assert next(field.parameters()).dtype == dtype and field.basis.size == layers
-    back = refine(field, layers, depth=2.5)
+    back = to_layers(field, layers, depth=2.5)
     for z, theta in zip(layer_depths(layers, 2.5), given, strict=True):
         # the cubic splines through twelve layers have coefficients up to ten times as large as the layers
         assert gap(field(z), theta) < 10 * close and gap(back(z), theta) < 10 * close
@@ -58,7 +58,7 @@ def test_any_basis_of_enough_modes_lifts_layers(basis):
 @pytest.mark.parametrize("make", all_fields.values(), ids=all_fields.keys())
 def test_any_field_is_refined(make):
     field = make(SPEC, torch.Generator().manual_seed(0))
-    pieces = refine(field, 5, 3.0)
+    pieces = to_layers(field, 5, 3.0)
     assert isinstance(pieces, PiecewiseConstant) and pieces.spec == field.spec
     assert max(gap(pieces(z), field(z)) for z in layer_depths(5, 3.0)) == 0.0
     assert all(p.requires_grad and p.is_leaf for p in pieces.parameters())
@@ -66,8 +66,8 @@ def test_any_field_is_refined(make):
 
 def test_heads_and_operators_without_parameters_are_refined():
     field = ContinuousHeads(Attention(2, 3, measured=True).spec(4), 3.0)
-    assert gap(refine(field, 3, 3.0)(1.5), field(1.5)) == 0.0
-    assert refine(Expansion(Damping(0.1).spec(4), Legendre(2)), 2, 1.0)(0.3) == Damping(0.1).spec(4)
+    assert gap(to_layers(field, 3, 3.0)(1.5), field(1.5)) == 0.0
+    assert to_layers(Expansion(Damping(0.1).spec(4), Legendre(2)), 2, 1.0)(0.3) == Damping(0.1).spec(4)
 
 
 @pytest.mark.parametrize("field", [Expansion(SPEC, Legendre(5)), Hypernetwork(SPEC)], ids=["expansion", "network"])
@@ -78,13 +78,13 @@ def test_the_mean_of_refined_theta_converges_at_rate_two(field):
     weigh = lambda pieces, n: sum(pieces(z).inner.w1.detach() * (1 + z) for z in layer_depths(n, 1.0)) / n  # noqa: E731
     exact = weigh(field, 768)
     counts = [12, 24, 48, 96]
-    errors = [float((weigh(refine(field, n, 1.0), n) - exact).abs().max()) for n in counts]
+    errors = [float((weigh(to_layers(field, n, 1.0), n) - exact).abs().max()) for n in counts]
     assert fitted_slope([float(n) for n in counts], errors) == pytest.approx(-2.0, abs=0.2)
 
 
 def test_bad_layers_are_named():
     with pytest.raises(ValueError, match=r"layers = 0: .*Pass layers >= 1"):
-        refine(Expansion(SPEC, Legendre(2)), 0, 1.0)
+        to_layers(Expansion(SPEC, Legendre(2)), 0, 1.0)
     with pytest.raises(ValueError, match=r"thetas = \[\]: there is no layer"):
         from_layers([], 1.0)
     with pytest.raises(ValueError, match=r"basis = Legendre\(size=2\): 2 modes cannot pass through 3 layers"):

@@ -7,6 +7,7 @@ from continua.fields import ContinuousHeads, Expansion
 from continua.model import ContinuousTransformer, Flow, MeanReadout, Part, VectorEmbedding, load, save
 from continua.operators import Attention, Convolution, Dense, FeedForward
 from continua.optim import Recipe
+from continua.solve import Direct, Fixed, Midpoint, Solver
 from continua.spaces import Axis, BSpline, Cosine, FlatSpace, Legendre, StiefelSpace
 
 WIDTH = 6
@@ -75,7 +76,8 @@ def model(kernel) -> ContinuousTransformer:
         Part(attention, ContinuousHeads(attention.spec(WIDTH), over_z=Cosine(2))),
         Part(feedforward, Expansion(feedforward.spec(WIDTH), Legendre(3))),
     ]
-    return ContinuousTransformer(VectorEmbedding(2, WIDTH), Flow(parts), MeanReadout(WIDTH, 2)).at(steps=2)
+    solver = Solver(Midpoint(), Fixed(2))
+    return ContinuousTransformer(VectorEmbedding(2, WIDTH), Flow(parts), MeanReadout(WIDTH, 2), solver, Direct())
 
 
 def optimiser_of(trained, name):

@@ -15,8 +15,8 @@ from continua import (
     Direct,
     EmbeddingAxis,
     Euler,
-    Generator,
     HeadMeasure,
+    HypernetworkWeights,
     Midpoint,
     Stem,
     TokenTime,
@@ -96,8 +96,8 @@ def test_finer_readings_converge(axis, float64):
     "changed, kind",
     [
         ({"heads": 2}, Expansion),
-        ({"heads": 2, "depth": Depth(weights=Generator(hidden=8))}, Hypernetwork),
-        ({"depth": Depth(weights=Generator(hidden=8))}, HeadHypernetwork),
+        ({"heads": 2, "depth": Depth(weights=HypernetworkWeights(hidden=8))}, Hypernetwork),
+        ({"depth": Depth(weights=HypernetworkWeights(hidden=8))}, HeadHypernetwork),
         ({"heads": 2, "depth": Depth(weights=4)}, PiecewiseConstant),
         ({"heads": 2, "depth": Depth(weights=1)}, Constant),
         ({"heads": 2, "axis": 1, "depth": 2}, Expansion),
@@ -131,7 +131,7 @@ def test_plain_choices_are_those_of_a_standard_network():
 
 
 @pytest.mark.parametrize("optimiser", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adam])
-@pytest.mark.parametrize("weights", [Cosine(2), Generator(hidden=8)])
+@pytest.mark.parametrize("weights", [Cosine(2), HypernetworkWeights(hidden=8)])
 def test_no_optimiser_breaks_the_density_of_heads(optimiser, weights, tmp_path, unchecked):
     model = small(width=8, hidden=8, axis=1, heads=HeadMeasure(4, 2, key=2), depth=Depth(1.0, weights, steps=1))
     train(model, updates=200, lr=0.1, optimiser=optimiser)
@@ -196,7 +196,7 @@ def test_causal_models_do_not_read_the_future(kind, queries, float64):
     assert torch.equal(a, b)
 
 
-def test_what_cannot_be_built_is_told_in_one_line():
+def test_what_cannot_be_built_is_told_in_one_line(unchecked):
     wrong = [
         ({"features": None}, "features = None.*one of the two"),
         ({"vocabulary": 5}, "one of the two"),
@@ -213,10 +213,34 @@ def test_what_cannot_be_built_is_told_in_one_line():
     for build, message in [
         (lambda: Depth(steps=2, rtol=1e-3), "rtol = 0.001"),
         (lambda: EmbeddingAxis(4, unitary=True), "periodic=True"),
-        (lambda: TokenTime(1.0, 0.0) and small(time=TokenTime(1.0, 0.0)), "start < end"),
+        (lambda: TokenTime(1.0, 0.0), "start < end"),
+        (lambda: TokenTime(spacing=0.0), "spacing = 0.0"),
+        (lambda: TokenTime(positions="rotary"), "positions = 'rotary': this is no Rotary"),
+        (lambda: TokenTime(rule=continua.Trapezoid), "rule = .*this is no SampleRule"),
+        (lambda: small(depth=Depth(weights=2)).at(heads=8), "layers count heads"),
     ]:
         with pytest.raises(ValueError, match=message):
             build()
+
+
+def test_tolerances_change_splitting_to_dormand_prince():
+    values, times = signals()
+    split = small().eval()
+    tight = split.at(rtol=1e-5)
+    assert isinstance(tight.solver.stepper, continua.DormandPrince)
+    exact, fine = tight(values, times), split.at(steps=256)(values, times)
+    assert float((fine - exact).abs().max()) < 0.02 * float(exact.abs().max())  # order 1 in 256 steps
+    assert isinstance(small(depth=Depth(rtol=1e-3)).solver.stepper, continua.DormandPrince)
+    strict = continua.sphere(continua.Layers(2, 8, 2, 8), continua.VectorEmbedding(1, 8), continua.MeanReadout(8, 2))
+    with pytest.raises(ValueError, match="no error estimate"):  # a summed velocity would leave the sphere
+        strict.at(rtol=1e-3)
+
+
+def test_evaluation_mode_of_a_copy_leaves_the_model_alone():
+    model = small(dropout=0.5, vocabulary=5, features=None, causal=True).train()
+    assert not model.in_eval_mode().training and model.training
+    continua.generate(model, torch.zeros(1, 2).long(), 3)
+    assert model.training and model.flow.training
 
 
 def test_printing_names_operators_heads_axis_depth_solver_and_gradient():

@@ -240,7 +240,7 @@ def test_numerical_derivatives_of_both_paths(causal, own):
 
 
 def test_second_derivatives_are_refused_by_the_fused_path_alone():
-    """Why `second_order` exists; the day torch differentiates its fused kernel twice, it can go."""
+    """Why `second_derivatives` exists; the day torch differentiates its fused kernel twice, it can go."""
     points, mass, _ = tokens()
     x = points.requires_grad_()
     operator = Attention(heads=2, key=3)

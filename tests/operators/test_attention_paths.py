@@ -30,12 +30,12 @@ def calls(monkeypatch):
 
 
 def ask(
-    causal: bool, mass=None, positions=None, own=None, second_order: bool = False, value: int | None = None
+    causal: bool, mass=None, positions=None, own=None, second_derivatives: bool = False, value: int | None = None
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     operator = Attention(heads=2, key=KEY, value=value, causal=causal)
     cloud = Cloud(torch.randn(BATCH, TOKENS, WIDTH, generator=generator), mass, positions, own)
-    bound = operator.bind(Context(cloud, second_order=second_order))
+    bound = operator.bind(Context(cloud, second_derivatives=second_derivatives))
     points = cloud.points.requires_grad_()
     bound.velocity(draw_theta(operator.spec(WIDTH), generator), cloud.at(points)).sum().backward()
 
@@ -106,7 +106,7 @@ def test_sizes_that_differ_stay_fused(calls, value):
 
 
 def test_second_derivatives_and_ties_are_materialised(calls):
-    ask(False, masses(), second_order=True)
+    ask(False, masses(), second_derivatives=True)
     ask(True, masses(), positions=torch.tensor([[0.0, 1.0, 1.0, 2.0, 3.0]] * 2))
     assert calls == []
 
@@ -115,7 +115,7 @@ def test_binding_changes_the_path_only_when_asked():
     operator = Attention(heads=2, key=KEY)
     cloud = Cloud(torch.zeros(1, 2, WIDTH))
     assert operator.bind(Context(cloud)) is operator
-    assert operator.bind(Context(cloud, second_order=True)).integral == Exact(materialised=True)
+    assert operator.bind(Context(cloud, second_derivatives=True)).integral == Exact(materialised=True)
 
 
 PEAK = """

@@ -57,7 +57,7 @@ def test_with_as_many_nodes_as_tokens_the_integral_is_exact(make, m):
     """T counts the tokens with mass of the longest sequence: padding does not turn the estimate on."""
     asked = rough(12, rows=3)
     assert make(m).bind(Context(asked.cloud, seed=1)) == Exact()
-    assert make(m).bind(Context(asked.cloud, seed=1, second_order=True)) == Exact(materialised=True)
+    assert make(m).bind(Context(asked.cloud, seed=1, second_derivatives=True)) == Exact(materialised=True)
     padded = Cloud.from_ragged([torch.ones(12, 2), torch.ones(5, 2)])
     longer = Cloud(torch.cat([padded.points, padded.points], 1), torch.cat([padded.mass, 0 * padded.mass], 1))
     assert make(m).bind(Context(longer, seed=1)) == Exact()
@@ -286,7 +286,7 @@ def test_gradients_to_tokens_parameters_and_masses(estimator, causal):
     mass = (torch.rand(1, 9, generator=generator, dtype=torch.float64) + 0.1).requires_grad_()
     operator = Attention(1, 2, causal=causal, biased=False, integral=estimator)
     theta = map_leaves(lambda x: x.double().requires_grad_(), draw_theta(operator.spec(2), generator))
-    bound = operator.bind(Context(Cloud(points, mass), seed=8, second_order=True))
+    bound = operator.bind(Context(Cloud(points, mass), seed=8, second_derivatives=True))
 
     def f(points, mass, *leaves):
         return bound.velocity(type(theta)(*leaves), Cloud(points, mass))

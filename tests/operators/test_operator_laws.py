@@ -183,9 +183,9 @@ def test_first_and_second_derivatives(case):
     assert memory.mass is not None and memory.positions is not None
     source = Cloud(*(part[:1, :2] for part in (memory.points, memory.mass, memory.positions)))
 
-    def asked(points, mass, second_order):
+    def asked(points, mass, second_derivatives):
         cloud = Cloud(points, mass, positions)
-        return case.operator.bind(Context(cloud, source, second_order=second_order)).velocity(theta, cloud)
+        return case.operator.bind(Context(cloud, source, second_derivatives=second_derivatives)).velocity(theta, cloud)
 
     inputs = (points.clone().requires_grad_(), mass.clone().requires_grad_())
     assert torch.autograd.gradcheck(lambda x, w: asked(x, w, False), inputs, fast_mode=True)

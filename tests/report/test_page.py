@@ -184,7 +184,7 @@ def test_mistakes_are_told_with_their_cure(run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("line", ['["a"]', '{"kind": 3}', '{"kind": "update", "loss": 1}',
-                                  '{"kind": "validation", "update": 1, "measures": 3}'])  # fmt: skip
+                                  '{"kind": "validation", "update": 1, "metrics": 3}'])  # fmt: skip
 def test_rows_that_are_no_rows_are_refused_by_line(tmp_path, line):
     path = tmp_path / "records.jsonl"
     path.write_text('{"kind": "begin"}\n' + line + "\n")

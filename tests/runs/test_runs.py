@@ -49,7 +49,7 @@ def test_other_folders_are_no_runs(tmp_path, run):
 def test_rows_are_appended_and_read_by_kind(run):
     run.record("update", update=1, loss=0.5)
     run.record("update", update=2, loss=math.nan)
-    run.record("validation", update=2, measures={"accuracy": math.inf})
+    run.record("validation", update=2, metrics={"accuracy": math.inf})
     assert [row["loss"] for row in run.records("update")] == [0.5, None]
     assert [row["kind"] for row in run.records()] == ["update", "update", "validation"]
 

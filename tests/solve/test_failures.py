@@ -168,7 +168,7 @@ def test_asked_depths_lie_in_the_span(save_at):
 def test_points_are_as_a_solve_needs_them(unchecked):
     start = rotation().start
     refused(r"x0 = \(2, 3\).*three axes.*\(batch, tokens, width\)", x0=State(start[..., 0]))
-    refused(r"x0 = \(0, 3, 2\).*none of them empty", x0=State(start[:0]))
+    refused(r"x0 = \(0, 3, 2\).*it is empty", x0=State(start[:0]))
     refused(r"x0 = torch.float16.*neither float32 nor float64.*\.to\(torch.float32\)", x0=State(start.half()))
     refused(r"x0 = torch.int64.*neither", x0=State(start.long()))
     refused(r"x0 = .*nan or inf.*zero mass", x0=State(start / 0.0))

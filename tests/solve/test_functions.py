@@ -374,7 +374,24 @@ def test_without_gradients_nothing_is_looked_for():
     calls = []
     with torch.no_grad():
         integrate(lambda z, x: (calls.append(1), -GLOBAL * x)[1], start(2), (0, 1), Euler(), steps=3)
+    with torch.inference_mode():
+        assert integrate(lambda z, x: -x, start(2), (0, 1)).stats.evaluations > 0
     assert len(calls) == 3
+
+
+def test_depths_to_save_come_as_a_tensor_and_may_miss_an_end_by_rounding():
+    x0 = start(2)
+    found = integrate(lambda z, x: -x, x0, (0, 0.3), save_at=torch.tensor([0.1, 0.2]), rtol=1e-10)
+    torch.testing.assert_close(found.xs[1], x0 * math.exp(-found.depths[1]), rtol=1e-9, atol=0.0)
+    assert 0.1 * 3 > 0.3 and integrate(lambda z, x: -x, x0, (0, 0.3), save_at=[0.1, 0.1 * 3]).depths[-1] == 0.3
+
+
+def test_an_observer_of_steps_needs_no_parameters():
+    """Autograd sees through dropout as it was drawn; only a costate is computed by calling f again."""
+    seen, dropout = [], nn.Dropout(0.5)
+    integrate(lambda z, x: dropout(-x), start(2), (0, 1), Euler(), gradient=Direct(), steps=2,
+              observers=[Observer(step=lambda *args: seen.append(args))])  # fmt: skip
+    assert len(seen) == 2
 
 
 # --- mistakes
@@ -388,7 +405,7 @@ def test_mistakes_are_one_helpful_line():
         (lambda: integrate(lambda x: -x, x0, (0, 1)), r"f = .*it is called as f\(z, x\)"),
         (lambda: integrate(lambda z, x: -x, [1.0], (0, 1)), r"x0 = 'list': this is no Tensor.*any shape"),
         (lambda: integrate(lambda z, x: -x, x0.long(), (0, 1)), r"x0 = torch.int64.*neither float32 nor float64"),
-        (lambda: integrate(lambda z, x: -x, x0[:0], (0, 1)), r"x0 = \(0,\).*none of them empty"),
+        (lambda: integrate(lambda z, x: -x, x0[:0], (0, 1)), r"x0 = \(0,\).*it is empty"),
         (
             lambda: integrate(lambda z, x: x.sum(), x0, (0, 1)),
             r"f\(z, x\) = '\(\), torch.float64'.*shape and dtype of x",
@@ -396,6 +413,8 @@ def test_mistakes_are_one_helpful_line():
         (lambda: integrate(lambda z, x: (x, x), x0, (0, 1)), r"f\(z, x\) = .*tuple.*Return one tensor"),
         (lambda: integrate(lambda z, x: -x.float(), x0, (0, 1)), r"f\(z, x\) = .*float32.*shape and dtype of x"),
         (lambda: integrate(lambda z, x: -x, x0, (0, 0)), r"span = \(0, 0\): the span is empty"),
+        (lambda: integrate(lambda z, x: -x, x0, (0, 0.5, 1)), r"span = .*two ends.*save_at"),
+        (lambda: integrate(lambda z, x: -x, x0, (0, 1), save_at=0.5), r"save_at = 0.5: depths come as a list"),
         (lambda: integrate(lambda z, x: -x, x0, (0, 1), "rk4"), r"stepper = 'rk4': this is no Stepper"),
         (
             lambda: integrate(lambda z, x: -x, x0, (0, 1), RK4()),

@@ -184,7 +184,7 @@ bad = {
     "nan": ((HOLE,), r"points\[1, 0, 2\] = nan: .*not finite\. Remove or impute the token, or give it zero mass"),
     "inf": ((X / 0.0,), r"points\[0, 0, 1\] = inf: |points\[0, 0, 0\] = nan: "),
     "nan, present": ((HOLE, ONES), r"points\[1, 0, 2\] = nan: "),
-    "mass of one sequence": ((X, ONES[0]), r"mass = \(3,\): .*Pass one number a token: shape \(2, 3\)"),
+    "mass of one sequence": ((X, ONES[0]), r"mass = \(3,\): .*Pass one number per token: shape \(2, 3\)"),
     "mass of other tokens": ((X, torch.ones(2, 4)), r"mass = \(2, 4\): the shape must be \(2, 3\)"),
     "mass, another dtype": ((X, LONG), r"mass = 'torch\.float64 on cpu': .*float32 on cpu\. Convert with mass\.to"),
     "mass, integers": ((X, ONES.long()), r"mass = 'torch\.int64 on cpu': .*Convert with mass\.to\(points\)"),

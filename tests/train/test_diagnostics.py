@@ -17,7 +17,7 @@ from continua.report import report_page
 from continua.runs import Run
 from continua.solve import Adaptive, Euler, Fixed, Solver, State
 from continua.spaces import Cloud, Legendre
-from continua.train import Preset, continuous, diagnose, keep_diagnostics, objective_of, resolution_section
+from continua.train import Preset, build_continuous, diagnose, keep_diagnostics, objective_of, resolution_section
 
 
 def batch_of(tokens: int = 10) -> Batch:
@@ -155,7 +155,7 @@ def test_costates_of_asked_times_are_those_of_the_asking_objective():
     """The derivative of J by the tokens at depth 0, by autograd through the objective itself."""
     torch.manual_seed(0)
     task = Spirals(samples=10, tokens=8, queries=2)
-    model = continuous(task.form, Preset(8, 2, 8, modes=2, steps=2)).double()
+    model = build_continuous(task.form, Preset(8, 2, 8, modes=2, steps=2)).double()
     batch = task.batch(Split.TEST, torch.arange(3)).to(dtype=torch.float64)
     asking = objective_of(task.form, model, energy=0.1)
     sections = {section.heading: section for section in diagnose(model, batch, asking)}

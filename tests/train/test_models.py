@@ -12,7 +12,7 @@ from continua.train import (
     Learner,
     Plan,
     Preset,
-    continuous,
+    build_continuous,
     objective_of,
     presets_of,
 )
@@ -38,7 +38,7 @@ def tasks(tmp_path):
 
 def gap(task, preset, seed):
     torch.manual_seed(seed)
-    model = continuous(task.form, preset).eval()
+    model = build_continuous(task.form, preset).eval()
     batch = task.training_batch(4, 0, 0)
     with torch.no_grad():
         own, fine = (call_model(model.at(steps=n * preset.steps), batch).output for n in (1, 8))
@@ -61,7 +61,7 @@ def test_rough_modes_and_small_tokens_are_what_a_few_steps_do_not_resolve():
 
 def test_tokens_start_at_unit_variance(tasks):
     for task in tasks:
-        model = continuous(task.form, next(iter(presets_of(task).values())))
+        model = build_continuous(task.form, next(iter(presets_of(task).values())))
         cloud = model.embedding(*task.training_batch(4, 0, 0).inputs)
         points = cloud.points if cloud.present is None else cloud.points[cloud.present]
         deviations = points.std(-1, correction=0)
@@ -70,7 +70,7 @@ def test_tokens_start_at_unit_variance(tasks):
 
 def test_energy_is_a_running_cost_of_the_objective():
     task, preset = Digits(), Preset(8, 2, 16)
-    model = continuous(task.form, preset)
+    model = build_continuous(task.form, preset)
     batch = task.training_batch(4, 0, 0)
     plain, paid = objective_of(task.form)(model, batch), objective_of(task.form, energy=0.5)(model, batch)
     (energy,) = paid.running.values()
@@ -82,7 +82,7 @@ def test_energy_is_a_running_cost_of_the_objective():
 
 def test_jitter_moves_the_inner_depths_of_the_grid_within_half_a_step():
     task, preset = Digits(), Preset(8, 2, 16, steps=3, depth=1.5)
-    model = continuous(task.form, preset)
+    model = build_continuous(task.form, preset)
     learner, grids = Learner("one", model, objective_of(task.form), adamw(model, 1e-3, 0.0, (0.9, 0.98))), []
     for seed in range(20):
         grid = learner._grid(Plan(1, 1, jitter=0.6), seed)

@@ -13,7 +13,7 @@ from continua.operators import Attention, Convolution, FeedForward, LayerNorm, P
 from continua.optim import SOAP, Composite, CosineDecay, Recipe, Schedule, adamw, by_tokens, optimiser_name
 from continua.runs import Run
 from continua.spaces import Axis, Legendre
-from continua.train import Learner, Plan, Preset, Training, continuous, objective_of, presets_of
+from continua.train import Learner, Plan, Preset, Training, build_continuous, objective_of, presets_of
 
 BETAS = (0.9, 0.98)
 TASK = Spirals(samples=40, tokens=8, queries=3)
@@ -32,7 +32,7 @@ def member_of(model, optimiser):
 
 def test_each_parameter_goes_by_its_space():
     torch.manual_seed(0)
-    model = continuous(TASK.form, SMALL)
+    model = build_continuous(TASK.form, SMALL)
     optimiser = Recipe.with_lr(2e-3, 0.3, (0.8, 0.9), SOAP).build(model)
     found = member_of(model, optimiser)
     assert found.keys() == dict(model.named_parameters()).keys()
@@ -51,7 +51,7 @@ def test_masses_of_heads_and_orthonormal_kernels_keep_their_manifolds():
     torch.manual_seed(0)
     heads = Attention(3, 4, measured=True)
     turning = FeedForward(4, kernel=Convolution(Axis(4, 2), 1, unitary=True), biased=False)
-    plain = continuous(TASK.form, SMALL)
+    plain = build_continuous(TASK.form, SMALL)
     parts = [Part(heads, ContinuousHeads(heads.spec(8), over_h=Legendre(2)))]
     model = ContinuousTransformer(plain.embedding, Flow(parts), plain.readout)
     kinds = {kind for kind, _ in member_of(model, Recipe.with_lr(1e-3, 0.1, BETAS, SOAP).build(model)).values()}
@@ -63,7 +63,7 @@ def test_masses_of_heads_and_orthonormal_kernels_keep_their_manifolds():
 
 
 def test_adamw_is_told_its_betas_and_both_have_a_name():
-    model = continuous(TASK.form, SMALL)
+    model = build_continuous(TASK.form, SMALL)
     plain, recipe = adamw(model, 1e-3, 0.1, (0.7, 0.8)), Recipe.with_lr(3e-3, 0.1, BETAS, SOAP).build(model)
     assert {group["betas"] for group in plain.param_groups} == {(0.7, 0.8)} and isinstance(recipe, Composite)
     assert optimiser_name(plain) == "AdamW, rate 0.001"
@@ -74,7 +74,7 @@ def test_adamw_is_told_its_betas_and_both_have_a_name():
 def test_adamw_decays_matrices_alone_whatever_their_names():
     """The path of a depth profile has two axes, modes and one number, and is no matrix; nor is a path of gains."""
     torch.manual_seed(0)
-    plain, norm = continuous(TASK.form, SMALL), PreNorm(LayerNorm(), FeedForward(4))
+    plain, norm = build_continuous(TASK.form, SMALL), PreNorm(LayerNorm(), FeedForward(4))
     flow = Flow([Part(norm, Expansion(norm.spec(8), Legendre(2)))], profile=BasisProfile(Legendre(3)))
     model = ContinuousTransformer(plain.embedding, flow, plain.readout)
     optimiser = adamw(model, 1e-3, 0.1)
@@ -88,7 +88,7 @@ def test_adamw_decays_matrices_alone_whatever_their_names():
 
 def test_the_recipe_of_the_library_is_that_of_the_command_line():
     """At the rates of `Recipe()` itself, `with_lr` gives each parameter the same optimiser with the same numbers."""
-    model = continuous(TASK.form, SMALL)
+    model = build_continuous(TASK.form, SMALL)
     ours, theirs = Recipe().build(model), Recipe.with_lr(1e-3).build(model)
     assert ours.members.keys() == theirs.members.keys() and member_of(model, ours) == member_of(model, theirs)
     assert [g | {"params": 0} for g in ours.param_groups] == [g | {"params": 0} for g in theirs.param_groups]
@@ -102,7 +102,7 @@ def test_the_recipe_of_the_library_is_that_of_the_command_line():
 
 def test_a_learner_takes_a_schedule_in_any_unit():
     torch.manual_seed(0)
-    model = continuous(TASK.form, SMALL)
+    model = build_continuous(TASK.form, SMALL)
     optimiser, batch = adamw(model, 1e-3, 0.1, BETAS), TASK.training_batch(4, 0, 0)
     schedule = Schedule(optimiser, CosineDecay(warmup=0, total=100, floor=0.0), by_tokens)
     learner = Learner("continuous", model, objective_of(TASK.form, model), optimiser, schedule)
@@ -117,7 +117,7 @@ def test_a_learner_takes_a_schedule_in_any_unit():
 
 def training(folder, plan):
     torch.manual_seed(0)
-    model = continuous(TASK.form, SMALL)
+    model = build_continuous(TASK.form, SMALL)
     run = Run.open(folder) if folder.exists() else Run.begin(folder, "train", {})
     learner = Learner(
         "continuous", model, objective_of(TASK.form, model), Recipe.with_lr(3e-3, 0.1, BETAS, SOAP).build(model)
@@ -153,7 +153,7 @@ def test_a_checkpoint_of_another_optimiser_is_refused(tmp_path):
 
 
 def test_the_rate_falls_to_its_floor():
-    plan = Plan(updates=100, batch_size=1, warmup=0.1, floor=0.1)
+    plan = Plan(updates=100, batch_size=1, warmup_ratio=0.1, floor=0.1)
     rates = [plan.curve.factor(update) for update in range(101)]
     assert max(rates) == rates[10] == 1.0 and rates[100] == pytest.approx(0.1) and min(rates[10:]) == rates[100]
     assert rates[55] == pytest.approx(0.55)  # half-way between 1 and the floor
@@ -164,7 +164,7 @@ def test_the_rate_falls_to_its_floor():
 def test_text_is_trained_as_nanogpt_trains_it(tmp_path):
     (tmp_path / "a.txt").write_text("to be or not to be " * 20)
     preset = presets_of(Text(tmp_path / "a.txt"))["demo"]
-    plan = Plan(preset.updates, preset.batch_size, warmup=preset.warmup, floor=preset.floor)
+    plan = Plan(preset.updates, preset.batch_size, warmup_ratio=preset.warmup_ratio, floor=preset.floor)
     assert [round(preset.learning_rate * plan.curve.factor(n), 12) for n in (100, 2000)] == [1e-3, 1e-4]
     assert (preset.width, preset.heads, preset.batch_size, preset.updates) == (128, 4, 12, 2000)
     assert (preset.weight_decay, preset.beta2) == (0.1, 0.99)

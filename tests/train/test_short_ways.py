@@ -10,7 +10,7 @@ from continua.control import Batch, CrossEntropy, KineticEnergy, Objective
 from continua.data import Mnist1d
 from continua.model import transformer
 from continua.optim import adamw
-from continua.train import Learner, Plan, continuous, objective_of, presets_of
+from continua.train import Learner, Plan, build_continuous, objective_of, presets_of
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -21,7 +21,7 @@ def learner():
     torch.manual_seed(0)
     task = Mnist1d()
     preset = presets_of(task)["demo"]
-    model = continuous(task.form, preset)
+    model = build_continuous(task.form, preset)
     optimiser = adamw(model, 1e-3, 0.05, (0.9, 0.98))
     return task, Learner("demo", model, objective_of(task.form, model, energy=preset.energy), optimiser)
 

@@ -27,18 +27,18 @@ from continua.train import (
     Learner,
     Plan,
     Preset,
-    Stepping,
+    StepperKind,
     Training,
     TrainingError,
-    anytime,
-    continuous,
+    build_continuous,
+    build_standard,
+    count_parameters,
     evaluate,
+    evaluate_depths,
+    evaluate_samplings,
     objective_of,
-    parameters_of,
     presets_of,
-    resolutions,
     solver_gap,
-    standard,
 )
 
 SMALL = Preset(8, 2, 16, modes=2, depth=1.0, steps=2, stem_radius=3.0, stem_modes=3, learning_rate=1e-2)
@@ -47,10 +47,10 @@ TASK = Spirals(samples=40, tokens=8, queries=3)
 
 def learners(task, names=("continuous",), preset=SMALL):
     torch.manual_seed(0)
-    model = continuous(task.form, preset)
+    model = build_continuous(task.form, preset)
     models = {"continuous": model}
     if "standard" in names:
-        models["standard"] = standard(task.form, preset, parameters_of(model))
+        models["standard"] = build_standard(task.form, preset, count_parameters(model))
     return [
         Learner(n, m, objective_of(task.form, m), adamw(m, preset.learning_rate, 0.01, (0.9, 0.98)))
         for n, m in models.items()
@@ -78,7 +78,7 @@ class StopAfter(AbstractReporter):
         if update == self.when and learner == "continuous":  # once: a second one would be obeyed
             os.kill(os.getpid(), self.number)
 
-    def on_validation(self, update, learner, measures): ...
+    def on_validation(self, update, learner, metrics): ...
 
     def end(self): ...
 
@@ -100,8 +100,8 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path, number):
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     losses = [[row["loss"] for row in t.run.records("update")] for t in (whole, again)]
     assert losses[0] == losses[1] and len(losses[0]) == 12
-    measures = [[row["measures"] for row in t.run.records("validation")] for t in (whole, again)]
-    assert measures[0] == measures[1] and len(measures[0]) == 4
+    metrics = [[row["metrics"] for row in t.run.records("validation")] for t in (whole, again)]
+    assert metrics[0] == metrics[1] and len(metrics[0]) == 4
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
@@ -137,12 +137,12 @@ def test_records_hold_what_a_report_needs(tmp_path):
     assert len(rows) == 4 and all(wanted <= row.keys() for row in rows)
     assert rows[0]["evaluations"] == 4 and rows[0]["steps"] == 2  # two midpoint steps
     (validation,) = some.run.records("validation")
-    assert {"loss", "mean squared error", "squared error ahead"} <= validation["measures"].keys()
+    assert {"loss", "mean squared error", "squared error ahead"} <= validation["metrics"].keys()
 
 
 def test_the_baseline_has_as_many_parameters_and_sees_the_same_batches(tmp_path):
     some = training(tmp_path / "run", Plan(updates=2, batch_size=5), ("continuous", "standard"))
-    sizes = [parameters_of(learner.model) for learner in some.learners]
+    sizes = [count_parameters(learner.model) for learner in some.learners]
     assert abs(sizes[1] / sizes[0] - 1) < 0.05
     seen = []
     for learner in some.learners:
@@ -153,12 +153,12 @@ def test_the_baseline_has_as_many_parameters_and_sees_the_same_batches(tmp_path)
 
 
 @pytest.mark.parametrize("task", [Mnist1d(), Digits(), TASK])
-@pytest.mark.parametrize("stepping", list(Stepping))
+@pytest.mark.parametrize("stepping", list(StepperKind))
 def test_every_preset_has_its_baseline_within_five_percent(task, stepping):
-    preset = dataclasses.replace(next(iter(presets_of(task).values())), stepping=stepping)
-    model = continuous(task.form, preset)
-    other = standard(task.form, preset, parameters_of(model))
-    assert abs(parameters_of(other) / parameters_of(model) - 1) < 0.05
+    preset = dataclasses.replace(next(iter(presets_of(task).values())), stepper=stepping)
+    model = build_continuous(task.form, preset)
+    other = build_standard(task.form, preset, count_parameters(model))
+    assert abs(count_parameters(other) / count_parameters(model) - 1) < 0.05
 
 
 def test_a_loss_that_is_not_finite_stops_the_run():
@@ -191,7 +191,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
 
 
 def test_the_rate_rises_and_falls():
-    plan = Plan(updates=100, batch_size=1, warmup=0.2)
+    plan = Plan(updates=100, batch_size=1, warmup_ratio=0.2)
     rates = [plan.curve.factor(update) for update in range(100)]
     assert max(rates) == rates[20] == 1.0 and rates[0] < 0.06 and rates[-1] < 0.01
     assert rates[:21] == sorted(rates[:21]) and rates[20:] == sorted(rates[20:], reverse=True)
@@ -206,7 +206,14 @@ def test_moments_are_spread_evenly_and_the_end_is_one(updates, times):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"updates": 0}, {"batch_size": 0}, {"warmup": 1.0}, {"clip": float("nan")}, {"jitter": -1.0}, {"jitter": 1.5}],
+    [
+        {"updates": 0},
+        {"batch_size": 0},
+        {"warmup_ratio": 1.0},
+        {"clip": float("nan")},
+        {"jitter": -1.0},
+        {"jitter": 1.5},
+    ],
 )
 def test_plans_are_checked(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -235,8 +242,8 @@ def test_more_depth_steps_come_nearer_to_a_tight_solve():
     (learner,) = learners(TASK)
     gaps = [solver_gap(learner.model.at(steps=steps), TASK) for steps in (1, 4, 16)]
     assert gaps[2] < gaps[1] < gaps[0] and gaps[2] < 0.02
-    assert set(anytime(learner.model, TASK, (1, 2))) == {1, 2}
-    assert set(resolutions(learner.model, TASK)) == {"as trained", *TASK.variants()}
+    assert set(evaluate_depths(learner.model, TASK, (1, 2))) == {1, 2}
+    assert set(evaluate_samplings(learner.model, TASK)) == {"as trained", *TASK.variants()}
 
 
 def test_asked_objective_agrees_with_ask():
@@ -266,7 +273,7 @@ def test_a_batch_counts_the_tokens_it_asks_for():
 
 def test_objectives_pay_for_what_training_the_model_needs():
     """The negentropy wherever a density of heads is trained; the Jacobian where the flow is said to be stiff."""
-    model = continuous(TASK.form, SMALL)
+    model = build_continuous(TASK.form, SMALL)
     form = dataclasses.replace(TASK.form, queries=False)
     assert objective_of(form, model).costs == () and objective_of(form).costs == ()
     stiff = objective_of(form, model, stiff=True)
@@ -282,7 +289,7 @@ def test_objectives_pay_for_what_training_the_model_needs():
 
 def test_asking_pays_the_same_running_costs():
     torch.manual_seed(0)
-    model, batch = continuous(TASK.form, SMALL).eval(), next(iter(TASK.batches(Split.TEST, 4)))
+    model, batch = build_continuous(TASK.form, SMALL).eval(), next(iter(TASK.batches(Split.TEST, 4)))
     terms = Objective(MeanSquaredError(), (KineticEnergy(),), (0.5,))(model, batch)
     assert float(terms.running["kinetic_energy"].detach()) > 0.0
     torch.testing.assert_close(terms.total, terms.terminal + 0.5 * terms.running["kinetic_energy"])

@@ -14,7 +14,8 @@ from continua.data import AbstractTask, Question, Split
 from continua.model import ContinuousTransformer, citation
 from continua.report import format_number
 from continua.runs import Run, Table
-from continua.train import Learner, anytime, diagnose, keep_diagnostics, prediction_section, resolutions, solver_gap
+from continua.train import Learner, diagnose, keep_diagnostics
+from continua.train.evaluation import evaluate_depths, evaluate_samplings, prediction_section, solver_gap
 
 Results = dict[str, dict[str, Any]]
 BEGUN = "measuring the test, in other samplings and with other depth steps (some moments)"
@@ -26,9 +27,9 @@ def measure_models(run: Run, task: AbstractTask, models: Mapping[str, Continuous
     results: Results = {}
     for name, model in models.items():
         jumps = any(part.field.breaks for part in model.flow.parts)  # pyright: ignore[reportAttributeAccessIssue]
-        found: dict[str, Any] = {"samplings": resolutions(model, task)}
+        found: dict[str, Any] = {"samplings": evaluate_samplings(model, task)}
         if not jumps:  # a network of layers has one depth grid
-            found["depth"] = {str(steps): measures for steps, measures in anytime(model, task).items()}
+            found["depth"] = {str(steps): metrics for steps, metrics in evaluate_depths(model, task).items()}
             with contextlib.suppress(SolveError):  # a flow too wild for it is no reason to lose the other results
                 found["gap to a tight solve"] = solver_gap(model, task)
         run.record("test", learner=name, **found)
@@ -36,7 +37,7 @@ def measure_models(run: Run, task: AbstractTask, models: Mapping[str, Continuous
     return results
 
 
-def keep_portraits(run: Run, task: AbstractTask, learners: Sequence[Learner], sequences: int = 32) -> None:
+def keep_results(run: Run, task: AbstractTask, learners: Sequence[Learner], sequences: int = 32) -> None:
     """What the models answer, what a reader wants to see of each on a few sequences of the test, and their papers."""
     answers = prediction_section(task, {learner.name: learner.model for learner in learners})
     if answers is not None:

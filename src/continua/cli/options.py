@@ -30,7 +30,7 @@ from continua.core.errors import reject
 from continua.core.extras import extra
 from continua.data import AbstractTask, Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
 from continua.optim import SOAP, Recipe, adamw
-from continua.train import Preset, Stepping, presets_of
+from continua.train import Preset, StepperKind, presets_of
 
 TaskName = Literal["mnist1d", "text", "digits", "spirals", "burgers", "darcy", "uea", "csv"]
 SteppingName = Annotated[
@@ -110,7 +110,7 @@ class DepthOptions:
     """depth of the flow"""
     steps: Size = None
     """depth steps in training"""
-    stepping: SteppingName = None
+    stepper: SteppingName = None
     """how a step of depth is taken; splitting: attention and feed-forward in turn"""
     modes: Size = None
     """Legendre modes of the weights along depth"""
@@ -145,7 +145,7 @@ class TrainingOptions:
     """weight decay of matrices at the rate of adamw; soap shrinks them by as much in an update"""
     beta2: Strength = None
     """how much adamw and recipe keep of their second moments"""
-    warmup: Strength = None
+    warmup_ratio: Strength = None
     """share of the updates in which the learning rate rises"""
     floor: Strength = None
     """share of the highest learning rate that it falls to"""
@@ -240,7 +240,7 @@ def preset_of(task: AbstractTask, name: str, values: Mapping[str, Any]) -> Prese
     """The named preset of a task, with the sizes that options change."""
     fields = {field.name for field in dataclasses.fields(Preset)}
     given = {name: value for name, value in values.items() if name in fields and value is not None}
-    if "stepping" in given:
-        given["stepping"] = Stepping(given["stepping"])
+    if "stepper" in given:
+        given["stepper"] = StepperKind(given["stepper"])
     presets = presets_of(task)
     return dataclasses.replace(presets[choose("--preset", name, presets, "preset", "train")], **given)

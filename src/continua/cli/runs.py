@@ -74,14 +74,14 @@ class Generate:
     """the folder of a run on text"""
     prompt: str = "\n"
     """how the text begins"""
-    length: Whole = 500
+    max_new_tokens: Whole = 500
     """characters to write"""
     temperature: Number = 0.8
     """0 takes the likeliest character, higher values dare more"""
     top_k: Count = None
     """draw among so many likeliest characters only (default: all)"""
     stop: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
-    """end as soon as this was written (default: at --length)"""
+    """end as soon as this was written (default: at --max-new-tokens)"""
     seed: Whole = 0
     """seed of the draws"""
     slide: Whole = 1
@@ -98,7 +98,7 @@ class Generate:
             reject("run", str(self.folder), "it has not learnt to write", "Pass a run of `continua train text`.")
         models = _load_models(run)
         choose("--model", self.model, models, "model in the run", "generate")
-        at_least(1, length=self.length)
+        at_least(1, max_new_tokens=self.max_new_tokens)
         if self.prompt == "":
             reject("--prompt", self.prompt, "there is nothing to go on from", "Pass at least one character.")
         if self.stop == "":
@@ -116,7 +116,7 @@ class Generate:
             written += alphabet[token]
             sys.stdout.write(alphabet[token])
             sys.stdout.flush()
-            if len(written) >= self.length or (self.stop is not None and written.endswith(self.stop)):
+            if len(written) >= self.max_new_tokens or (self.stop is not None and written.endswith(self.stop)):
                 break
         sys.stdout.write("\n")
         return 0

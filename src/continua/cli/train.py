@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from continua.cli import options
-from continua.cli.measuring import BEGUN, keep_portraits, measure_models, results_tables
+from continua.cli.measuring import BEGUN, keep_results, measure_models, results_tables
 from continua.cli.parsing import flag, read_values, values_of
 from continua.core.errors import SolveError, reject
 from continua.data import AbstractTask, Split
@@ -33,11 +33,11 @@ from continua.train import (
     Preset,
     Training,
     TrainingError,
+    build_continuous,
+    build_standard,
     check_sizes,
-    continuous,
+    count_parameters,
     objective_of,
-    parameters_of,
-    standard,
 )
 
 _BESIDE = ("quiet", "json", "tensorboard", "threads", "resume")
@@ -103,7 +103,7 @@ class Train:
         if self.output.tensorboard:
             reporters.append(Events(folder / "tensorboard"))
         preset = options.preset_of(task, self.run.preset, values_of(self))
-        plan = Plan(preset.updates, preset.batch_size, self.run.seed, preset.warmup, self.training.clip,
+        plan = Plan(preset.updates, preset.batch_size, self.run.seed, preset.warmup_ratio, self.training.clip,
                     self.training.validations, jitter=preset.jitter, floor=preset.floor)  # fmt: skip
         check_sizes(preset)
         learners = self._learners(task, preset)
@@ -113,7 +113,7 @@ class Train:
         again = run is not None
         if run is None:
             run = Run.begin(folder, "train", values_of(self), {"task": task.facts()})
-            sizes = {learner.name: parameters_of(learner.model) for learner in learners}
+            sizes = {learner.name: count_parameters(learner.model) for learner in learners}
             optimisers = {learner.name: optimiser_name(learner.optimiser) for learner in learners}
             kept = values_of(preset)
             run.note(parameters=sizes, optimisers=optimisers, preset=kept, threads=torch.get_num_threads())
@@ -124,7 +124,7 @@ class Train:
             if not (self.output.json or self.output.quiet):
                 console.print(BEGUN, highlight=False, soft_wrap=True)
             results = measure_models(run, task, {learner.name: learner.model for learner in learners})
-            keep_portraits(run, task, learners)
+            keep_results(run, task, learners)
             run.end("finished")
             page = write_report([run.folder])
         if self.output.json:
@@ -136,12 +136,12 @@ class Train:
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.run.seed)
-        model = continuous(task.form, preset)
+        model = build_continuous(task.form, preset)
         objective = objective_of(task.form, model, preset.energy, self.depth.stiff)
         build = options.OPTIMISERS[self.training.optimizer]
         learners = [Learner("continuous", model, objective, build(model, preset))]
         if self.run.compare:
-            model = standard(task.form, preset, parameters_of(model))
+            model = build_standard(task.form, preset, count_parameters(model))
             build = options.OPTIMISERS[self.training.baseline_optimizer]
             learners.append(Learner("standard", model, objective_of(task.form), build(model, preset)))
         return learners
@@ -150,7 +150,7 @@ class Train:
         if self.output.quiet or self.output.json:
             return
         sizes = "; ".join(
-            f"{learner.name} with {parameters_of(learner.model):,} parameters, {optimiser_name(learner.optimiser)}"
+            f"{learner.name} with {count_parameters(learner.model):,} parameters, {optimiser_name(learner.optimiser)}"
             for learner in learners
         )
         facts = task.facts()

@@ -2,7 +2,7 @@
 
 from continua.control.costs import AbstractRunningCost, AtRandomDepth, FieldSize, HeadNegentropy, KineticEnergy, Length
 from continua.control.debiased import Criterion, DebiasedObjective, with_token_integral
-from continua.control.hamiltonian import Extremal, HamiltonianValue, extremal, free_parameters
+from continua.control.hamiltonian import Extremal, HamiltonianValue, free_parameters, solve_extremal
 from continua.control.jacobian import JacobianFrobenius, JacobianSpectral
 from continua.control.losses import AbstractLoss, CrossEntropy, MaskedToken, MeanSquaredError, NextToken, RelativeL2
 from continua.control.norms import L2, Sobolev
@@ -17,7 +17,7 @@ __all__ = [
     "Criterion", "CrossEntropy", "DebiasedObjective", "Extremal", "FieldSize", "HamiltonianValue", "HeadNegentropy",
     "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "L2", "LeftOut", "Length", "MaskedToken",
     "MeanSquaredError", "NextToken", "Objective", "PontryaginReport", "RelativeL2", "ResolutionReport",
-    "ResolutionRow", "Resolutions", "Sobolev", "SuccessiveApproximations", "Terms", "call_model", "extremal",
+    "ResolutionRow", "Resolutions", "Sobolev", "SuccessiveApproximations", "Terms", "call_model", "solve_extremal",
     "free_parameters", "pontryagin", "resolution_report", "unwrap",
     "with_token_integral",
 ]  # fmt: skip

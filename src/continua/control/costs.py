@@ -12,7 +12,7 @@ from continua.control.norms import L2, Sobolev, safe_sqrt
 from continua.core.checks import is_a, share
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, generator_of
-from continua.core.shapes import Depth, Float, Points, Tensor
+from continua.core.shapes import DepthValue, Float, Points, Tensor
 from continua.fields import AbstractField, AbstractHeadField
 from continua.model import Flow, Part, Rate, Setting
 from continua.operators import Role, leaves
@@ -108,7 +108,7 @@ class HeadNegentropy(AbstractRunningCost):
             cure = "Build the flow with Attention(..., measured=True) and a field such as ContinuousHeads."
             reject("flow", [type(f).__name__ for f in fields], "no head of this flow has a mass", cure)
 
-        def rate(z: Depth, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
+        def rate(z: DepthValue, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
             total = points.new_zeros(points.shape[0])
             for p, om in (pair for field in measures for pair in _head_masses(field, z)):
                 alive = torch.where(p > 0, p, om)  # 0 log 0 = 0 = om log(om/om), and the slope is not -infinity
@@ -130,7 +130,7 @@ class FieldSize(AbstractRunningCost):
     decays: ClassVar[bool] = True
 
     def bind(self, setting: Setting, place: int) -> Rate:
-        def rate(z: Depth, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
+        def rate(z: DepthValue, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
             total = points.new_zeros(points.shape[0])
             for field in _fields(setting.flow):
                 for (_, spec), (_, leaf) in zip(leaves(field.spec), leaves(field(z)), strict=True):
@@ -147,7 +147,7 @@ def _fields(flow: Flow) -> list[AbstractField]:
     return [part.field for part in flow.parts if isinstance(part, Part)]
 
 
-def _head_masses(field: AbstractField, z: Depth) -> Iterator[tuple[Tensor, Tensor]]:
+def _head_masses(field: AbstractField, z: DepthValue) -> Iterator[tuple[Tensor, Tensor]]:
     """(p, om) of every measure of heads in theta(z)."""
     for (_, spec), (_, p) in zip(leaves(field.spec), leaves(field(z)), strict=True):
         if spec.role is Role.HEAD_MASS:
@@ -186,7 +186,7 @@ class AtRandomDepth(AbstractRunningCost):
         generator = generator_of(branch_seed(branch_seed(setting.seed, 1 + place), 0))
         u = depth * float(torch.rand((), generator=generator, dtype=torch.float64))
 
-        def rate(z: Depth, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
+        def rate(z: DepthValue, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
             met = (z - u) % depth < self.share * depth
             if not bool(torch.as_tensor(met).any()):
                 return points.new_zeros(points.shape[0])

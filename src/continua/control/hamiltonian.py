@@ -102,7 +102,7 @@ class Extremal:
         return evaluate
 
 
-def extremal(
+def solve_extremal(
     model: ContinuousTransformer,
     batch: Batch,
     objective: Objective,

@@ -13,7 +13,7 @@ import torch
 from continua.control.costs import AbstractRunningCost
 from continua.control.norms import check_axis, safe_sqrt, state_weights
 from continua.core.checks import at_least
-from continua.core.shapes import Depth, Float, Points, Tensor
+from continua.core.shapes import DepthValue, Float, Points, Tensor
 from continua.model import Rate, Setting
 from continua.solve import State
 from continua.spaces import Axis
@@ -97,9 +97,9 @@ def _bind(setting: Setting, axis: Axis | None, norm: Callable[[_Jacobian], Float
     check_axis(axis, setting.cloud.points)
     # The solve's own flow runs fused attention, which has no second derivative. This is the same flow with the same
     # randomness, bound on the path that forms its kernel.
-    flow = setting.bind(second_order=True)
+    flow = setting.bind(second_derivatives=True)
 
-    def rate(z: Depth, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
+    def rate(z: DepthValue, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
         building = torch.is_grad_enabled()  # a Jacobian needs a graph of its own even where nobody differentiates it
         with torch.enable_grad():
             x = points if building and points.requires_grad else points.detach().requires_grad_(True)

@@ -6,7 +6,7 @@ from typing import final
 import numpy as np
 import torch
 
-from continua.control.hamiltonian import Extremal, extremal
+from continua.control.hamiltonian import Extremal, solve_extremal
 from continua.control.norms import relative
 from continua.control.objective import Objective
 from continua.core.batch import Batch
@@ -92,7 +92,7 @@ def pontryagin(
 
     `memory` is the cloud that cross-attention reads, as for `extremal`.
     """
-    path = extremal(model, batch, objective, generator=generator, memory=memory)
+    path = solve_extremal(model, batch, objective, generator=generator, memory=memory)
     if isinstance(model.solver, Solver) and manifold_of(model.solver.stepper) is not None:
         cure = "Report on the model without projection: model.at(solver=Solver(DormandPrince()))."
         reject("model.solver", model.solver.stepper, "a projected flow has its costates in tangent spaces", cure)

@@ -160,7 +160,7 @@ class _Run:
         """L-BFGS on the (augmented) Hamiltonian along the path."""
         ends = {"max_iter": self.rule.inner, "tolerance_grad": 0.1 * self.rule.tolerance, "tolerance_change": 0.0}
         optimiser = torch.optim.LBFGS(self.parameters, **ends, line_search_fn="strong_wolfe")
-        field = path.setting.bind(self.objective.costs, second_order=self.rho > 0.0)
+        field = path.setting.bind(self.objective.costs, second_derivatives=self.rho > 0.0)
         w = state_weights(path.setting.cloud.measure, path.setting.axis, path.points[0]).detach()
 
         def closure() -> Tensor:

@@ -45,7 +45,7 @@ def share(most: float = 1.0, *, none: bool = True, all: bool = True, **values: A
             continue
         low, high = "<=" if none else "<", "<=" if all else "<"
         if not (0 <= value <= most) or (value == 0 and not none) or (value == most and not all):
-            reject(name, value, "it is a share", f"Pass 0 {low} {name} {high} {most:g}.")
+            reject(name, value, "it must be a fraction", f"Pass 0 {low} {name} {high} {most:g}.")
 
 
 def divides(whole: int, what: str, **parts: Any) -> None:

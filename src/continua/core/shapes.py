@@ -25,7 +25,7 @@ Points: TypeAlias = Float[Tensor, "batch tokens width"]
 Mass: TypeAlias = Float[Tensor, "batch tokens"]
 Positions: TypeAlias = Float[Tensor, "batch tokens"]
 Present: TypeAlias = Bool[Tensor, "batch tokens"]
-Depth: TypeAlias = float | Float[Tensor, " batch"]
+DepthValue: TypeAlias = float | Float[Tensor, " batch"]
 """A depth is one number for the whole batch, or one for each sequence."""
 
-__all__ = ["Bool", "Depth", "Float", "Int", "Mass", "Points", "Positions", "Present", "Tensor"]
+__all__ = ["Bool", "DepthValue", "Float", "Int", "Mass", "Points", "Positions", "Present", "Tensor"]

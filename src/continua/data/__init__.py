@@ -1,4 +1,4 @@
-"""Floor 2: data sets behind one interface - batches, the form of a fitting model, loss and measures."""
+"""Floor 2: data sets behind one interface - batches, the form of a fitting model, loss and metrics."""
 
 from continua.core.batch import Batch
 from continua.data.burgers import Burgers, burgers_solution

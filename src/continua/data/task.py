@@ -135,7 +135,7 @@ class AbstractTask(abc.ABC):
         return counts | self.details()
 
     @final
-    def measures(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
+    def metrics(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
         """What a reader wants to know of every sequence, by name; the first is the headline."""
         match self.form.question:
             case Question.LABEL:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from continua.core.errors import reject
-from continua.core.shapes import Depth
+from continua.core.shapes import DepthValue
 from continua.fields.field import AbstractField, copy_into, parameters_of
 from continua.operators import Theta, map_leaves
 from continua.spaces import AbstractParameterSpace
@@ -24,7 +24,7 @@ class Constant(AbstractField):
         super().__init__(spec)
         self.values = parameters_of(self.structure, generator)
 
-    def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
+    def forward(self, z: DepthValue, inside: DepthValue | None = None) -> Theta:
         theta = self._theta([*self.structure.read(self.values)])
         if isinstance(z, float | int):
             return theta
@@ -61,7 +61,7 @@ class PiecewiseConstant(AbstractField):
         """`count` layers of thickness 1."""
         return cls(spec, [float(layer) for layer in range(count + 1)], generator)
 
-    def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
+    def forward(self, z: DepthValue, inside: DepthValue | None = None) -> Theta:
         where = z if inside is None else inside
         if isinstance(where, float | int):
             return self._theta([*self.structure.read(self.pieces[bisect.bisect_right(self.breaks, where)])])

@@ -10,7 +10,7 @@ from torch import nn
 
 from continua.core.checks import at_least, positive
 from continua.core.errors import reject
-from continua.core.shapes import Depth, Float, Tensor
+from continua.core.shapes import DepthValue, Float, Tensor
 from continua.fields.constant import PiecewiseConstant
 from continua.fields.field import AbstractField, generator_shape, parameter_dict, to_parameter, turn
 from continua.operators import AttentionTheta, Filled, Role, Spec, Structure, Theta, leaves
@@ -50,7 +50,7 @@ class Expansion(AbstractField):
             {key: _coefficients(leaf, spread, constant, generator) for key, leaf in self.structure.keyed}
         )
 
-    def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
+    def forward(self, z: DepthValue, inside: DepthValue | None = None) -> Theta:
         coefficients = [*self.structure.read(self.coefficients)]
         if not coefficients:
             return self.spec
@@ -76,7 +76,7 @@ def modal_spaces(structure: Structure, masses: SimplexSpace) -> dict[str, Abstra
 
 
 def modes_at(
-    basis: AbstractBasis, depth: float, z: Depth, inside: Depth | None, like: Tensor
+    basis: AbstractBasis, depth: float, z: DepthValue, inside: DepthValue | None, like: Tensor
 ) -> Float[Tensor, "*batched size"]:
     """b_k(z/Z) from the side of `inside`, in the dtype and on the device of `like`."""
     unit = z / depth if isinstance(z, float | int) else z.to(like) / depth
@@ -85,7 +85,7 @@ def modes_at(
     return basis.evaluate(unit, like.dtype, like.device)
 
 
-def _on_the_side_of(inside: Depth, z: Depth, breaks: tuple[float, ...]) -> Depth:
+def _on_the_side_of(inside: DepthValue, z: DepthValue, breaks: tuple[float, ...]) -> DepthValue:
     """z, moved by no more than rounding into the cell [break, next break) that holds `inside`."""
     edges = (-math.inf, *breaks, math.inf)
     if isinstance(z, Tensor):
@@ -144,7 +144,7 @@ def layer_depths(layers: int, depth: float) -> list[float]:
 
 
 @torch.no_grad()
-def refine(field: AbstractField, layers: int, depth: float) -> PiecewiseConstant:
+def to_layers(field: AbstractField, layers: int, depth: float) -> PiecewiseConstant:
     """The field as `layers` equal pieces, each with theta at its middle: what a standard network of L layers holds.
 
     On its own piece each theta is off by O(1/L); its integral over the piece, and so the flow, by O(1/L^2).
@@ -160,12 +160,12 @@ def refine(field: AbstractField, layers: int, depth: float) -> PiecewiseConstant
 def from_layers(thetas: Sequence[Theta], depth: float, basis: AbstractBasis | None = None) -> Expansion:
     """A field in `basis` that passes through theta_l at the middle of each of L equal pieces of [0, depth].
 
-    The inverse of `refine`. The basis needs as many functions as there are layers (by default as many cubic
+    The inverse of `to_layers`. The basis needs as many functions as there are layers (by default as many cubic
     splines); with more, the field of least coefficients is taken.
     """
     layers = len(thetas)
     if layers == 0:
-        reject("thetas", thetas, "there is no layer", "Pass one theta a layer.")
+        reject("thetas", thetas, "there is no layer", "Pass one theta per layer.")
     basis = BSpline(layers, min(3, layers - 1)) if basis is None else basis
     if basis.size < layers:
         cure = f"Pass a basis of size {layers}, or refine the network to fewer layers first."

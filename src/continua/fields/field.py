@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from continua.core.errors import reject
-from continua.core.shapes import Depth, Tensor
+from continua.core.shapes import DepthValue, Tensor
 from continua.operators import Role, Structure, Theta, leaves
 from continua.operators.kernels import multipliers
 from continua.spaces import AbstractParameterSpace, FlatSpace, SimplexSpace, StiefelSpace
@@ -42,7 +42,7 @@ class AbstractField(nn.Module, abc.ABC):
         self._masses = tuple(i for i, s in enumerate(self.structure.specs) if s.role is Role.HEAD_MASS)
 
     @abc.abstractmethod
-    def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
+    def forward(self, z: DepthValue, inside: DepthValue | None = None) -> Theta:
         """theta(z); with one depth for each sequence, every leaf gets a leading batch axis."""
 
     @abc.abstractmethod
@@ -117,14 +117,14 @@ class MemoisedField(AbstractField):
         super().__init__(inner.spec)
         self.inner = inner
         self.breaks, self.reach = inner.breaks, inner.reach
-        self._known: dict[tuple[Depth, Depth | None], Theta] = {}
+        self._known: dict[tuple[DepthValue, DepthValue | None], Theta] = {}
 
     def forget(self) -> None:
         """Evaluates every depth anew: the weights have changed."""
         self._known.clear()
 
     @torch.no_grad()
-    def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
+    def forward(self, z: DepthValue, inside: DepthValue | None = None) -> Theta:
         if isinstance(z, Tensor) or isinstance(inside, Tensor):
             return self.inner(z, inside)
         if (z, inside) not in self._known:

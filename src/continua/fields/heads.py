@@ -10,7 +10,7 @@ import torch
 
 from continua.core.checks import at_least, positive
 from continua.core.errors import reject
-from continua.core.shapes import Depth, Float, Tensor
+from continua.core.shapes import DepthValue, Float, Tensor
 from continua.fields.expansion import constant_coefficients, is_rigid, modal_spaces, modes_at, spread_of, turning_leaves
 from continua.fields.field import AbstractField, generator_shape, parameter_dict, turn
 from continua.operators import Filled, Role, Spec, Structure, Theta, leaves, map_leaves
@@ -102,7 +102,7 @@ class ContinuousHeads(AbstractHeadField):
             {key: leaf.law.draw(own_shape(leaf), generator) for key, leaf in keyed if is_rigid(leaf)}
         )
 
-    def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
+    def forward(self, z: DepthValue, inside: DepthValue | None = None) -> Theta:
         coefficients = [*self.structure.read(self.coefficients)]
         like = coefficients[0]
         nodes = self._nodes(like)

@@ -10,7 +10,7 @@ from torch import nn
 
 from continua.core.checks import at_least, positive
 from continua.core.errors import reject
-from continua.core.shapes import Depth, Float, Tensor
+from continua.core.shapes import DepthValue, Float, Tensor
 from continua.fields.expansion import is_rigid
 from continua.fields.field import AbstractField, parameter_dict, parameters_of
 from continua.fields.heads import AbstractHeadField, draw_modes, head_factors, own_shape
@@ -47,7 +47,7 @@ class Hypernetwork(AbstractField):
         shapes = {key: leaf.shape for key, leaf in self.structure.keyed}
         self.makers, self.trunk = _network(1 + 2 * frequencies, shapes, hidden, rank, generator)
 
-    def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
+    def forward(self, z: DepthValue, inside: DepthValue | None = None) -> Theta:
         if not self.makers:
             return self.spec
         base = [*self.structure.read(self.base)]
@@ -90,7 +90,7 @@ class HeadHypernetwork(AbstractHeadField):
         shapes = {key: self._made_shape(leaf) for key, leaf in self.structure.keyed}
         self.makers, self.trunk = _network(1 + 2 * frequencies + over_h.size, shapes, hidden, rank, generator)
 
-    def forward(self, z: Depth, inside: Depth | None = None) -> Theta:
+    def forward(self, z: DepthValue, inside: DepthValue | None = None) -> Theta:
         base = [*self.structure.read(self.base)]
         nodes = self._nodes(base[0])
         over_z = _waves(torch.as_tensor(z, dtype=base[0].dtype, device=base[0].device) / self.depth, self.frequencies)

@@ -1,6 +1,6 @@
 """Floor 3: the model - the one builder, embedding, flow, readout, and the standard networks as special cases."""
 
-from continua.model.builder import Depth, EmbeddingAxis, Generator, HeadMeasure, Stem, TokenTime, transformer
+from continua.model.builder import Depth, EmbeddingAxis, HeadMeasure, HypernetworkWeights, Stem, TokenTime, transformer
 from continua.model.citation import LITERATURE, citation
 from continua.model.embedding import (
     AbstractEmbedding,
@@ -55,8 +55,8 @@ __all__ = [
     "AbstractEmbedding", "AbstractEmbeddingWrapper", "AbstractPositionCode", "AbstractProfile", "AbstractReadout",
     "AnalysisReadout", "BasisProfile", "CachedDecoder", "Clock", "CloudEmbedding",
     "ContinuousTransformer", "Cost", "Depth", "EmbeddingAxis", "EncoderDecoder", "Flow", "FlowVectorField",
-    "FourierPositions", "Generator", "HeadMeasure", "InterpolatedStem", "LITERATURE", "Layers", "LearnedPositions",
-    "LinearProfile", "MeanReadout", "NormReadout", "NormedEmbedding", "Part", "ProjectedEmbedding",
+    "FourierPositions", "HeadMeasure", "HypernetworkWeights", "InterpolatedStem", "LITERATURE", "Layers",
+    "LearnedPositions", "LinearProfile", "MeanReadout", "NormReadout", "NormedEmbedding", "Part", "ProjectedEmbedding",
     "Rate", "Result", "Sampling", "Setting", "SinusoidalPositions", "Stem", "StemEmbedding", "SynthesisEmbedding",
     "TokenEmbedding", "TokenReadout", "TokenTime", "VectorEmbedding", "Window", "activation_of", "attention_theta",
     "bert", "citation", "decode", "decoder", "encode", "encoder", "encoder_decoder", "feedforward_theta",

@@ -26,7 +26,7 @@ from continua.operators.integral import AbstractTokenIntegral, Exact
 from continua.operators.kernels import AbstractKernel, Convolution, Dense, Spectral
 from continua.operators.norms import LayerNorm, PreNorm
 from continua.operators.operator import AbstractOperator, Theta
-from continua.solve import AbstractGradient, AbstractStepper, Adaptive, Direct, Fixed, LieTrotter, Solver
+from continua.solve import AbstractGradient, AbstractStepper, Adaptive, Direct, DormandPrince, Fixed, LieTrotter, Solver
 from continua.spaces.axis import Axis
 from continua.spaces.bases import AbstractBasis, Cosine, DampedBasis, Fourier, Legendre
 from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
@@ -77,6 +77,14 @@ class TokenTime:
     stem: Stem | None = Stem()
     queries: bool = False
     integral: AbstractTokenIntegral = Exact()
+
+    def __post_init__(self) -> None:
+        positive(spacing=self.spacing)
+        Clock(self.start, self.end)  # refuses a span that is none
+        kinds = {"rule": AbstractSampleRule, "positions": (Rotary, AbstractPositionCode), "stem": Stem}
+        for name, kind in kinds.items():
+            if (value := getattr(self, name)) is not None:
+                is_a(kind, "Pass an object, such as Trapezoid(), Rotary() or Stem().", **{name: value})
 
     @property
     def step(self) -> float:
@@ -142,7 +150,7 @@ class HeadMeasure:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Generator:
+class HypernetworkWeights:
     """Weights along depth made by a hypernetwork (`Hypernetwork`)."""
 
     frequencies: int = 4
@@ -156,15 +164,16 @@ class Depth:
     """Depth: a flow of `length` Z, solved in `steps` equal steps (default: of length 1), or adaptively at `rtol`.
 
     `weights` says how the parameters vary along it: in a basis (an `AbstractBasis`), made by a hypernetwork
-    (`Generator`), or constant on so many layers (a whole number; 1 shares one set of weights over all depths).
-    `damping` is the gamma of -gamma x, `profile` a velocity profile zeta(z).
+    (`HypernetworkWeights`), or constant on so many layers (a whole number; 1 shares one set over all depths), whose
+    heads are counted. Equal steps are split, attention before feed-forward, adaptive ones Dormand-Prince's, unless
+    `stepper` is another. `damping` is the gamma of -gamma x, `profile` a velocity profile zeta(z).
     """
 
     length: float = 4.0
-    weights: AbstractBasis | Generator | int = DampedBasis(Cosine(4), 0.8)
+    weights: AbstractBasis | HypernetworkWeights | int = DampedBasis(Cosine(4), 0.8)
     steps: int | None = None
     rtol: float | None = None
-    stepper: AbstractStepper = LieTrotter()
+    stepper: AbstractStepper | None = None
     gradient: AbstractGradient = Direct()
     damping: float = 0.0
     profile: AbstractProfile | None = None
@@ -179,13 +188,15 @@ class Depth:
 
     def solver(self) -> Solver:
         if self.rtol is not None:
-            return Solver(self.stepper, Adaptive(self.rtol, self.rtol))
-        return Solver(self.stepper, Fixed(max(1, round(self.length)) if self.steps is None else self.steps))
+            return Solver(self.stepper or DormandPrince(), Adaptive(self.rtol, self.rtol))
+        return Solver(
+            self.stepper or LieTrotter(), Fixed(max(1, round(self.length)) if self.steps is None else self.steps)
+        )
 
     def field(self, spec: Theta, heads: HeadMeasure | None) -> AbstractField:
         """The parameters of an operator along depth; `heads` where they are a measure."""
         weights, depth = self.weights, self.length
-        if isinstance(weights, Generator):
+        if isinstance(weights, HypernetworkWeights):
             sizes = weights.frequencies, weights.hidden, weights.rank
             if heads is None:
                 return Hypernetwork(spec, depth, *sizes)
@@ -194,7 +205,11 @@ class Depth:
             at_least(1, weights=weights)
             edges = [depth * layer / weights for layer in range(weights + 1)]
             return Constant(spec) if weights == 1 else PiecewiseConstant(spec, edges)
-        is_a(AbstractBasis, "Pass a basis such as Cosine(4), a Generator(), or a number of layers.", weights=weights)
+        is_a(
+            AbstractBasis,
+            "Pass a basis such as Cosine(4), a HypernetworkWeights(), or a number of layers.",
+            weights=weights,
+        )
         if heads is None:
             return Expansion(spec, weights, depth)
         return ContinuousHeads(spec, depth, Legendre(heads.modes), weights, heads.degree, heads.rule)

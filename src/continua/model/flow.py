@@ -13,14 +13,14 @@ from torch import nn
 from continua.core.checks import finite, is_a, positive
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, fresh_seed, generator_of
-from continua.core.shapes import Depth, Float, Points, Present, Tensor
+from continua.core.shapes import DepthValue, Float, Points, Present, Tensor
 from continua.fields import AbstractField, Expansion
 from continua.operators import AbstractOperator, Context, Filled, Spec, Theta, leaves
 from continua.solve import AbstractVectorField, State, within
 from continua.spaces import AbstractBasis, Axis, Cloud
 
 Act = Callable[[Theta], Points]
-Rate = Callable[[Depth, Points, Points], Float[Tensor, " batch"]]
+Rate = Callable[[DepthValue, Points, Points], Float[Tensor, " batch"]]
 """A running cost r(z, points, velocity), one number per sequence, integrated along depth beside the tokens.
 
 At a jump it is asked one rounding unit inside the step, so fields may be read at z as it is. Gradients reach the flow's
@@ -37,7 +37,7 @@ class AbstractProfile(nn.Module, abc.ABC):
     """Depths where it jumps, increasing."""
 
     @abc.abstractmethod
-    def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
+    def forward(self, z: DepthValue, inside: DepthValue | None = None) -> DepthValue:
         """zeta(z): a number or a tensor of one element for one depth, one entry per sequence for one depth each."""
 
 
@@ -51,7 +51,7 @@ class LinearProfile(AbstractProfile):
         finite(start=start, end=end)
         self.start, self.end, self.depth, self.reach = float(start), float(end), float(depth), float(depth)
 
-    def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
+    def forward(self, z: DepthValue, inside: DepthValue | None = None) -> DepthValue:
         return self.start + (self.end - self.start) * (z / self.depth)
 
 
@@ -66,7 +66,7 @@ class BasisProfile(AbstractProfile):
         self.expansion = Expansion((Spec((1,), Filled(1.0)),), basis, depth)
         self.breaks = self.expansion.breaks
 
-    def forward(self, z: Depth, inside: Depth | None = None) -> Depth:
+    def forward(self, z: DepthValue, inside: DepthValue | None = None) -> DepthValue:
         (zeta,) = self.expansion(z, inside)
         return torch.flatten(zeta)
 
@@ -85,7 +85,7 @@ class Part(nn.Module):
         self.operator, self.field = operator, field
         self._compiled: Callable[..., Points] | None = None
 
-    def forward(self, z: Depth, inside: Depth | None, act: Act) -> Points:
+    def forward(self, z: DepthValue, inside: DepthValue | None, act: Act) -> Points:
         """act(theta(z)), where `act` comes from `acting_on`."""
         return act(self.field(z, inside))
 
@@ -125,7 +125,7 @@ class Flow(nn.Module):
         self._fits: set[int] = set()
 
     def forward(
-        self, z: Depth, inside: Depth | None, terms: Sequence[tuple[Part, Act]], present: Present | None
+        self, z: DepthValue, inside: DepthValue | None, terms: Sequence[tuple[Part, Act]], present: Present | None
     ) -> Points:
         """zeta(z) sum_p f_p(theta_p(z), cloud) over some parts, each with what `Part.acting_on` gave for the cloud."""
         part, act = terms[0]
@@ -155,18 +155,18 @@ class Flow(nn.Module):
         generator: torch.Generator | None = None,
         memory: Cloud | None = None,
         rates: Sequence[Rate] = (),
-        second_order: bool = False,
+        second_derivatives: bool = False,
         random: bool | None = None,
     ) -> "FlowVectorField":
         """Fixes masses, positions and ALL randomness of one solve; rejections and replays reuse it.
 
         `random` says whether there is any (dropout); by default as the module's training mode has it. `generator`
-        seeds it, torch's global one otherwise. `rates` are running costs, `second_order` prepares second derivatives.
+        seeds it, torch's global one otherwise. `rates` are running costs, `second_derivatives` says whether there are.
         """
         self._check(cloud, memory)
         noisy = self.training if random is None else random
         seed = fresh_seed(generator) if noisy else None
-        return FlowVectorField(self, Context(cloud, memory, seed, second_order), tuple(rates))
+        return FlowVectorField(self, Context(cloud, memory, seed, second_derivatives), tuple(rates))
 
     def _check(self, cloud: Cloud, memory: Cloud | None) -> None:
         """The tokens have the dtype, the device and, where they move, the width of the parameters."""
@@ -239,6 +239,7 @@ class FlowVectorField(AbstractVectorField):
 
     @property
     def evaluations(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        # splitting calls parts one by one: as many calls as parts are one evaluation, rounded up for Strang's halves
         alone = sum(part._calls for part in self._alone)
         return self._calls + -(-alone // len(self._chosen))
 
@@ -247,22 +248,22 @@ class FlowVectorField(AbstractVectorField):
         points = self.context.cloud.points
         return State(points, tuple(points.new_zeros(points.shape[0]) for _ in self._rates))
 
-    def __call__(self, z: Depth, state: State, inside: Depth | None = None) -> State:
+    def __call__(self, z: DepthValue, state: State, inside: DepthValue | None = None) -> State:
         self._calls += 1
         if self._piece is None or self._piece != ():  # () means: one binding serves all depths
             self._bind(z if inside is None else inside)
         cloud = Cloud.on(state.x, self.context.cloud.measure)
-        eager = self.context.second_order  # compiled code has no second derivatives
+        eager = self.context.second_derivatives  # compiled code has no second derivatives
         terms = [(part, part.acting_on(cloud, operator, eager)) for part, operator in self._terms]
         velocity = self.flow(z, inside, terms, cloud.measure.present)
         if not self._rates:
             return State(velocity)
         return State(velocity, self.rates(within(z, inside), state.x, velocity))
 
-    def rates(self, z: Depth, x: Points, velocity: Points) -> tuple[Tensor, ...]:
+    def rates(self, z: DepthValue, x: Points, velocity: Points) -> tuple[Tensor, ...]:
         return tuple(rate(z, x, velocity) for rate in self._rates)
 
-    def _bind(self, inside: Depth) -> None:
+    def _bind(self, inside: DepthValue) -> None:
         """Binds every operator for the pieces that hold `inside`; those of the last depth are remembered.
 
         Only layers with random masks need more than one binding: each piece of a field that jumps draws its own.
@@ -270,7 +271,7 @@ class FlowVectorField(AbstractVectorField):
         random = self.context.seed is not None and any(self._breaks)
         if random and not isinstance(inside, float | int):
             cure = "Use Adaptive() or Fixed(steps), or a field without jumps."
-            reject("control", "PerSequence", "layers with random masks need one depth for all sequences", cure)
+            reject("controller", "PerSequence", "layers with random masks need one depth for all sequences", cure)
         piece = tuple(bisect.bisect_right(breaks, inside) for breaks in self._breaks) if random else ()
         if piece == self._piece:
             return
@@ -298,11 +299,11 @@ class Setting:
     axis: Axis | None = None
     """The axis along which states are functions: its v_a weigh in every norm."""
 
-    def bind(self, costs: Sequence["Cost"] = (), second_order: bool = False) -> FlowVectorField:
+    def bind(self, costs: Sequence["Cost"] = (), second_derivatives: bool = False) -> FlowVectorField:
         """The vector field with running costs beside the tokens, always with the same randomness."""
         rates = [cost.bind(self, place) for place, cost in enumerate(costs)]
         generator = generator_of(branch_seed(self.seed, 0))
-        return self.flow.bind(self.cloud, generator, self.memory, rates, second_order, self.random)
+        return self.flow.bind(self.cloud, generator, self.memory, rates, second_derivatives, self.random)
 
     def signs(self, place: int) -> Points:
         """Independent signs, one for each number of the state: the same at every call for one place."""

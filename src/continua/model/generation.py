@@ -142,20 +142,20 @@ class Window:
 def generate(
     model: ContinuousTransformer,
     prompt: Int[Tensor, "batch tokens"],
-    length: int,
+    max_new_tokens: int,
     sampling: Sampling = Sampling(),
     window: Window | None = None,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "batch more"]:
-    """The prompt of each sequence with `length` tokens more, drawn one after the other.
+    """The prompt of each sequence with `max_new_tokens` more, drawn one after the other.
 
     The model sees all tokens, or those that a `window` shows. Keys and values are cached wherever the model allows it
     (`why_not_cacheable`). Reference implementation: the `generate` of Hugging Face's causal language models.
     """
-    at_least(1, length=length)
-    shown = Window(prompt.shape[1] + length) if window is None else window
+    at_least(1, max_new_tokens=max_new_tokens)
+    shown = Window(prompt.shape[1] + max_new_tokens) if window is None else window
     tokens = stream_tokens(model, prompt, sampling, shown, generator)
-    return torch.cat([prompt, *(next(tokens).unsqueeze(1) for _ in range(length))], 1)
+    return torch.cat([prompt, *(next(tokens).unsqueeze(1) for _ in range(max_new_tokens))], 1)
 
 
 def stream_tokens(
@@ -176,7 +176,7 @@ def stream_tokens(
     if prompt.ndim != 2 or prompt.numel() == 0:
         cure = "Pass a tensor (batch, tokens) with at least one token; one sequence is prompt.unsqueeze(0)."
         reject("prompt", tuple(prompt.shape), "there is nothing to go on from", cure)
-    model.eval()
+    model = model.in_eval_mode()
     decoder = CachedDecoder(model) if cached and why_not_cacheable(model) is None else None
 
     def stream(tokens: Tensor) -> Iterator[Tensor]:

@@ -11,7 +11,7 @@ from continua.core.checks import is_a
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, fresh_seed, generator_of
 from continua.core.shapes import Float, Tensor
-from continua.fields import AbstractHeadField, parameter_spaces, refine
+from continua.fields import AbstractHeadField, parameter_spaces, to_layers
 from continua.model.embedding import AbstractEmbedding, check_cloud
 from continua.model.flow import Cost, Flow, Part, Setting, check_width, is_causal
 from continua.model.readout import AbstractReadout, axis_of, embedding_at, readout_at
@@ -21,6 +21,8 @@ from continua.solve.controllers import Adaptive, Fixed, Given, PerSequence
 from continua.solve.gradients import AbstractGradient
 from continua.solve.integrate import AbstractSolver, Solver
 from continua.solve.integration import AbstractController, Observer, Solution
+from continua.solve.runge_kutta import DormandPrince
+from continua.solve.splitting import manifold_of
 from continua.spaces import AbstractParameterSpace, Axis, Cloud
 
 
@@ -124,7 +126,7 @@ class ContinuousTransformer(nn.Module):
         output = self.readout(cloud.at(solution.x))
         if where is not None:
             output = output.take_along_dim(where.unsqueeze(-1), 1)
-        return Result(output, solution, setting, where) if full or costs or save_at else output
+        return Result(output, solution, setting, where) if full or costs or len(save_at) > 0 else output
 
     def _embed(self, inputs: Any, query_times: Tensor | None, named: Any) -> tuple[Cloud, Tensor | None]:
         if len(inputs) == 1 and isinstance(inputs[0], Cloud) and not named and query_times is None:
@@ -155,9 +157,11 @@ class ContinuousTransformer(nn.Module):
         """The same model, parameters shared, read otherwise.
 
         Depth: `steps=8` takes eight equal steps (more where the weights jump, since no step crosses a jump), `grid=`
-        walks given depths, `rtol=1e-8` sets both tolerances; each keeps the stepper. `solver` and `gradient` are taken
-        as they are. `heads=12` reads a measure of heads at twelve nodes, `nodes=16` the embedding axis at sixteen. The
-        result starts in the mode of this model, and `train` and `eval` then act on one of the two alone.
+        walks given depths, `rtol=1e-8` sets both tolerances; each keeps the stepper, but for `rtol` one that estimates
+        no error (splitting) gives way to Dormand-Prince on the summed velocity. `solver` and `gradient` are taken as
+        they are. `heads=12` reads a measure of heads at twelve nodes, `nodes=16` the embedding axis at sixteen. The
+        result has a mode of its own, at first that of this model, which its calls read; embedding, flow and readout are
+        shared.
         """
         if sum(x is not None for x in (steps, grid, rtol, solver)) > 1:
             given = {"steps": steps, "grid": grid, "rtol": rtol, "solver": solver}
@@ -175,13 +179,13 @@ class ContinuousTransformer(nn.Module):
         elif rtol is not None:
             own = self.solver.controller if isinstance(self.solver, Solver) else None
             kept = own if isinstance(own, Adaptive | PerSequence) else Adaptive()
-            solver = self._controlled_by(dataclasses.replace(kept, rtol=rtol, atol=rtol))
+            solver = self._controlled_by(dataclasses.replace(kept, rtol=rtol, atol=rtol), adaptive=True)
         return self._with(embedding, flow, readout, solver or self.solver, gradient or self.gradient)
 
     def to_layers(self, layers: int) -> "ContinuousTransformer":
         """A copy whose fields are constant on each of `layers` equal pieces of depth: weights of a layered network."""
         depth = self.flow.depth
-        flow = self.flow.map_parts(lambda part: Part(part.operator, refine(part.field, layers, depth)))
+        flow = self.flow.map_parts(lambda part: Part(part.operator, to_layers(part.field, layers, depth)))
         return self._with(self.embedding, flow, self.readout, self.solver, self.gradient)
 
     def _with(self, *parts: Any) -> "ContinuousTransformer":
@@ -189,10 +193,19 @@ class ContinuousTransformer(nn.Module):
         other.training = self.training
         return other
 
-    def _controlled_by(self, controller: AbstractController) -> Solver:
+    def in_eval_mode(self) -> "ContinuousTransformer":
+        """The same model, parameters shared, in evaluation mode; this one stays in its own."""
+        other = self.at()
+        other.training = False
+        return other
+
+    def _controlled_by(self, controller: AbstractController, adaptive: bool = False) -> Solver:
         if not isinstance(self.solver, Solver):
             reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(stepper, controller)).")
-        return dataclasses.replace(self.solver, controller=controller)
+        stepper = self.solver.stepper
+        if adaptive and stepper.error_order is None and manifold_of(stepper) is None:
+            stepper = DormandPrince()
+        return Solver(stepper, controller)
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         """Where every parameter lives, by its name in `named_parameters`; what an optimiser needs to know."""
@@ -223,7 +236,7 @@ def _describe(thing: Any) -> str:
 
 def _flow_with_heads(flow: Flow, heads: int) -> Flow:
     if not any(isinstance(part.field, AbstractHeadField) for part in flow.parts):
-        cure = "Build the model with continua.transformer(..., heads=HeadMeasure(...))."
+        cure = "Build it with heads=HeadMeasure(...) and weights in a basis or by a hypernetwork; layers count heads."
         reject("heads", heads, "no part of the flow has continuous heads", cure)
 
     def change(part: Part) -> Part:
@@ -284,7 +297,7 @@ class EncoderDecoder(nn.Module):
         first = self.encoder(*source, costs=costs, generator=generator_of(branch_seed(seed, 0)), full=True)
         memory, second = first.cloud.at(first.output), generator_of(branch_seed(seed, 1))
         found = self.decoder(*target, memory=memory, costs=costs, generator=second, full=True, **named)
-        return found._replace(encoder=first) if full or costs or named.get("save_at") else found.output
+        return found._replace(encoder=first) if full or costs or len(named.get("save_at", ())) > 0 else found.output
 
     def at(self, **changed: Any) -> "EncoderDecoder":
         """The same model, parameters shared, with both solves changed: the arguments of `ContinuousTransformer.at`."""

@@ -103,15 +103,15 @@ class Dropout(AbstractWrapper):
         return velocity * self.mask
 
 
-Part = TypeVar("Part")
+T = TypeVar("T")
 
 
-def with_nodes(part: Part, nodes: int) -> Part:
+def with_nodes(part: T, nodes: int) -> T:
     """`part` with every kernel, norm and axis in it at `nodes` nodes; its parameters serve unchanged."""
     return _replace_parts(part, lambda x: x.at(nodes) if isinstance(x, AbstractKernel | Axis) else None)
 
 
-def with_heads(part: Part, heads: int) -> Part:
+def with_heads(part: T, heads: int) -> T:
     """`part` with every attention at `heads` nodes of its measure of heads (see `AbstractHeadField.at_nodes`)."""
 
     def change(x: Any) -> Attention | None:
@@ -125,7 +125,7 @@ def with_heads(part: Part, heads: int) -> Part:
     return _replace_parts(part, change)
 
 
-def with_integral(part: Part, integral: AbstractTokenIntegral) -> Part:
+def with_integral(part: T, integral: AbstractTokenIntegral) -> T:
     """`part` with `integral` in every attention."""
     return _replace_parts(part, lambda x: integral if isinstance(x, AbstractTokenIntegral) else None)
 

@@ -298,7 +298,7 @@ class Debiased(AbstractEstimate):
         seed = None if context.seed is None else branch_seed(context.seed, 1)
         nodes = Independent().nodes(cloud.measure, cloud.points, m * 2**drawn, seed)
         level = Level(nodes, m, probability, drawn == last)
-        return dataclasses.replace(self, level=level, materialised=context.second_order)
+        return dataclasses.replace(self, level=level, materialised=context.second_derivatives)
 
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
         nodes, m, probability, exact = check_bound(self.level)
@@ -341,7 +341,7 @@ class Nystrom(AbstractEstimate):
             return Exact().bind(context)
         middles = (torch.arange(m, dtype=torch.float64) + 0.5) / m
         nodes = nodes_at(middles.unsqueeze(0), cloud.measure, cloud.points)
-        return dataclasses.replace(self, nodes=nodes, materialised=context.second_order)
+        return dataclasses.replace(self, nodes=nodes, materialised=context.second_derivatives)
 
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
         assert not causal, "Attention refuses it"

@@ -62,7 +62,7 @@ class Exact(AbstractTokenIntegral):
     materialised: bool = False
 
     def bind(self, context: Context) -> "Exact":
-        return Exact(materialised=True) if context.second_order else self
+        return Exact(materialised=True) if context.second_derivatives else self
 
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
         k, v, measure = memory

@@ -62,7 +62,7 @@ class AbstractAffineNorm(AbstractNorm):
 
     @final
     def bind(self, context: Context) -> "AbstractAffineNorm":
-        return dataclasses.replace(self, written=True) if context.second_order else self
+        return dataclasses.replace(self, written=True) if context.second_derivatives else self
 
     @abc.abstractmethod
     def fuse(self, x: Points, gain: Tensor | None = None, bias: Tensor | None = None) -> Points:

@@ -188,14 +188,14 @@ class Context:
     - `cloud`: the tokens at depth 0 (their measure stays, their points move on);
     - `memory`: the cloud that cross-attention reads;
     - `seed`: where the randomness of this solve starts; `None` when nothing is random (evaluation);
-    - `second_order`: second derivatives will be asked for;
+    - `second_derivatives`: second derivatives will be asked for;
     - `source`: the cloud that answers below a `Cross`, which sets it.
     """
 
     cloud: Cloud
     memory: Cloud | None = None
     seed: int | None = None
-    second_order: bool = False
+    second_derivatives: bool = False
 
     source: Cloud | None = None
 

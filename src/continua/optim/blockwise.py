@@ -42,7 +42,7 @@ class Entrywise(AbstractBlock):
 @final
 @dataclasses.dataclass(frozen=True)
 class Frobenius(AbstractBlock):
-    """b(g) = the Frobenius norm of each matrix, spread over it: one second moment a matrix.
+    """b(g) = the Frobenius norm of each matrix, spread over it: one second moment per matrix.
 
     A matrix is what the space says, its last axes; what has fewer, as a vector, is one block. Updates of a matrix have
     norm O(1) in all, so each entry moves less than AdamW's by sqrt(numel): hence a larger rate.

@@ -68,13 +68,13 @@ class LearnerRecord:
         return float(np.nansum(_column(self.updates, "seconds")))
 
     @property
-    def measures(self) -> list[str]:
+    def metrics(self) -> list[str]:
         """The names of what was measured on the validation split, the loss first."""
-        return list(dict.fromkeys(name for row in self.validations for name in row.get("measures", {})))
+        return list(dict.fromkeys(name for row in self.validations for name in row.get("metrics", {})))
 
-    def measure(self, name: str) -> np.ndarray:
-        """One measure of every evaluation."""
-        return _column([row.get("measures", {}) for row in self.validations], name)
+    def metric(self, name: str) -> np.ndarray:
+        """One metric of every validation."""
+        return _column([row.get("metrics", {}) for row in self.validations], name)
 
     @property
     def tests(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _summary_section(learners: Learners) -> Section | None:
 
 
 def _facts(one: LearnerRecord, tests: Sequence[str]) -> tuple[Cell, ...]:
-    losses = one.measure("loss")
+    losses = one.metric("loss")
     best, last = (float(np.nanmin(losses)), float(losses[-1])) if np.isfinite(losses).any() else (None, None)
     return (one.parameters, one.optimiser, *(one.tests.get(name) for name in tests), best, last, len(one.updates),
             one.median("evaluations"), one.median("tokens_per_second"),
@@ -161,10 +161,10 @@ def _training_section(learners: Learners) -> Section | None:
         return None
     timed = any("seconds" in row for one in known for row in one.updates)
     figures = [_losses(known, over_time) for over_time in ((False, True) if timed else (False,))]
-    for name in dict.fromkeys(name for one in known for name in one.measures if name != "loss"):
-        sources = dict.fromkeys(one.validation or "the validation split" for one in known if name in one.measures)
+    for name in dict.fromkeys(name for one in known for name in one.metrics if name != "loss"):
+        sources = dict.fromkeys(one.validation or "the validation split" for one in known if name in one.metrics)
         about = {"title": f"Validation {name}", "measured": "; ".join(f"all of {source}" for source in sources)}
-        curves = [(_column(one.validations, "update"), one.measure(name)) for one in known]
+        curves = [(_column(one.validations, "update"), one.metric(name)) for one in known]
         figures += _curves(known, curves, x=Scale("update"), y=Scale(name), **about)
     for key, title, y, caption in _COURSES:
         curves = [group_means(_column(one.updates, "update"), _column(one.updates, key)) for one in known]
@@ -183,8 +183,8 @@ def _losses(learners: Learners, over_time: bool) -> Lines:
         if one.updates:
             groups = group_means(along(one, one.updates), one.losses())
             series.append(Series.of(f"{one.name}, training", *groups, mark="faint", colour=place))
-        if one.validations and "loss" in one.measures:
-            x, y = along(one, one.validations), one.measure("loss")
+        if one.validations and "loss" in one.metrics:
+            x, y = along(one, one.validations), one.metric("loss")
             series.append(Series.of(f"{one.name}, validation", x, y, mark="both", colour=place))
     lowest = min((float(np.nanmin(s.y)) for s in series if np.isfinite(s.y).any()), default=0.0)
     return Lines(

@@ -208,8 +208,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
             fault = "a row is an object with its `kind`"
         elif row["kind"] in ("update", "validation") and not isinstance(row.get("update"), int):
             fault = f"a row of this kind ({row['kind']}) has the number of its `update`"
-        elif not isinstance(row.get("measures", {}), dict):
-            fault = "`measures` are named numbers"
+        elif not isinstance(row.get("metrics", {}), dict):
+            fault = "`metrics` are named numbers"
         if fault is not None:
             reject(f"{path}, line {number}", line[:60], fault, cure)
         rows.append(row)

@@ -8,9 +8,9 @@ import torch
 
 from continua.core.checks import positive
 from continua.core.errors import ReconstructionWarning, reject
-from continua.core.shapes import Depth, Tensor
+from continua.core.shapes import DepthValue, Tensor
 from continua.solve.controllers import Adaptive, Given, PerSequence
-from continua.solve.functions import FunctionField, hidden_leaves, refuse_hidden
+from continua.solve.functions import FunctionVectorField, hidden_leaves, refuse_hidden
 from continua.solve.gradients import AbstractNodeGradient, Parameters, pull_back, refuse_shards
 from continua.solve.integration import AbstractController, Endpoint, Integration, Stats
 from continua.solve.runge_kutta import AbstractStepper, Step, StepResult
@@ -46,7 +46,7 @@ class Backsolve(AbstractNodeGradient):
             reject("controller", controller, "Backsolve retraces one grid for all sequences", cure)
 
     def run_forward(self, integration: Integration, start: State) -> tuple[Endpoint, list[Tensor], None]:
-        refuse_shards(integration.field.tensors, self)
+        refuse_shards(integration.vector_field.tensors, self)
         end = integration.run(start)
         # the state at the start is kept for nothing but the judgement of the way back
         return end, [start.x, end.state.x], None
@@ -57,7 +57,9 @@ class Backsolve(AbstractNodeGradient):
         # the adjoint is linear in a: scaled to unit size, so that atol means the same for it as for x
         unit = max(float(g.abs().max()) for g in cotangent.flat) or 1.0
         clip = None if self.clip is None else self.clip / unit
-        adjoint = Adjoint(integration.field, kept[0].shape, needed, [g / unit for g in cotangent.state.costs], clip)
+        adjoint = Adjoint(
+            integration.vector_field, kept[0].shape, needed, [g / unit for g in cotangent.state.costs], clip
+        )
         # what joins the costate on the way back: the cotangents of the end and of saved depths, the farthest first
         joins = {integration.span[1]: cotangent.state.x / unit}
         for z, g in reversed(list(zip(integration.save_at, cotangent.saved, strict=True))):
@@ -68,7 +70,7 @@ class Backsolve(AbstractNodeGradient):
 
     def _judge(self, integration: Integration, start: Tensor, back: Tensor) -> None:
         """Records how far the way back missed the start, and warns where it cannot be trusted."""
-        weights, controller, trust = integration.field.weights, integration.controller, self.trust
+        weights, controller, trust = integration.vector_field.weights, integration.controller, self.trust
         masses = 1.0 if weights is None else weights.unsqueeze(-1)
         gap, size = ((masses * x.square()).sum().sqrt().item() for x in (start - back, start))
         error = integration.stats.reconstruction_error = gap / (size or 1.0)
@@ -101,17 +103,17 @@ class Adjoint(AbstractVectorField):
         self.flow, self.shape, self.parameters, self.costs, self.clip = flow, shape, parameters, tuple(costs), clip
         self.breaks, self.weights, self.inputs = flow.breaks, flow.weights, tuple(parameters.tensors)
 
-    def rates(self, z: Depth, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
+    def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         raise AssertionError("splitting and projection are refused before")
 
-    def __call__(self, z: Depth, state: State, inside: Depth | None = None) -> State:
+    def __call__(self, z: DepthValue, state: State, inside: DepthValue | None = None) -> State:
         x, a = self.split(state.x)
         with torch.enable_grad():
             x = x.detach().requires_grad_(True)
             slope = self.flow(z, State(x, tuple(torch.zeros_like(c) for c in self.costs)), inside)
         cotangents = [-self._clip(a), *(-c for c in self.costs)]
         outputs = (slope.x, *slope.costs)
-        doubtful = isinstance(self.flow, FunctionField) or bool(self.costs)
+        doubtful = isinstance(self.flow, FunctionVectorField) or bool(self.costs)
         suspects = hidden_leaves(outputs, [x, *self.inputs]) if doubtful else []
         found = pull_back(outputs, cotangents, (x,), self.parameters)
         da, *dg = (torch.zeros_like(x) if g is None else g for x, g in zip((x, *self.inputs), found, strict=True))

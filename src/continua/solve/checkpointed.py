@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from continua.core.checks import at_least, share
-from continua.core.shapes import Depth, Tensor
-from continua.solve.functions import FunctionField, hidden_leaves, refuse_hidden
+from continua.core.shapes import DepthValue, Tensor
+from continua.solve.functions import FunctionVectorField, hidden_leaves, refuse_hidden
 from continua.solve.gradients import AbstractNodeGradient, Parameters, pull_back
 from continua.solve.integration import Endpoint, Integration
-from continua.solve.runge_kutta import Step, StepResult
+from continua.solve.runge_kutta import DormandPrince, Step, StepResult
 from continua.solve.vector_field import State
 
 _MOST_ROWS = 16
@@ -63,7 +63,7 @@ class Checkpointed(AbstractNodeGradient):
 
     def run_forward(self, integration: Integration, start: State) -> tuple[Endpoint, list[Tensor], list[list[Step]]]:
         # as many evaluations per replay whatever the stepper: memory of the backward pass goes with evaluations
-        limit = self.steps or max(1, round(6 / integration.stepper.stages))
+        limit = self.steps or max(1, round(DormandPrince.stages / integration.stepper.stages))
         length = self.window * abs(integration.span[1] - integration.span[0])
         buffer, starts, windows = StateBuffer(), list[Tensor](), list[list[Step]]()
 
@@ -84,7 +84,7 @@ class Checkpointed(AbstractNodeGradient):
     ) -> tuple[Tensor, list[Tensor | None]]:
         (a, costs), saved = cotangent.state, list(cotangent.saved)
         sums: list[Tensor | None] = [None for _ in needed.tensors]
-        z: Depth = integration.span[1]
+        z: DepthValue = integration.span[1]
         for x, steps in reversed(list(zip(kept, rest, strict=True))):
             count = sum(len(integration.saved_within(step)) for step in steps)
             here = Endpoint(State(a, costs), tuple(saved.pop() for _ in range(count))[::-1])
@@ -99,7 +99,13 @@ class Checkpointed(AbstractNodeGradient):
         return a, sums
 
     def _through(
-        self, integration: Integration, x: Tensor, steps: list[Step], z: Depth, cotangent: Endpoint, needed: Parameters
+        self,
+        integration: Integration,
+        x: Tensor,
+        steps: list[Step],
+        z: DepthValue,
+        cotangent: Endpoint,
+        needed: Parameters,
     ) -> tuple[Tensor, tuple[Tensor | None, ...], list[weakref.ref[Tensor]]]:
         """The cotangent at x, the start of a window that ends at z; what the window gives to every needed tensor; and
         leaves of its graph that are none of them."""
@@ -115,9 +121,10 @@ class Checkpointed(AbstractNodeGradient):
         # a costate is the cotangent of an inner state: asked for only where somebody watches, as it keeps buffers alive
         inputs = [x for _, x in visited] if integration.observes_costate else [start]
         # a function may read another parameter at another depth; a flow knows its own, but not what a cost reads
-        doubtful = not needed.sharded and (isinstance(integration.field, FunctionField) or bool(zeros))
+        doubtful = not needed.sharded and (isinstance(integration.vector_field, FunctionVectorField) or bool(zeros))
         suspects = hidden_leaves(end.flat, [start, *needed.tensors]) if doubtful else []
         found = pull_back(end.flat, cotangent.flat, inputs, needed)
+        # `found` goes on with the gradients of the parameters; unless somebody watches, only the start has a costate
         costates = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=False)]
         for (depth, x), a in reversed(list(zip(visited[1:], costates[1:], strict=False))):
             integration.notify(depth, x, a)

@@ -33,12 +33,12 @@ class AbstractGridController(AbstractController):
         """Depths from one end of the span to the other, every break among them."""
 
     def run(self, integration: Integration, state: State, on_step: OnStep | None = None) -> State:
-        field, stats = integration.field, integration.stats
+        f, stats = integration.vector_field, integration.stats
         stats.grid = self.grid(integration)
         for z, after in itertools.pairwise(stats.grid):
             step = Step(z, after - z)
-            result = integration.stepper.step(field, step, state)
-            _check_finite(field, result.state, z)
+            result = integration.stepper.step(f, step, state)
+            _check_finite(f, result.state, z)
             stats.accepted += 1
             if on_step is not None:
                 on_step(step, state, result)
@@ -110,8 +110,8 @@ class Adaptive(AbstractAdaptive):
     A step is accepted when the root mean square over the batch of the mass-weighted errors is at most 1, in units of
     atol + rtol |x|. `all_ranks` reduces it over the default process group, so that every rank takes the same steps
     (needed under FSDP). `first` is the first step tried (found from two evaluations otherwise). `costs` puts running
-    costs into the norm. Reference implementation: `scipy.integrate.solve_ivp`, with a PI controller in place of its
-    proportional one.
+    costs into the norm. Reference implementation: `scipy.integrate.solve_ivp`, with Gustafsson's predictive controller in
+    place of its elementary one.
     """
 
     first: float | None = None
@@ -123,7 +123,7 @@ class Adaptive(AbstractAdaptive):
         positive(first=self.first)
 
     def run(self, integration: Integration, state: State, on_step: OnStep | None = None) -> State:
-        field, stepper, stats = integration.field, integration.stepper, integration.stats
+        f, stepper, stats = integration.vector_field, integration.stepper, integration.stats
         tolerance = Tolerance(self.rtol, self.atol)
         tolerance.check(state.x)
         size, slope = self._start(integration, state, tolerance)
@@ -133,8 +133,8 @@ class Adaptive(AbstractAdaptive):
                 raise SolveError(f"max_steps = {self.max_steps} steps were tried", size.z, f"Increase it. {STEEPER}")
             dz = size.aim()
             step = Step(size.z, dz)
-            result = stepper.step(field, step, state, slope, with_error=True)
-            error = joint_norm(squared_errors(field, state, result, tolerance, self.costs), self.all_ranks)
+            result = stepper.step(f, step, state, slope, with_error=True)
+            error = joint_norm(squared_errors(f, state, result, tolerance, self.costs), self.all_ranks)
             if not error <= 1.0:  # nan is refused as well
                 size.refuse(dz, error)
                 # the shorter step starts at the same point: its first slope is known
@@ -158,7 +158,7 @@ class Adaptive(AbstractAdaptive):
             return StepSizeState(integration.span[0], self.first, stops, order), None
 
         def norms(x: Tensor) -> list[float]:
-            return [joint_norm(squared_size(integration.field, x, state.x, tolerance), self.all_ranks)]
+            return [joint_norm(squared_size(integration.vector_field, x, state.x, tolerance), self.all_ranks)]
 
         lengths, slope = first_lengths(integration, state, norms, lambda h: h[0])
         reusable = isinstance(integration.stepper, AbstractRungeKutta)  # others step along another slope
@@ -191,7 +191,7 @@ class PerSequence(AbstractAdaptive):
     def _start(self, integration: Integration, state: State) -> list[StepSizeState]:
         def norms(x: Tensor) -> list[float]:
             tolerance = Tolerance(self.rtol, self.atol)
-            return squared_size(integration.field, x, state.x, tolerance).sqrt().tolist()
+            return squared_size(integration.vector_field, x, state.x, tolerance).sqrt().tolist()
 
         lengths, _ = first_lengths(integration, state, norms, lambda h: _depths(h, state.x))
         order = integration.stepper.error_order or 0
@@ -201,11 +201,11 @@ class PerSequence(AbstractAdaptive):
         self, integration: Integration, sizes: list[StepSizeState], state: State, on_step: OnStep | None
     ) -> State:
         """One step tried by every sequence that is not at the end."""
-        field, stepper, stats = integration.field, integration.stepper, integration.stats
+        f, stepper, stats = integration.vector_field, integration.stepper, integration.stats
         aims = [0.0 if size.at_end else size.aim() for size in sizes]
         step = Step(_depths([size.z for size in sizes], state.x), _depths(aims, state.x))
-        result = stepper.step(field, step, state, with_error=True)
-        errors = squared_errors(field, state, result, Tolerance(self.rtol, self.atol)).sqrt().tolist()
+        result = stepper.step(f, step, state, with_error=True)
+        errors = squared_errors(f, state, result, Tolerance(self.rtol, self.atol)).sqrt().tolist()
         moved = [dz != 0.0 and error <= 1.0 for dz, error in zip(aims, errors, strict=True)]
         for size, dz, error, good in zip(sizes, aims, errors, moved, strict=True):
             if dz != 0.0:  # it is at the end otherwise
@@ -218,14 +218,14 @@ class PerSequence(AbstractAdaptive):
         step = Step(step.z, torch.where(good, step.dz, 0.0))
         if refused and torch.is_grad_enabled():
             # a refused step may have overflowed, and its gradient would be 0 * inf: none of it may stay in the graph
-            result = stepper.step(field, step, state)
+            result = stepper.step(f, step, state)
         after = select(good, result.state, state)
         if on_step is not None:
             on_step(step, state, StepResult(after))
         return after
 
 
-def _check_finite(field: AbstractVectorField, state: State, z: float) -> None:
+def _check_finite(f: AbstractVectorField, state: State, z: float) -> None:
     """Stops a solve whose tokens or costs are no longer finite; absent tokens do not count."""
     # one sum and one transfer per step: it is finite unless an entry is not, or it overflows, which is looked into
     total = sum((x.detach().sum() for x in state.costs), state.x.detach().sum())
@@ -233,8 +233,8 @@ def _check_finite(field: AbstractVectorField, state: State, z: float) -> None:
         return
     advice = "Take more steps, damp the flow (Damping), or shrink the weights."
     broken = ~torch.isfinite(state.x.detach())
-    if field.weights is not None:
-        broken = broken & (field.weights > 0).unsqueeze(-1)
+    if f.weights is not None:
+        broken = broken & (f.weights > 0).unsqueeze(-1)
     if bool(broken.any()):
         place = broken.nonzero()[0].tolist()
         where = f"of sequence {place[0]}, token {place[1]}" if len(place) == 3 else f"at index {tuple(place)}"

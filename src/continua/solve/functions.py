@@ -14,14 +14,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from continua.core.errors import reject
-from continua.core.shapes import Depth, Tensor
+from continua.core.shapes import DepthValue, Tensor
 from continua.solve.vector_field import AbstractVectorField, State, per_sequence
 
 _LARGE = 1_000
 """Containers with more entries hold data, not parameters; where one does, the graph shows it all the same."""
 
 
-class FunctionField(AbstractVectorField):
+class FunctionVectorField(AbstractVectorField):
     """dx/dz = f(z, x) for a plain function and a tensor of any shape.
 
     f is called with z as a tensor: of no dimension, or, where every sequence has its own depth, of shape
@@ -30,9 +30,9 @@ class FunctionField(AbstractVectorField):
 
     def __init__(self, f: Callable[[Tensor, Tensor], Tensor]) -> None:
         _check_callable(f)
-        self.f = f
+        self.f, self.tensors = f, ()
 
-    def __call__(self, z: Depth, state: State, inside: Depth | None = None) -> State:
+    def __call__(self, z: DepthValue, state: State, inside: DepthValue | None = None) -> State:
         x = state.x
         self.evaluations += 1
         # a kernel on the device of x: `torch.tensor` would be a copy that the host waits for
@@ -44,7 +44,7 @@ class FunctionField(AbstractVectorField):
             reject("f(z, x)", got, why, "Return one tensor; several states are concatenated into one.")
         return State(velocity)
 
-    def rates(self, z: Depth, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
+    def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         return ()
 
     def find_parameters(self, z: float, x: Tensor, named: Iterable[Tensor] | None) -> None:
@@ -55,11 +55,11 @@ class FunctionField(AbstractVectorField):
         """
         found = _by_id(referenced_tensors(self.f) if named is None else named)
         x = x.detach().requires_grad_(True)
-        drawn = torch.get_rng_state()
+        drawn = _random_states(x)
         start = _sequence_number()
         with torch.enable_grad(), _Uses(x, start, found if named is None else {}):
             velocity = self(z, State(x)).x
-        if not torch.equal(drawn, torch.get_rng_state()):
+        if any(not torch.equal(a, b) for a, b in zip(drawn, _random_states(x), strict=True)):
             why = "it draws random numbers, and a backward pass would draw others"
             reject("f", self.f, why, "Draw them before (dropout: f.eval()), or use gradient=Direct().")
         leaves, outside = edges_of([velocity], [x, *found.values()], start)
@@ -72,6 +72,10 @@ class FunctionField(AbstractVectorField):
             del velocity, leaves
             refuse_hidden(suspects)
         self.tensors = tuple(found.values())
+
+
+def _random_states(x: Tensor) -> list[Tensor]:
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(x.device)] if x.is_cuda else [])]
 
 
 def referenced_tensors(f: object) -> Iterator[Tensor]:

@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 
 from continua.core.errors import reject
-from continua.core.shapes import Depth, Tensor
+from continua.core.shapes import DepthValue, Tensor
 from continua.solve.functions import edges_of, reach_each_other
 from continua.solve.integration import Endpoint, Integration
 from continua.solve.runge_kutta import Step, StepResult
@@ -39,7 +39,7 @@ class Direct(AbstractGradient):
     second_derivatives: bool = False
 
     def solve(self, integration: Integration, state: State) -> Endpoint:
-        if not (integration.observes_costate and needs_gradient(state, integration.field.tensors)):
+        if not (integration.observes_costate and needs_gradient(state, integration.vector_field.tensors)):
             return integration.run(state)
         # a hook at every depth of the grid tells observers of the costate; at the start it is on an alias:
         # the caller's tensor is neither hooked for good nor counted where it is used elsewhere
@@ -56,7 +56,7 @@ class Direct(AbstractGradient):
         return end
 
 
-def _hook(integration: Integration, z: Depth, x: Tensor) -> None:
+def _hook(integration: Integration, z: DepthValue, x: Tensor) -> None:
     """Tells observers of the cotangent of `x`, once autograd has summed it."""
     value = x.detach()  # a hook that held its own tensor would keep both alive for good
     x.register_hook(lambda a: integration.notify(z, value, a))
@@ -82,7 +82,7 @@ class AbstractNodeGradient(AbstractGradient):
 
     @final
     def solve(self, integration: Integration, state: State) -> Endpoint:
-        tensors = integration.field.tensors  # a walk over all modules of the flow: once per solve
+        tensors = integration.vector_field.tensors  # a walk over all modules of the flow: once per solve
         if not needs_gradient(state, tensors):
             with torch.no_grad():
                 return integration.run(state)
@@ -118,12 +118,12 @@ class _Node(torch.autograd.Function):
             raise RuntimeError(f"{name} gives first derivatives only, and create_graph=True asks for more. {cure}")
         refuse_exchanged(ctx.tensors, integration, ctx.rule)
         kept, tensors = ctx.saved_tensors[: ctx.kept], ctx.saved_tensors[ctx.kept :]
-        counted, asks = integration.field.evaluations, ctx.needs_input_grad[4 + ctx.costs :]
+        counted, asks = integration.vector_field.evaluations, ctx.needs_input_grad[4 + ctx.costs :]
         needed = Parameters([t for t, asked in zip(tensors, asks, strict=True) if asked])
         cotangent = Endpoint.of(grads, ctx.costs)
         with torch.autocast(*ctx.autocast):  # as in the forward pass
             a, sums = ctx.rule.run_backward(integration, kept, ctx.rest, cotangent, needed)
-        integration.stats.backward_evaluations += integration.field.evaluations - counted
+        integration.stats.backward_evaluations += integration.vector_field.evaluations - counted
         found = iter(sums)
         return (None, None, None, a, *cotangent.state.costs, *(next(found) if asked else None for asked in asks))
 
@@ -221,7 +221,7 @@ def refuse_shards(tensors: Iterable[Tensor], rule: AbstractGradient) -> None:
 
 def refuse_exchanged(tensors: Sequence[Tensor], integration: Integration, rule: AbstractGradient) -> None:
     """Stops a backward pass over a field whose parameters are no longer those of the forward one."""
-    now = integration.field.tensors
+    now = integration.vector_field.tensors
     if any(map(is_sharded, tensors)):  # gathered and sharded by turns: what its hooks exchange is theirs to know
         return
     if len(tensors) != len(now) or any(a is not b for a, b in zip(tensors, now, strict=True)):

@@ -14,7 +14,7 @@ from continua.core.shapes import Tensor
 from continua.solve.backsolve import Backsolve
 from continua.solve.checkpointed import Checkpointed
 from continua.solve.controllers import AbstractAdaptive, Adaptive, Fixed, PerSequence
-from continua.solve.functions import FunctionField
+from continua.solve.functions import FunctionVectorField
 from continua.solve.gradients import AbstractGradient, Direct
 from continua.solve.integration import AbstractController, Integration, Observer, Solution, Stats
 from continua.solve.runge_kutta import AbstractStepper, DormandPrince
@@ -27,7 +27,7 @@ class AbstractSolver(abc.ABC):
     @abc.abstractmethod
     def solve(
         self,
-        field: AbstractVectorField,
+        vector_field: AbstractVectorField,
         state: State,
         span: tuple[float, float],
         gradient: AbstractGradient,
@@ -55,7 +55,7 @@ class Solver(AbstractSolver):
 
     def solve(
         self,
-        field: AbstractVectorField,
+        vector_field: AbstractVectorField,
         state: State,
         span: tuple[float, float],
         gradient: AbstractGradient,
@@ -69,10 +69,10 @@ class Solver(AbstractSolver):
         if depths and isinstance(self.controller, PerSequence):
             cure = "Use Adaptive(), or walk a frozen grid: Given(stats.grid)."
             reject("save_at", depths, "a trajectory needs one grid for all sequences", cure)
-        stats, before = Stats(), field.evaluations
-        integration = Integration(field, span, self.stepper, self.controller, depths, tuple(observers), stats)
+        stats, before = Stats(), vector_field.evaluations
+        integration = Integration(vector_field, span, self.stepper, self.controller, depths, tuple(observers), stats)
         end, saved = gradient.solve(integration, state)
-        stats.evaluations = field.evaluations - before
+        stats.evaluations = vector_field.evaluations - before
         return Solution(end.x, stats, end.costs, depths, torch.stack(saved) if depths else None)
 
 
@@ -112,11 +112,12 @@ def integrate(  # noqa: PLR0913 - a front door: one word for each choice, all bu
             why = "tokens have three axes"
             reject("x0", tuple(state.x.shape), why, "Pass tokens of shape (batch, tokens, width).")
         return solver.solve(f, state, span, gradient, save_at, observers)
-    field = FunctionField(f)
-    if torch.is_grad_enabled() and (observers or not isinstance(gradient, Direct)):
-        check_problem(state, span, save_at, observers)  # before f is called at all
-        field.find_parameters(float(span[0]), state.x, parameters)
-    return solver.solve(field, state, span, gradient, save_at, observers)
+    vector_field = FunctionVectorField(f)
+    check_problem(state, span, save_at, observers)  # before f is called at all
+    watched = any(observer.costate is not None for observer in observers)
+    if torch.is_grad_enabled() and (watched or not isinstance(gradient, Direct)):
+        vector_field.find_parameters(float(span[0]), state.x, parameters)
+    return solver.solve(vector_field, state, span, gradient, save_at, observers)
 
 
 def _choose_controller(
@@ -140,30 +141,32 @@ def check_problem(
     is_a((list, tuple), "Pass a list of observers, [Observer(step=...)].", observers=observers)
     for observer in observers:
         is_a(Observer, "Pass [Observer(step=..., costate=...)].", observers=observer)
+    if len(span) != 2:
+        reject("span", span, "a span has two ends", "Pass (start, end), and further depths as save_at=[...].")
     start, end = float(span[0]), float(span[1])
     if not (math.isfinite(start) and math.isfinite(end)):
         reject("span", span, "both ends must be finite", "Pass span=(0.0, depth).")
     if start == end:
         reject("span", span, "the span is empty", "Pass (start, end); it may run backwards.")
     if (x := state.x).numel() == 0:
-        reject("x0", tuple(x.shape), "it has axes, none of them empty", "Pass a tensor with entries.")
+        reject("x0", tuple(x.shape), "it is empty", "Pass a tensor with entries.")
     if x.dtype not in (torch.float32, torch.float64):
         reject("x0", x.dtype, "the dtype is neither float32 nor float64", "Convert with .to(torch.float32).")
     if not bool(torch.isfinite(x.detach()).all()):
         reject("x0", x, "it holds nan or inf", "Mend the input, or give such tokens zero mass in a Cloud.")
-    return (start, end), _check_depths(save_at, (start, end)) if save_at else ()
+    return (start, end), _check_depths(save_at, (start, end))
 
 
 def _check_depths(save_at: Sequence[float], span: tuple[float, float]) -> tuple[float, ...]:
     """Saved depths as numbers; those that miss an end of the span by rounding alone are that end."""
-    if not isinstance(save_at, Sequence) or isinstance(save_at, str):
+    if isinstance(save_at, float | int | str):
         reject("save_at", save_at, "depths come as a list", "Pass save_at=[0.5].")
-    depths, sign = tuple(float(z) for z in save_at), math.copysign(1.0, span[1] - span[0])
+    slack, sign = 1e-12 * abs(span[1] - span[0]), math.copysign(1.0, span[1] - span[0])
+    near = {z: end for z in map(float, save_at) for end in span if abs(z - end) <= slack}
+    depths = tuple(near.get(z, z) for z in map(float, save_at))
     if not all(sign * b > sign * a for a, b in itertools.pairwise(depths)):
         cure = "Sort them and drop duplicates: sorted(set(save_at))."
         reject("save_at", depths, "depths to save must increase (or decrease, where the span runs backwards)", cure)
     if not all(min(span) <= z <= max(span) for z in depths):
         reject("save_at", depths, f"a depth to save lies outside {span}", "Ask for depths within the span.")
-    slack = 1e-12 * abs(span[1] - span[0])
-    near = {z: end for z in depths for end in span if abs(z - end) <= slack}
-    return tuple(near.get(z, z) for z in depths)
+    return depths

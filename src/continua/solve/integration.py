@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from continua.core.shapes import Depth, Float, Tensor
+from continua.core.shapes import DepthValue, Float, Tensor
 from continua.solve.runge_kutta import AbstractStepper, Step, StepResult
 from continua.solve.vector_field import AbstractVectorField, State, select
 
@@ -64,8 +64,8 @@ class Observer:
       includes it; saved states between two depths of the grid are interpolated, hence part of both.
     """
 
-    step: Callable[[Depth, Depth, State], None] | None = None
-    costate: Callable[[Depth, Tensor, Tensor], None] | None = None
+    step: Callable[[DepthValue, DepthValue, State], None] | None = None
+    costate: Callable[[DepthValue, Tensor, Tensor], None] | None = None
 
 
 class Endpoint(NamedTuple):
@@ -92,7 +92,7 @@ class Integration:
     A gradient is handed this and knows nothing of steppers: `run` finds the grid, `replay` walks part of it again.
     """
 
-    field: AbstractVectorField
+    vector_field: AbstractVectorField
     span: tuple[float, float]
     stepper: AbstractStepper
     controller: "AbstractController"
@@ -117,7 +117,7 @@ class Integration:
         """
         low, high = min(self.span), max(self.span)
         inner: list[float] = []
-        for b in sorted(self.stepper.breaks(self.field, (*self.span, *marks))):
+        for b in sorted(self.stepper.breaks(self.vector_field, (*self.span, *marks))):
             if (inner[-1] if inner else low) + self.slack < b < high - self.slack:
                 inner.append(b)
         return inner if self.span[0] <= self.span[1] else inner[::-1]
@@ -143,18 +143,18 @@ class Integration:
         end = self.controller.run(self, state, note if self.save_at or watchers else on_step)
         return Endpoint(end, tuple(saved))
 
-    def replay(self, state: State, steps: Sequence[Step]) -> tuple[Endpoint, list[tuple[Depth, Tensor]]]:
+    def replay(self, state: State, steps: Sequence[Step]) -> tuple[Endpoint, list[tuple[DepthValue, Tensor]]]:
         """Accepted steps once more, differentiably, and (z, x) before each."""
-        saved, visited = list[Tensor](), list[tuple[Depth, Tensor]]()
+        saved, visited = list[Tensor](), list[tuple[DepthValue, Tensor]]()
         for step in steps:
             visited.append((step.z, state.x))
-            result = self.stepper.step(self.field, step, state)
+            result = self.stepper.step(self.vector_field, step, state)
             saved.extend(self._dense(step, state, result))
             # per sequence some stand still: what their stage made of dz = 0 must not reach the graph
             state = select(step.dz != 0.0, result.state, state) if isinstance(step.dz, Tensor) else result.state
         return Endpoint(state, tuple(saved)), visited
 
-    def notify(self, z: Depth, x: Tensor, costate: Tensor) -> None:
+    def notify(self, z: DepthValue, x: Tensor, costate: Tensor) -> None:
         for observer in self.observers:
             if observer.costate is not None:
                 observer.costate(z, x.detach(), costate.detach())
@@ -174,7 +174,7 @@ class Integration:
             return []
         assert isinstance(step.z, float) and isinstance(step.dz, float)
         fractions = [(z - step.z) / step.dz for z in depths if abs(z - step.z - step.dz) > self.slack]
-        inside = self.stepper.dense(self.field, step, before, result, fractions) if fractions else []
+        inside = self.stepper.dense(self.vector_field, step, before, result, fractions) if fractions else []
         return [*inside, *(result.state.x for _ in depths[len(fractions) :])]
 
 

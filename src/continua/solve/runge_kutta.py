@@ -7,15 +7,15 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from continua.core.shapes import Depth, Tensor
+from continua.core.shapes import DepthValue, Tensor
 from continua.solve.vector_field import AbstractVectorField, State, advance
 
 
 class Step(NamedTuple):
     """One step, from z to z + dz (per sequence: dz = 0 where a sequence does not move)."""
 
-    z: Depth
-    dz: Depth
+    z: DepthValue
+    dz: DepthValue
 
 
 class StepResult(NamedTuple):
@@ -45,23 +45,23 @@ class AbstractStepper(abc.ABC):
     """Whether the step approximates the flow of one ODE, so that it may be integrated backwards."""
 
     @abc.abstractmethod
-    def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
+    def breaks(self, f: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
         """Depths that the steps may not straddle on a grid that holds `marks`."""
 
     @abc.abstractmethod
     def step(
-        self, field: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False
+        self, f: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False
     ) -> StepResult:
         """One step. `first` is the slope at the start if it is known; `with_error` asks for the error estimate."""
 
     @abc.abstractmethod
     def dense(
-        self, field: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
+        self, f: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
     ) -> list[Tensor]:
         """x at z + fraction dz, inside an accepted step, for each of the fractions."""
 
 
-def hermite(before: Tensor, after: Tensor, f0: Tensor, f1: Tensor, dz: Depth, fraction: float) -> Tensor:
+def hermite(before: Tensor, after: Tensor, f0: Tensor, f1: Tensor, dz: DepthValue, fraction: float) -> Tensor:
     """The cubic through both ends of a step with the slopes f0, f1 there: error O(dz^4) within the step.
 
     Reference implementation: `scipy.interpolate.CubicHermiteSpline`.
@@ -101,33 +101,33 @@ class AbstractRungeKutta(AbstractStepper):
     def __init_subclass__(cls) -> None:
         cls.order, cls.error_order, cls.stages = cls.tableau.order, cls.tableau.error_order, len(cls.tableau.b)
 
-    def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
-        return field.breaks
+    def breaks(self, f: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
+        return f.breaks
 
     def step(
-        self, field: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False
+        self, f: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False
     ) -> StepResult:
         # every stage of a step reads the fields on the side of its middle: both ends may lie on jumps
         (z, dz), tableau, inside = step, self.tableau, step.z + 0.5 * step.dz
-        slopes = [field(z, state, inside) if first is None else first]
+        slopes = [f(z, state, inside) if first is None else first]
         for a, c in zip(tableau.a[1:], tableau.c[1:], strict=True):
             x = advance(state.x, dz, a, [k.x for k in slopes])
-            slopes.append(field(z + c * dz, State(x, state.costs), inside))
+            slopes.append(f(z + c * dz, State(x, state.costs), inside))
         after = _advance_state(state, dz, tableau.b, slopes)
         if not with_error or tableau.e is None:
             return StepResult(after, slopes=tuple(slopes))
-        last = field(z + dz, after, inside)
+        last = f(z + dz, after, inside)
         zero = State(torch.zeros_like(state.x), tuple(torch.zeros_like(c) for c in state.costs))
         with torch.no_grad():
             error = _advance_state(zero, dz, tableau.e, [*slopes, last])
         return StepResult(after, error, tuple(slopes), last)
 
     def dense(
-        self, field: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
+        self, f: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
     ) -> list[Tensor]:
         z, dz = step
         # on a grid no step was judged, and nobody has evaluated the slope at its end yet
-        last = result.last or field(z + dz, result.state, z + 0.5 * dz)
+        last = result.last or f(z + dz, result.state, z + 0.5 * dz)
         slopes = [k.x for k in (*result.slopes, last)]
         if self.tableau.dense is None:
             return [hermite(before.x, result.state.x, slopes[0], slopes[-1], dz, s) for s in fractions]
@@ -135,7 +135,7 @@ class AbstractRungeKutta(AbstractStepper):
         return [advance(before.x, dz, w, slopes) for w in weights]
 
 
-def _advance_state(state: State, dz: Depth, coefficients: Sequence[float], slopes: Sequence[State]) -> State:
+def _advance_state(state: State, dz: DepthValue, coefficients: Sequence[float], slopes: Sequence[State]) -> State:
     x = advance(state.x, dz, coefficients, [k.x for k in slopes])
     if not state.costs:
         return State(x)

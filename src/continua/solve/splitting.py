@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from continua.core.errors import reject
-from continua.core.shapes import Depth, Tensor
+from continua.core.shapes import DepthValue, Tensor
 from continua.solve.runge_kutta import AbstractStepper, Euler, Midpoint, Step, StepResult, hermite
 from continua.solve.vector_field import AbstractVectorField, State, displace, within
 from continua.spaces import AbstractManifold
@@ -26,22 +26,22 @@ class AbstractSplitting(AbstractStepper):
         object.__setattr__(self, "stages", self.sub.stages)
 
     @abc.abstractmethod
-    def schedule(self, field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
+    def schedule(self, f: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
         """(part, start, length) of the sub-steps in their order, as fractions of the step."""
 
     def step(
-        self, field: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False
+        self, f: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False
     ) -> StepResult:
         (z, dz), x = step, state.x
-        for part, start, length in self.schedule(field):
+        for part, start, length in self.schedule(f):
             x = self.sub.step(part, Step(z + start * dz, length * dz), State(x)).state.x
-        return StepResult(displace(field, z, dz, state, x))
+        return StepResult(displace(f, z, dz, state, x))
 
     def dense(
-        self, field: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
+        self, f: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
     ) -> list[Tensor]:
         (z, dz), inside = step, step.z + 0.5 * step.dz
-        f0, f1 = field(z, before, inside).x, field(z + dz, result.state, inside).x
+        f0, f1 = f(z, before, inside).x, f(z + dz, result.state, inside).x
         return [hermite(before.x, result.state.x, f0, f1, dz, s) for s in fractions]
 
 
@@ -55,11 +55,11 @@ class LieTrotter(AbstractSplitting):
     sub: AbstractStepper = Euler()
     order = 1
 
-    def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
-        return field.breaks
+    def breaks(self, f: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
+        return f.breaks
 
-    def schedule(self, field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
-        return [(part, 0.0, 1.0) for part in field.parts or (field,)]
+    def schedule(self, f: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
+        return [(part, 0.0, 1.0) for part in f.parts or (f,)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Strang(AbstractSplitting):
         super().__post_init__()
         object.__setattr__(self, "order", min(2, self.sub.order))
 
-    def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
+    def breaks(self, f: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
         """Every jump of the last part, and those of half-step parts that are not in the middle of a step."""
-        *outer, middle = field.parts or (field,)
+        *outer, middle = f.parts or (f,)
         kept = set(middle.breaks)
         halves = {b for part in outer for b in part.breaks}
         straddled = halves
@@ -89,8 +89,8 @@ class Strang(AbstractSplitting):
             kept |= straddled
         return tuple(sorted(kept))
 
-    def schedule(self, field: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
-        *outer, middle = field.parts or (field,)
+    def schedule(self, f: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
+        *outer, middle = f.parts or (f,)
         return [
             *((part, 0.0, 0.5) for part in outer),
             (middle, 0.0, 1.0),
@@ -121,23 +121,23 @@ class Projected(AbstractStepper):
         # the estimate of `sub` does not see what the projection does to a normal velocity
         object.__setattr__(self, "error_order", self.sub.error_order if self.tangent else None)
 
-    def breaks(self, field: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
-        return self.sub.breaks(field, marks)
+    def breaks(self, f: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
+        return self.sub.breaks(f, marks)
 
     def step(
-        self, field: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False
+        self, f: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False
     ) -> StepResult:
         if not self.tangent:
-            result = self.sub.step(field, step, state)
-            return result._replace(state=displace(field, *step, state, self.manifold.project(result.state.x)))
-        result = self.sub.step(_Tangential(field, self.manifold), step, state, first, with_error)
+            result = self.sub.step(f, step, state)
+            return result._replace(state=displace(f, *step, state, self.manifold.project(result.state.x)))
+        result = self.sub.step(_Tangential(f, self.manifold), step, state, first, with_error)
         # the slope at the end was that of the point before its projection: no first slope of the next step
         return result._replace(state=result.state._replace(x=self.manifold.project(result.state.x)), last=None)
 
     def dense(
-        self, field: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
+        self, f: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
     ) -> list[Tensor]:
-        seen = _Tangential(field, self.manifold) if self.tangent else field
+        seen = _Tangential(f, self.manifold) if self.tangent else f
         return [self.manifold.project(x) for x in self.sub.dense(seen, step, before, result, fractions)]
 
 
@@ -156,10 +156,10 @@ class _Tangential(AbstractVectorField):
         self.breaks, self.weights = whole.breaks, whole.weights
         self.parts = [_Tangential(part, manifold) for part in whole.parts]
 
-    def __call__(self, z: Depth, state: State, inside: Depth | None = None) -> State:
+    def __call__(self, z: DepthValue, state: State, inside: DepthValue | None = None) -> State:
         slope = self.whole(z, state, inside)
         velocity = self.manifold.tangent(state.x, slope.x)
         return State(velocity, self.whole.rates(within(z, inside), state.x, velocity))
 
-    def rates(self, z: Depth, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
+    def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         return self.whole.rates(z, x, velocity)

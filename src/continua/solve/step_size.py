@@ -1,4 +1,4 @@
-"""How far an adaptive solve may step: error norms, the first step, and each next one by a PI controller."""
+"""How far an adaptive solve may step: error norms, the first step, and each next one by a predictive controller."""
 
 import dataclasses
 import math
@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 
 from continua.core.errors import SolveError, reject
-from continua.core.shapes import Depth, Float, Tensor
+from continua.core.shapes import DepthValue, Float, Tensor
 from continua.solve.integration import Integration
 from continua.solve.runge_kutta import StepResult
 from continua.solve.vector_field import AbstractVectorField, State, advance
 
-_SAFETY, _LEAST, _MOST = 0.9, 0.2, 10.0
+_SAFETY, _LEAST, _MOST = 0.9, 0.2, 10.0  # those of scipy's solvers
 _TREND = 4.0
 """How much of a change of the error constant the controller believes."""
 _STRETCH = 1.05
@@ -48,7 +48,7 @@ class Tolerance:
 
 
 def squared_errors(
-    field: AbstractVectorField, before: State, result: StepResult, tolerance: Tolerance, costs: bool = False
+    f: AbstractVectorField, before: State, result: StepResult, tolerance: Tolerance, costs: bool = False
 ) -> Float[Tensor, " batch"]:
     """For each sequence sum_i w_i mean_a (e_ia / (atol + rtol max(|x_ia|, |x'_ia|)))^2, with sum_i w_i = 1.
 
@@ -57,7 +57,7 @@ def squared_errors(
     """
     assert result.error is not None, "the stepper was asked for its error"
     scale = tolerance.scale(before.x, result.state.x)
-    total = _mean_square(field, result.error.x, scale)
+    total = mean_square(f, result.error.x, scale)
     for c0, c1, e in zip(before.costs, result.state.costs, result.error.costs, strict=True):
         finite = torch.isfinite(c1.detach())
         total = torch.where(finite if finite.shape == total.shape else finite.all(), total, torch.inf)
@@ -66,14 +66,14 @@ def squared_errors(
     return total
 
 
-def squared_size(field: AbstractVectorField, x: Tensor, like: Tensor, tolerance: Tolerance) -> Float[Tensor, " batch"]:
+def squared_size(f: AbstractVectorField, x: Tensor, like: Tensor, tolerance: Tolerance) -> Float[Tensor, " batch"]:
     """The squared norm of x in units of the tolerance at `like`, for each sequence."""
-    return _mean_square(field, x, tolerance.scale(like, like))
+    return mean_square(f, x, tolerance.scale(like, like))
 
 
-def _mean_square(field: AbstractVectorField, x: Tensor, scale: Tensor) -> Float[Tensor, " batch"]:
+def mean_square(f: AbstractVectorField, x: Tensor, scale: Tensor) -> Float[Tensor, " batch"]:
     """Mass-weighted over tokens, plain over the embedding and over tensors of other shapes; overwrites `scale`."""
-    weights = field.weights
+    weights = f.weights
     with torch.no_grad():
         squares = torch.div(x, scale, out=scale).square_()
         if weights is None:
@@ -152,23 +152,23 @@ class StepSizeState:
     def refuse(self, dz: float, error: float) -> None:
         """Stays, and tries a shorter step; a non-finite error gives the shortest."""
         factor = _SAFETY * error ** (-1.0 / (self.order + 1)) if math.isfinite(error) else 0.0
-        self.dz, self.rejected = abs(dz) * max(_LEAST, min(0.9, factor)), error
+        self.dz, self.rejected = abs(dz) * max(_LEAST, factor), error
 
 
 def first_lengths(
     integration: Integration,
     state: State,
     norms: Callable[[Tensor], Sequence[float]],
-    depth: Callable[[Sequence[float]], Depth],
+    depth: Callable[[Sequence[float]], DepthValue],
 ) -> tuple[list[float], State]:
     """How long the first step may be - one length for every number that `norms` gives - and the slope at the start.
 
     Two evaluations estimate the size of the velocity and how fast it turns, with the probe of E. Hairer, S. P. Norsett,
     G. Wanner, Solving Ordinary Differential Equations I, section II.4. `depth` makes a depth of lengths.
     """
-    field, start, end = integration.field, integration.span[0], integration.stops()[0]
+    f, start, end = integration.vector_field, integration.span[0], integration.stops()[0]
     inside, sign = 0.5 * (start + end), math.copysign(1.0, end - start)
-    slope = field(start, state, inside)
+    slope = f(start, state, inside)
     sizes, speeds = norms(state.x), norms(slope.x)
     if not all(map(math.isfinite, speeds)):
         raise SolveError("the velocity is not finite", start, "Look for nan or inf in the parameters or the input.")
@@ -177,7 +177,7 @@ def first_lengths(
     probe = sign * depth(probes)
     with torch.no_grad():
         ahead = State(advance(state.x, probe, (1.0,), (slope.x,)), state.costs)
-        turned = norms(field(start + probe, ahead, inside).x - slope.x)
+        turned = norms(f(start + probe, ahead, inside).x - slope.x)
     k = 1 + (integration.stepper.error_order or 0)
     return [_first(h0, d1, d2 / h0, k) for h0, d1, d2 in zip(probes, speeds, turned, strict=True)], slope
 

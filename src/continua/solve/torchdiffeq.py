@@ -14,7 +14,7 @@ from continua.solve.backsolve import Backsolve
 from continua.solve.gradients import AbstractGradient, Direct, needs_gradient, refuse_shards
 from continua.solve.integrate import AbstractSolver, check_problem
 from continua.solve.integration import Observer, Solution, Stats
-from continua.solve.step_size import Tolerance
+from continua.solve.step_size import Tolerance, mean_square
 from continua.solve.vector_field import AbstractVectorField, State
 
 _ADAPTIVE = frozenset({"dopri8", "dopri5", "bosh3", "fehlberg2", "adaptive_heun"})
@@ -40,7 +40,7 @@ class TorchdiffeqSolver(AbstractSolver):
 
     def solve(
         self,
-        field: AbstractVectorField,
+        vector_field: AbstractVectorField,
         state: State,
         span: tuple[float, float],
         gradient: AbstractGradient,
@@ -48,10 +48,10 @@ class TorchdiffeqSolver(AbstractSolver):
         observers: Sequence[Observer] = (),
     ) -> Solution:
         (start, end), depths = check_problem(state, span, save_at, observers)
-        self._check(field, state, gradient, observers)
+        self._check(vector_field, state, gradient, observers)
         stats, visited = Stats(), {start: state.x}
-        for a, b in itertools.pairwise([start, *_between(start, end, field.breaks), end]):
-            velocity = _Velocity(field, 0.5 * (a + b), stats)
+        for a, b in itertools.pairwise([start, *_between(start, end, vector_field.breaks), end]):
+            velocity = _Velocity(vector_field, 0.5 * (a + b), stats)
             for z, after in itertools.pairwise([a, *_between(a, b, depths), b]):
                 state = self._piece(velocity, state, (z, after), gradient)
                 visited[after] = state.x
@@ -59,19 +59,19 @@ class TorchdiffeqSolver(AbstractSolver):
         return Solution(state.x, stats, state.costs, depths, xs)
 
     def _check(
-        self, field: AbstractVectorField, state: State, gradient: AbstractGradient, observers: Sequence[Observer]
+        self, f: AbstractVectorField, state: State, gradient: AbstractGradient, observers: Sequence[Observer]
     ) -> None:
         if not isinstance(gradient, Direct) and gradient != Backsolve():
             why = "it knows odeint (Direct) and odeint_adjoint (Backsolve) alone, that with neither trust nor clip"
             reject("gradient", gradient, why, "Use gradient=Direct() or Backsolve(), or continua's own Solver().")
         if observers:
             reject("observers", observers, "torchdiffeq shows its steps to nobody", "Use continua's own Solver().")
-        asks = needs_gradient(state, field.tensors)
+        asks = needs_gradient(state, f.tensors)
         if asks and self.method == "scipy_solver" and isinstance(gradient, Direct):
             why = "autograd does not see through scipy, the gradient would be missing"
             reject("gradient", gradient, why, "Use gradient=Backsolve(), or solve under torch.no_grad().")
         if isinstance(gradient, Backsolve):
-            refuse_shards(field.tensors, gradient)
+            refuse_shards(f.tensors, gradient)
 
     def _piece(
         self, velocity: "_Velocity", state: State, span: tuple[float, float], gradient: AbstractGradient
@@ -84,7 +84,7 @@ class TorchdiffeqSolver(AbstractSolver):
         settings = {"rtol": self.rtol, "atol": self.atol, "method": self.method, "options": options}
         solve = torchdiffeq.odeint
         if isinstance(gradient, Backsolve):
-            solve, settings["adjoint_params"] = torchdiffeq.odeint_adjoint, velocity.field.tensors
+            solve, settings["adjoint_params"] = torchdiffeq.odeint_adjoint, velocity.vector_field.tensors
         velocity.forward = True
         try:
             x, *costs = (values[-1] for values in solve(velocity, (state.x, *state.costs), z, **settings))
@@ -99,21 +99,20 @@ class TorchdiffeqSolver(AbstractSolver):
 class _Velocity:
     """The flow on one piece, as torchdiffeq calls it; counts the evaluations of either pass."""
 
-    def __init__(self, field: AbstractVectorField, inside: float, stats: Stats) -> None:
-        self.field, self.inside, self.stats, self.forward = field, inside, stats, True
+    def __init__(self, f: AbstractVectorField, inside: float, stats: Stats) -> None:
+        self.vector_field, self.inside, self.stats, self.forward = f, inside, stats, True
 
     def __call__(self, z: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self.forward:
             self.stats.evaluations += 1
         else:
             self.stats.backward_evaluations += 1
-        slope = self.field(float(z.detach()), State(state[0], state[1:]), self.inside)
+        slope = self.vector_field(float(z.detach()), State(state[0], state[1:]), self.inside)
         return (slope.x, *slope.costs)
 
     def norm(self, ratios: tuple[Tensor, ...]) -> Tensor:
         """The root mean square over the batch of mass-weighted errors, given in units of the tolerance."""
-        squares, weights = ratios[0].square().mean(-1), self.field.weights
-        return (squares.mean() if weights is None else (weights * squares).sum(-1).mean()).sqrt()
+        return mean_square(self.vector_field, ratios[0], torch.ones_like(ratios[0])).mean().sqrt()
 
 
 def _between(a: float, b: float, depths: Sequence[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""What a solver solves: the state that moves along depth, and the vector field that says how."""
+"""What a solver solves: the state that moves along depth, and the vector fieldield that says how."""
 
 import abc
 import math
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from continua.core.shapes import Bool, Depth, Float, Tensor
+from continua.core.shapes import Bool, DepthValue, Float, Tensor
 
 
 class State(NamedTuple):
@@ -36,15 +36,15 @@ class AbstractVectorField(abc.ABC):
     """How often the whole velocity was evaluated so far."""
 
     @abc.abstractmethod
-    def __call__(self, z: Depth, state: State, inside: Depth | None = None) -> State:
+    def __call__(self, z: DepthValue, state: State, inside: DepthValue | None = None) -> State:
         """The slope of the state at depth z; at a jump the piece that holds `inside` is read."""
 
     @abc.abstractmethod
-    def rates(self, z: Depth, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
+    def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         """Slopes of the costs for a given velocity (splitting and projection know only the mean velocity)."""
 
 
-def advance(x: Tensor, dz: Depth, coefficients: Sequence[float], slopes: Sequence[Tensor]) -> Tensor:
+def advance(x: Tensor, dz: DepthValue, coefficients: Sequence[float], slopes: Sequence[Tensor]) -> Tensor:
     """x + dz sum_i c_i k_i; dz is one number, or one for each entry of the first axis."""
     terms = [(c, k) for c, k in zip(coefficients, slopes, strict=True) if c != 0.0]
     if not isinstance(dz, Tensor):
@@ -58,12 +58,12 @@ def advance(x: Tensor, dz: Depth, coefficients: Sequence[float], slopes: Sequenc
     return x + per_sequence(dz, x) * total
 
 
-def displace(field: AbstractVectorField, z: Depth, dz: Depth, before: State, x: Tensor) -> State:
+def displace(f: AbstractVectorField, z: DepthValue, dz: DepthValue, before: State, x: Tensor) -> State:
     """The state at `x`, where every cost has seen the mean velocity (x - before) / dz of the step."""
     if not before.costs:
         return State(x)
     assert not isinstance(dz, Tensor), "without an error estimate no sequence has steps of its own"
-    rates = field.rates(z, before.x, (x - before.x) / dz)
+    rates = f.rates(z, before.x, (x - before.x) / dz)
     costs = (advance(cost, dz, (1.0,), (rate,)) for cost, rate in zip(before.costs, rates, strict=True))
     return State(x, tuple(costs))
 
@@ -78,7 +78,7 @@ def select(moved: Bool[Tensor, " batch"], after: State, before: State) -> State:
     return State(pick(after.x, before.x), costs)
 
 
-def within(z: Depth, inside: Depth | None) -> Depth:
+def within(z: DepthValue, inside: DepthValue | None) -> DepthValue:
     """z moved by one rounding unit towards `inside`: who reads a field there reads the piece that holds `inside`."""
     if inside is None:
         return z

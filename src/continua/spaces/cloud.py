@@ -160,7 +160,7 @@ def _check_queries(cloud: Cloud, points: Tensor, times: Tensor) -> None:
     if times.ndim != 2 or times.shape[0] != batch or times.numel() == 0:
         cure = f"Pass times of shape ({batch}, queries): as many for each sequence."
         reject("times", tuple(times.shape), f"there are {batch} sequences, each with times to ask at", cure)
-    has_shape((*times.shape, width), "Pass one point a query, as wide as the tokens.", points=points)
+    has_shape((*times.shape, width), "Pass one point per query, as wide as the tokens.", points=points)
     check_alike(cloud.points, "cloud.points", times=times, points=points)
     if not bool(torch.isfinite(times).all()):
         reject("times", times.detach(), "a query needs a finite time", "Ask at finite times only.")

@@ -79,7 +79,7 @@ class Measure:
     # Which of torch's kernels may serve is decided by the flags below. They are Python's, found once here: to look at
     # masses and times at every stage would wait for the device each time.
     even: bool
-    """All present tokens of a sequence have the same mass: it cancels in the softmax and need not be told."""
+    """All tokens with mass have the same and no own masses: it cancels in the softmax and need not be told."""
     tied: bool
     """Some token with mass has the time of a present one before it: the two see each other, which a mask by index,
     the only causal one that torch fuses, does not know."""

@@ -1,16 +1,16 @@
-"""Floor 5: training - models that fit a task, the loop, evaluation, diagnostics."""
+"""Floor 5: training - models that fit a task, the loop, validation, diagnostics."""
 
 from continua.train.diagnostics import diagnose, keep_diagnostics, resolution_section
-from continua.train.evaluation import anytime, evaluate, prediction_section, resolutions, solver_gap
+from continua.train.evaluation import evaluate, evaluate_depths, evaluate_samplings, prediction_section, solver_gap
 from continua.train.learner import Learner, Row, TrainingError
 from continua.train.loop import Interrupted, StopRequest, Training
-from continua.train.models import check_sizes, continuous, objective_of, parameters_of, standard
-from continua.train.presets import PRESETS, Plan, Preset, Stepping, presets_of
+from continua.train.models import build_continuous, build_standard, check_sizes, count_parameters, objective_of
+from continua.train.presets import PRESETS, Plan, Preset, StepperKind, presets_of
 from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines
 
 __all__ = [
     "AbstractReporter", "Bar", "Events", "Interrupted", "JsonLines", "Learner", "PRESETS", "Plan", "Preset", "Row",
-    "Stepping", "StopRequest", "Training", "TrainingError", "anytime", "check_sizes", "continuous", "diagnose",
-    "evaluate", "keep_diagnostics", "objective_of", "parameters_of", "prediction_section", "presets_of",
-    "resolution_section", "resolutions", "solver_gap", "standard",
+    "StepperKind", "StopRequest", "Training", "TrainingError", "build_continuous", "build_standard", "check_sizes",
+    "count_parameters", "diagnose", "evaluate", "evaluate_depths", "evaluate_samplings", "keep_diagnostics",
+    "objective_of", "prediction_section", "presets_of", "resolution_section", "solver_gap",
 ]  # fmt: skip

@@ -40,7 +40,7 @@ def evaluate(model: ContinuousTransformer, task: AbstractTask, split: Split, siz
             assert batch.targets is not None
             rows = len(terms.output)
             found = {"loss": float(terms.terminal) * rows}
-            found |= {name: float(each.sum()) for name, each in task.measures(terms.output, batch.targets).items()}
+            found |= {name: float(each.sum()) for name, each in task.metrics(terms.output, batch.targets).items()}
             totals = {name: totals.get(name, 0.0) + value for name, value in found.items()}
             count += rows
     finally:
@@ -48,13 +48,15 @@ def evaluate(model: ContinuousTransformer, task: AbstractTask, split: Split, siz
     return {name: total / count for name, total in totals.items()}
 
 
-def resolutions(model: ContinuousTransformer, task: AbstractTask, size: int = 250) -> dict[str, dict[str, float]]:
+def evaluate_samplings(
+    model: ContinuousTransformer, task: AbstractTask, size: int = 250
+) -> dict[str, dict[str, float]]:
     """The test as it is, and in every other sampling that the task knows, without further training."""
     tests = {"as trained": task, **task.variants()}
     return {name: evaluate(model, test, Split.TEST, size) for name, test in tests.items()}
 
 
-def anytime(
+def evaluate_depths(
     model: ContinuousTransformer, task: AbstractTask, steps: Sequence[int] = (1, 2, 3, 4, 6, 8, 16), size: int = 250
 ) -> dict[int, dict[str, float]]:
     """The test with other numbers of depth steps: what a coarser solve costs, and whether a finer one agrees."""
@@ -64,10 +66,9 @@ def anytime(
 @torch.no_grad()
 def solver_gap(model: ContinuousTransformer, task: AbstractTask, size: int = 32, rtol: float = 1e-5) -> float:
     """The largest difference of an output to that of a tight adaptive solve, relative to the largest output."""
-    seen, tight = model.at(), model.at(solver=Solver(DormandPrince(), Adaptive(rtol, rtol)))
-    seen.training = tight.training = False  # of these copies alone
+    tight = model.at(solver=Solver(DormandPrince(), Adaptive(rtol, rtol)))
     batch = next(iter(task.batches(Split.TEST, size)))
-    own, exact = (call_model(each, batch).output for each in (seen, tight))
+    own, exact = (call_model(each.in_eval_mode(), batch).output for each in (model, tight))
     return float((own - exact).abs().max() / exact.abs().max())
 
 
@@ -79,9 +80,7 @@ def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> S
     """
     if task.form.question is Question.TOKEN:
         return None
-    seen = {name: model.at() for name, model in models.items()}
-    for model in seen.values():
-        model.training = False
+    seen = {name: model.in_eval_mode() for name, model in models.items()}
     if task.form.question is Question.LABEL:
         found = {name: _confusions(task, model, size) for name, model in seen.items()}
         figures = tuple(_confusion(counts, task, name, len(found)) for name, counts in found.items())
@@ -139,7 +138,7 @@ def _curves(task: AbstractTask, models: Models) -> list[AbstractFigure]:
 
 
 def _dense(batch: Batch) -> Batch:
-    """The same observations, query at even times from the first to the last that the batch queries for or observes."""
+    """The same observations, with queries at even times from its first time to its last."""
     assert batch.query_times is not None
     first = min(float(batch.query_times.min()), float(batch.inputs[1].min()))
     times = torch.linspace(first, float(batch.query_times.max()), _TIMES).expand(len(batch.query_times), -1)

@@ -58,7 +58,7 @@ class Learner:
         self.model: ContinuousTransformer = unwrap(self.wrapped)  # pyright: ignore[reportAttributeAccessIssue]
 
     def update(self, batch: Batch, number: int, plan: Plan) -> Row:
-        """One step of the optimiser on a batch. All randomness comes from the seed and the number of the update."""
+        """One update on a batch. All randomness comes from the seed and the number of the update."""
         start, seed = time.perf_counter(), branch_seed(branch_seed(plan.seed, -2), number)
         if self.schedule is None:  # the optimiser keeps its highest rates: a resumed run needs its number alone
             self.schedule = Schedule(self.optimiser, plan.curve, spent=number)

@@ -1,4 +1,4 @@
-"""The loop: the same batches for every learner, records, evaluations, checkpoints; it goes on where it stopped."""
+"""The loop: the same batches for every learner, records, validations, checkpoints; it goes on where it stopped."""
 
 import dataclasses
 import signal
@@ -106,11 +106,11 @@ class Training:
                 reporter.on_update(number + 1, learner.name, row)
         if self.plan.validates(number + 1):
             for learner in self.learners:
-                measures = evaluate(learner.model, self.task, Split.VALIDATION)
+                metrics = evaluate(learner.model, self.task, Split.VALIDATION)
                 named = {"update": number + 1, "learner": learner.name, "clock": time.perf_counter() - began}
-                self.run.record("validation", **named, measures=measures)
+                self.run.record("validation", **named, metrics=metrics)
                 for reporter in self.reporters:
-                    reporter.on_validation(number + 1, learner.name, measures)
+                    reporter.on_validation(number + 1, learner.name, metrics)
 
     def _keep(self, update: int) -> None:
         learners = {learner.name: learner.state() for learner in self.learners}

@@ -31,12 +31,12 @@ from continua.model import (
 from continua.operators import Rotary
 from continua.solve import AbstractStepper, Euler, LieTrotter, Midpoint
 from continua.spaces import Counting, DampedBasis, Legendre
-from continua.train.presets import Preset, Stepping
+from continua.train.presets import Preset, StepperKind
 
-_STEPPERS: dict[Stepping, AbstractStepper] = {
-    Stepping.EULER: Euler(),
-    Stepping.MIDPOINT: Midpoint(),
-    Stepping.SPLITTING: LieTrotter(),
+_STEPPERS: dict[StepperKind, AbstractStepper] = {
+    StepperKind.EULER: Euler(),
+    StepperKind.MIDPOINT: Midpoint(),
+    StepperKind.SPLITTING: LieTrotter(),
 }
 _LOSSES: dict[Question, AbstractLoss] = {
     Question.LABEL: CrossEntropy(),
@@ -52,7 +52,7 @@ STIFF = 1e-2
 """The weight of `JacobianSpectral`, at one random stretch of depth per update, where a flow is said to be stiff."""
 
 
-def continuous(form: Form, preset: Preset) -> ContinuousTransformer:
+def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     """The builder's model in the sizes of a preset: weights smooth in depth, rotary in real token time.
 
     Depth is solved in a few equal steps and differentiated by autograd (`Direct`), as evaluations are what training
@@ -60,7 +60,7 @@ def continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     """
     check_sizes(preset)
     weights = DampedBasis(Legendre(preset.modes), preset.mode_ratio)
-    depth = Depth(preset.depth, weights, preset.steps, stepper=_STEPPERS[preset.stepping])
+    depth = Depth(preset.depth, weights, preset.steps, stepper=_STEPPERS[preset.stepper])
     stem = Stem(preset.stem_radius, preset.stem_modes, preset.stem_gaps) if preset.stem_radius > 0.0 else None
     rotary = None  # the builder's own for signals
     if form.vocabulary is not None:
@@ -69,14 +69,14 @@ def continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     return _build(form, preset, preset.hidden, time, depth)
 
 
-def standard(form: Form, preset: Preset, parameters: int) -> ContinuousTransformer:
+def build_standard(form: Form, preset: Preset, parameters: int) -> ContinuousTransformer:
     """The discrete Transformer, pre-normed, on the counting measure, with as many parameters within 5 %.
 
     Its width and heads are those of the preset, its layers as many as there are evaluations of the velocity; the
     hidden size makes up the number. Positions have the usual codes: learned for tokens, sinusoidal for signals.
     """
     check_sizes(preset)
-    stages = 2 if preset.stepping is Stepping.MIDPOINT else 1
+    stages = 2 if preset.stepper is StepperKind.MIDPOINT else 1
 
     def build(layers: int, hidden: int) -> ContinuousTransformer:
         if form.vocabulary is not None:
@@ -87,7 +87,7 @@ def standard(form: Form, preset: Preset, parameters: int) -> ContinuousTransform
         return _build(form, preset, hidden, time, Depth(float(layers), layers))
 
     for layers in range(stages * preset.steps, 0, -1):
-        one, two = (parameters_of(build(layers, hidden)) for hidden in (1, 2))
+        one, two = (count_parameters(build(layers, hidden)) for hidden in (1, 2))
         hidden = round(1 + (parameters - one) / (two - one))  # the number of parameters is affine in it
         if hidden >= preset.width // 2 or (layers == 1 and hidden >= 1):
             return build(layers, hidden)
@@ -101,7 +101,7 @@ def _build(form: Form, preset: Preset, hidden: int, time: TokenTime, depth: Dept
     return transformer(preset.width, form.outputs, **sizes, **plain, time=time, depth=depth)
 
 
-def parameters_of(model: nn.Module) -> int:
+def count_parameters(model: nn.Module) -> int:
     """How many numbers are trained."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
@@ -127,7 +127,7 @@ def objective_of(
 
     `energy` is the price of the tokens' mean kinetic energy. A trained density of heads pays its negentropy with the
     weight `HEADS`. With `stiff` the spectral norm of the Jacobian is paid with the weight `STIFF`; it needs second
-    derivatives, so attention forms its kernel there. An evaluation reads the loss alone: `objective_of(form)`.
+    derivatives, so attention forms its kernel there. A validation reads the loss alone: `objective_of(form)`.
     """
     priced: list[tuple[AbstractRunningCost, float]] = []
     if energy != 0.0:

@@ -10,7 +10,7 @@ from continua.data import AbstractTask, Csv, Mnist1d, Split
 from continua.optim import CosineDecay
 
 
-class Stepping(enum.StrEnum):
+class StepperKind(enum.StrEnum):
     """How depth is stepped in training."""
 
     EULER = "euler"
@@ -41,7 +41,7 @@ class Preset:
     mode_ratio: float = 0.3
     depth: float = 1.0
     steps: int = 2
-    stepping: Stepping = Stepping.MIDPOINT
+    stepper: StepperKind = StepperKind.MIDPOINT
     jitter: float = 1.0
     energy: float = 0.0
     stem_radius: float = 0.0
@@ -52,7 +52,7 @@ class Preset:
     learning_rate: float = 3e-3
     soap_learning_rate: float = 3e-3
     weight_decay: float = 0.05
-    warmup: float = 0.1
+    warmup_ratio: float = 0.1
     floor: float = 0.0
     beta2: float = 0.98
 
@@ -62,7 +62,7 @@ _DEMO = {
     # the budget of nanoGPT's CPU recipe, width 128, 4 heads, 2,000 updates of 12 windows, about 0.8 M numbers, and its
     # AdamW: rate 1e-3 falling to 1e-4, a rise over the first twentieth, betas (0.9, 0.99), decay 0.1
     "text": Preset(128, 4, 512, modes=4, depth=1.5, updates=2000, batch_size=12, learning_rate=1e-3, weight_decay=0.1,
-                   warmup=0.05, floor=0.1, beta2=0.99),
+                   warmup_ratio=0.05, floor=0.1, beta2=0.99),
     "digits": Preset(32, 2, 64, steps=3, energy=0.002, updates=1000, learning_rate=5e-3),
     "spirals": Preset(48, 4, 96, steps=3, stem_radius=6.0, stem_gaps=True, updates=1000),
     "burgers": Preset(32, 2, 64, steps=3, stem_radius=3.0, stem_modes=5, updates=600, batch_size=16, weight_decay=0.0),
@@ -93,7 +93,7 @@ def presets_of(task: AbstractTask) -> Mapping[str, Preset]:
 @final
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Updates of `batch_size` sequences; the rate rises linearly over the first `warmup` share and falls by a cosine.
+    """Updates of `batch_size` sequences; the rate rises linearly over the first `warmup_ratio` and falls by a cosine.
 
     - `clip`: the largest norm of a gradient, longer ones are shortened to it;
     - `validations`: how often, evenly spread and at the end, the validation split is read;
@@ -106,7 +106,7 @@ class Plan:
     updates: int
     batch_size: int
     seed: int = 0
-    warmup: float = 0.1
+    warmup_ratio: float = 0.1
     clip: float = 1.0
     validations: int = 5
     checkpoints: int = 5
@@ -116,14 +116,14 @@ class Plan:
     def __post_init__(self) -> None:
         at_least(1, updates=self.updates, batch_size=self.batch_size)
         at_least(1, validations=self.validations, checkpoints=self.checkpoints)
-        share(all=False, warmup=self.warmup)
+        share(all=False, warmup_ratio=self.warmup_ratio)
         share(floor=self.floor, jitter=self.jitter)
         positive(clip=self.clip)
 
     @property
     def curve(self) -> CosineDecay:
         """The learning rate over updates, as a share of the highest: linear to 1, then a cosine towards `floor`."""
-        rise = self.warmup * self.updates
+        rise = self.warmup_ratio * self.updates
         return CosineDecay(rise, self.updates, self.floor, first=1.0 / (rise + 1.0))
 
     def validates(self, update: int) -> bool:

@@ -18,7 +18,7 @@ from continua.train.presets import Plan
 
 
 class AbstractReporter(abc.ABC):
-    """Hears of the beginning, of every update and evaluation, and of the end."""
+    """Hears of the beginning, of every update and validation, and of the end."""
 
     @abc.abstractmethod
     def begin(self, plan: Plan, done: int) -> None:
@@ -29,7 +29,7 @@ class AbstractReporter(abc.ABC):
         """A learner made an update; `update` counts from 1."""
 
     @abc.abstractmethod
-    def on_validation(self, update: int, learner: str, measures: dict[str, float]) -> None:
+    def on_validation(self, update: int, learner: str, metrics: dict[str, float]) -> None:
         """A learner was measured on the validation split."""
 
     @abc.abstractmethod
@@ -58,7 +58,7 @@ class Bar(AbstractReporter):
         self.updates = plan.updates
         if not self.console.is_terminal:  # without a bar, whoever waits should know for what
             went = f" from update {done:,} on" if done else ""
-            text = f"training for {plan.updates:,} updates{went}; validation is read {plan.validations} times"
+            text = f"training for {plan.updates:,} updates{went}; the validation split is read {plan.validations} times"
             self.console.print(text, highlight=False, soft_wrap=True)
         self.progress.start()
         self.task = self.progress.add_task("first update", total=plan.updates, completed=done)
@@ -72,8 +72,8 @@ class Bar(AbstractReporter):
         speed, cost = f"{row.tokens_per_second:,.0f} tokens/s", f"{row.evaluations} evaluations"
         self.progress.update(self.task, completed=update, description=f"loss {self.smooth:.3f}  {speed}  {cost}")
 
-    def on_validation(self, update: int, learner: str, measures: dict[str, float]) -> None:
-        text = "  ".join(f"{name} {value:.4f}" for name, value in measures.items())
+    def on_validation(self, update: int, learner: str, metrics: dict[str, float]) -> None:
+        text = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         done = f"{update:>{len(str(self.updates))}}/{self.updates}"
         self.console.print(f"{done}  {learner:<10}  {text}", highlight=False, soft_wrap=True)
 
@@ -84,7 +84,7 @@ class Bar(AbstractReporter):
 @final
 @dataclasses.dataclass(frozen=True)
 class JsonLines(AbstractReporter):
-    """One JSON object a line: evaluations, and every `every`-th update, the first included."""
+    """One JSON object per line: validations, and every `every`-th update, the first included."""
 
     every: int = 100
     stream: io.TextIOBase | None = None
@@ -98,8 +98,8 @@ class JsonLines(AbstractReporter):
             costs = {"evaluations": row.evaluations, "tokens_per_second": row.tokens_per_second}
             self._say(kind="update", update=update, learner=learner, loss=row.loss, lr=row.lr, **costs)
 
-    def on_validation(self, update: int, learner: str, measures: dict[str, float]) -> None:
-        self._say(kind="validation", update=update, learner=learner, **measures)
+    def on_validation(self, update: int, learner: str, metrics: dict[str, float]) -> None:
+        self._say(kind="validation", update=update, learner=learner, **metrics)
 
     def end(self) -> None:
         self._say(kind="end")
@@ -124,8 +124,8 @@ class Events(AbstractReporter):
         for name in ("loss", "lr", "grad_norm", "evaluations", "tokens_per_second"):
             self._writer(learner).add_scalar(name, getattr(row, name), update)
 
-    def on_validation(self, update: int, learner: str, measures: dict[str, float]) -> None:
-        for name, value in measures.items():
+    def on_validation(self, update: int, learner: str, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
             self._writer(learner).add_scalar(f"validation/{name}", value, update)
 
     def end(self) -> None:

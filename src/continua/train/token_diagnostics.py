@@ -31,8 +31,7 @@ class Subject:
     @classmethod
     def of(cls, model: ContinuousTransformer, inputs: tuple[Any, ...], memory: Cloud | None = None) -> "Subject":
         """The model as it is seen, in evaluation mode; the one that was given is left in its own."""
-        seen = model.at()
-        seen.training = False
+        seen = model.in_eval_mode()
         with torch.no_grad():
             return cls(seen, seen(*inputs, memory=memory, full=True).cloud, memory)
 
