@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from continua.operators import AttentionTheta
+from continua.operators import AttentionTheta, leaves
 from continua.spaces import CentredSphere, Sphere
 
 
@@ -67,3 +67,8 @@ def gradients(output: torch.Tensor, inputs: list[torch.Tensor], seed: int = 0) -
     generator = torch.Generator().manual_seed(seed)
     functional = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output.dtype)
     return list(torch.autograd.grad((output * functional).sum(), inputs))
+
+
+def count_numbers(spec) -> int:
+    """How many numbers theta holds at one depth."""
+    return sum(math.prod(leaf.shape) for _, leaf in leaves(spec))

@@ -7,13 +7,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from continua.fields import AbstractField, Constant, ContinuousHeads, Expansion, Hypernetwork, PiecewiseConstant
-from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Sum, count
+from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, Sum
 from continua.spaces import BSpline, Chebyshev, Cloud, Cosine, Fourier, Legendre
+from references import count_numbers
 
 WIDTH, HIDDEN = 24, 32
 OPERATOR = Sum((PreNorm(LayerNorm(), Attention(4, 6)), PreNorm(LayerNorm(), FeedForward(HIDDEN))))
 SPEC = OPERATOR.spec(WIDTH)
-NUMBERS = count(SPEC)
+NUMBERS = count_numbers(SPEC)
 
 
 class FieldCost(NamedTuple):
@@ -27,7 +28,7 @@ class FieldCost(NamedTuple):
 def cost(field: AbstractField) -> FieldCost:
     with FlopCounterMode(display=False) as counter:
         field(torch.zeros(1))
-    return FieldCost(sum(p.numel() for p in field.parameters()), count(field.spec), counter.get_total_flops())
+    return FieldCost(sum(p.numel() for p in field.parameters()), count_numbers(field.spec), counter.get_total_flops())
 
 
 def test_fields_that_only_look_up_cost_no_arithmetic():
@@ -51,7 +52,7 @@ def test_the_cost_of_heads_grows_with_their_nodes():
     field = ContinuousHeads(Attention(4, 6, measured=True).spec(WIDTH))
     few, many = cost(field), cost(field.at_nodes(8))
     assert few.parameters == many.parameters and few.flops < many.flops
-    assert many.per_depth == count(Attention(8, 6, measured=True).spec(WIDTH))
+    assert many.per_depth == count_numbers(Attention(8, 6, measured=True).spec(WIDTH))
 
 
 @pytest.mark.parametrize(

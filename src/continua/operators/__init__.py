@@ -42,7 +42,6 @@ from continua.operators.operator import (
     Structure,
     Theta,
     bias,
-    count,
     draw_theta,
     leaves,
     map_leaves,
@@ -57,7 +56,7 @@ __all__ = [
     "Filled", "Independent", "KVCache", "Lattice", "LayerNorm", "LogTokens", "Memory", "NoTheta", "NormTheta",
     "NormedTheta", "Nystrom", "Orthonormal", "PostNorm", "PreNorm", "Queries", "RMSNorm", "Role",
     "Rotary", "Sobol", "Spec", "Spectral", "SpectrallyNormed", "Structure", "Subset", "Sum", "Theta", "Tilted",
-    "Unnormalised", "attention_kernels", "bias", "count", "draw_level",
+    "Unnormalised", "attention_kernels", "bias", "draw_level",
     "draw_theta", "leaves", "linear", "map_leaves", "nodes_for", "pullback", "radial", "radial_slope", "rebuild",
     "spectral_norm", "wasserstein_bound", "why_not_cacheable", "with_heads", "with_integral", "with_nodes",
 ]  # fmt: skip

@@ -4,7 +4,6 @@ import abc
 import dataclasses
 import enum
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -173,11 +172,6 @@ def map_leaves(function: Callable[[Any], Any], theta: Theta) -> Theta:
 def draw_theta(spec: Theta, generator: torch.Generator | None = None) -> Theta:
     """Initial values for every `Spec` of the tree."""
     return map_leaves(lambda leaf: leaf.law.draw(leaf.shape, generator), spec)
-
-
-def count(spec: Theta) -> int:
-    """How many numbers theta holds at one depth."""
-    return sum(math.prod(leaf.shape) for _, leaf in leaves(spec))
 
 
 @final

@@ -102,7 +102,7 @@ class RiemannianAdam(AbstractOptimiser):
         if not isinstance(self.space, StiefelSpace):
             return x + step, m, v
         # |mhat| <= C_k sqrt(vhat) here as in BlockwiseAdamW, since transport by projection shrinks; but not where betas
-        # have changed since the first update, so the step is measured too (`max` passes over a nan, which the step itself carries on)
+        # have changed since the first update, so the step is measured too (`max` passes over a nan; the step keeps it)
         reach = max(lr * update_bound((b1, b2), k), float(self._norm(step).max())) if b1 <= b2 else math.inf
         u = self.retraction(self.space.matrices(x), self.space.matrices(step), reach)
         return self.space.pack(u, x), m, v

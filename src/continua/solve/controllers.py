@@ -110,8 +110,8 @@ class Adaptive(AbstractAdaptive):
     A step is accepted when the root mean square over the batch of the mass-weighted errors is at most 1, in units of
     atol + rtol |x|. `all_ranks` reduces it over the default process group, so that every rank takes the same steps
     (needed under FSDP). `first` is the first step tried (found from two evaluations otherwise). `costs` puts running
-    costs into the norm. Reference implementation: `scipy.integrate.solve_ivp`, with Gustafsson's predictive controller in
-    place of its elementary one.
+    costs into the norm. Reference implementation: `scipy.integrate.solve_ivp`, whose elementary controller gives way to
+    Gustafsson's predictive one.
     """
 
     first: float | None = None
