@@ -16,9 +16,9 @@ from continua.control import (
     MeanSquaredError,
     Objective,
     SuccessiveApproximations,
-    extremal,
     free_parameters,
     pontryagin,
+    solve_extremal,
 )
 from continua.fields import Constant, Expansion, parameter_spaces
 from continua.model import (

@@ -12,9 +12,9 @@ from continua.control import (
     Objective,
     Resolutions,
     SuccessiveApproximations,
-    extremal,
     pontryagin,
     resolution_report,
+    solve_extremal,
 )
 from continua.fields import Constant
 from continua.model import ContinuousTransformer, Flow, MeanReadout, Part, VectorEmbedding
@@ -52,7 +52,7 @@ def counting(forward, kind, calls):
 
 TOOLS = {
     "objective": lambda model, batch, objective: objective(model, batch),
-    "solve_extremal": extremal,
+    "solve_extremal": solve_extremal,
     "report": pontryagin,
     "successive": SuccessiveApproximations(iterations=2, inner=2),
     "resolution": report,

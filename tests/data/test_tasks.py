@@ -94,11 +94,11 @@ def test_a_pass_sees_every_sample_once():
     assert len(set(seen)) == 20
 
 
-def test_measures_are_per_sequence(task):
+def test_metrics_are_per_sequence(task):
     batch = task.batch(Split.TEST, torch.arange(4))
     shape = batch.targets.shape if batch.targets.is_floating_point() else (*batch.targets.shape, task.form.outputs)
     metrics = task.metrics(torch.zeros(shape), batch.targets)
-    assert measures and all(values.shape == (4,) for values in metrics.values())
+    assert metrics and all(values.shape == (4,) for values in metrics.values())
 
 
 def test_a_perfect_answer_is_measured_as_such(task):

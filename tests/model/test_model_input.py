@@ -229,7 +229,7 @@ def test_a_grid_that_ends_elsewhere():
 def test_splitting_has_no_error_to_adapt_to():
     model = gpt(LAYERS, CloudEmbedding(8), NormReadout(8))
     with pytest.raises(ValueError, match=r"stepper = .*no error estimate"):
-        model.at(rtol=1e-4)(Cloud(torch.randn(2, 4, 8)))
+        model.at(solver=Solver(model.solver.stepper, Adaptive()))
 
 
 def test_masks_of_layers_need_one_depth_for_all_sequences():
@@ -237,7 +237,7 @@ def test_masks_of_layers_need_one_depth_for_all_sequences():
     model = gpt(layers, CloudEmbedding(8), NormReadout(8)).at(solver=Solver(DormandPrince(), PerSequence()))
     cloud = Cloud(torch.randn(2, 4, 8))
     assert model.eval()(cloud).shape == (2, 4, 8)
-    with pytest.raises(ValueError, match=r"control = 'PerSequence': .*Use Adaptive\(\) or Fixed"):
+    with pytest.raises(ValueError, match=r"controller = 'PerSequence': .*Use Adaptive\(\) or Fixed"):
         model.train()(cloud)
     assert model.at(solver=Solver(DormandPrince(), Adaptive()))(cloud).shape == (2, 4, 8)
 

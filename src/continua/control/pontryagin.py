@@ -90,7 +90,7 @@ def pontryagin(
 ) -> PontryaginReport:
     """The report for a model, on the grid that its own controller accepts and by its own gradient.
 
-    `memory` is the cloud that cross-attention reads, as for `extremal`.
+    `memory` is the cloud that cross-attention reads, as for `solve_extremal`.
     """
     path = solve_extremal(model, batch, objective, generator=generator, memory=memory)
     if isinstance(model.solver, Solver) and manifold_of(model.solver.stepper) is not None:

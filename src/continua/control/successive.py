@@ -80,7 +80,7 @@ class SuccessiveApproximations:
     ) -> Approximations:
         """Trains the flow of `model` in place and leaves it at the best parameters that were found.
 
-        `memory` is the cloud that cross-attention reads, as for `extremal`; it stays as it is.
+        `memory` is the cloud that cross-attention reads, as for `solve_extremal`; it stays as it is.
         """
         problem = ControlProblem(model, batch, objective, generator, memory)
         solver = model.solver
