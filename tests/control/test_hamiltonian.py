@@ -221,7 +221,7 @@ def test_refusals(unchecked):
 
 
 @pytest.mark.parametrize(
-    "ask", [extremal, pontryagin, SuccessiveApproximations()], ids=["solve_extremal", "report", "msa"]
+    "ask", [solve_extremal, pontryagin, SuccessiveApproximations()], ids=["solve_extremal", "report", "msa"]
 )
 def test_what_is_no_problem_of_control_is_named(ask, unchecked):
     model, batch = plain_model(Constant), batch_of(LOSS)
