@@ -34,7 +34,7 @@ class Overhead(AbstractBenchmark):
 
     @property
     def claim(self) -> str:
-        return "a solve costs at most 1.1 times its bare evaluations"
+        return "a solve costs at most 1.08 times its bare evaluations"
 
     def quick(self) -> "Overhead":
         return Overhead(Sizes(2, 4, 8, 2, 16), 2, 1e-2, repetitions=1, threads=1)
@@ -46,7 +46,7 @@ class Overhead(AbstractBenchmark):
         for row in rows:
             row["evaluations"] = len(pair.depths) + (len(pair.replayed) if "Checkpointed" in str(row["case"]) else 0)
         names = [name for name in seconds if not name.startswith("bare")]
-        ratios = [Ratio(f"{name} / bare", median_ratio(seconds[name], seconds[f"bare {name}"]), 1.1) for name in names]
+        ratios = [Ratio(f"{name} / bare", median_ratio(seconds[name], seconds[f"bare {name}"]), 1.08) for name in names]
         return BenchResult(tuple(rows), tuple(ratios))
 
 
