@@ -161,7 +161,7 @@ class Flow(nn.Module):
         """Fixes masses, positions and ALL randomness of one solve; rejections and replays reuse it.
 
         `random` says whether there is any (dropout); by default as the module's training mode has it. `generator`
-        seeds it, torch's global one otherwise. `rates` are running costs, `second_derivatives` says whether there are.
+        seeds it, torch's global one otherwise. `rates` are running costs, `second_derivatives` says they will be taken.
         """
         self._check(cloud, memory)
         noisy = self.training if random is None else random
