@@ -154,6 +154,15 @@ def test_padding_changes_no_norm():
         torch.testing.assert_close(norm.squared_norm(noisy, padded.measure), alone)
 
 
+def test_a_mean_does_not_depend_on_length_and_width():
+    x = torch.full((1, 5, 6), 3.0, dtype=torch.float64)
+    for points in (x, x[:, :2], x[..., :4]):
+        assert L2(mean=True).squared_norm(points, Cloud(points).measure).item() == pytest.approx(9.0)
+        assert L2(Axis(2, points.shape[-1] // 2), True).squared_norm(
+            points, Cloud(points).measure
+        ).item() == pytest.approx(9.0)
+
+
 def test_a_short_sequence_has_no_differences_of_its_length_and_above():
     t = torch.tensor([[0.0, 0.4]], dtype=torch.float64)
     x = torch.tensor([[[1.0], [3.0]]], dtype=torch.float64)

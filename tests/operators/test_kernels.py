@@ -26,6 +26,7 @@ from continua.operators import (
     map_leaves,
     with_nodes,
 )
+from continua.operators.kernels import by_transforms
 from continua.spaces import Axis, ClenshawCurtis, Cloud, Cosine, Fourier, GaussLegendre, Legendre, MidpointRule
 from registries import all_kernels
 
@@ -63,6 +64,20 @@ def test_a_kernel_is_linear_and_its_bias_constant_along_the_axis(kernel):
     assert y.shape == (2, 4, 3 * kernel.nodes)
     torch.testing.assert_close(kernel.apply(w, None, 2 * x + x.flip(1)), 2 * y + y.flip(1))
     torch.testing.assert_close(kernel.apply(w, b, x), y + b.repeat(kernel.nodes))
+
+
+@each_function
+def test_one_matrix_equals_the_transforms(kernel):
+    heads, key = 3, 2
+    w, b, x = weight(kernel, 2, heads * key), normal(heads * key, seed=2), normal(4, 7, 18)
+    found = kernel.apply(w, b, x, to_heads=heads)
+    back = kernel.apply(w.mT, None, found, from_heads=heads)
+    with by_transforms():
+        torch.testing.assert_close(kernel.apply(w, b, x, to_heads=heads), found)
+        torch.testing.assert_close(kernel.apply(w.mT, None, found, from_heads=heads), back)
+        y = kernel.apply(w, b, x)
+        torch.testing.assert_close(found.unflatten(-1, (heads, 9, key)).transpose(2, 3).flatten(2), y)
+        torch.testing.assert_close(kernel.apply(w.mT, None, y), back)
 
 
 @each_kernel

@@ -22,7 +22,8 @@ class Sobolev:
     differences of order n and above: for it these terms are empty sums, padded or not. Along an embedding axis, the
     model's unless another is given, s = `embedding` may be any number: |u|_{H^s}^2 = sum_k (1 + (pi k)^2)^s c_k^2 in
     the cosine basis, whose functions are the eigenfunctions of -d^2/dd^2; it needs even nodes (the default rule of
-    `Axis`). `mean` divides by sum_i w_i, so that long and short sequences weigh alike.
+    `Axis`). `mean` divides by sum_i w_i and by the channels, so that long and short sequences, wide and narrow states
+    weigh alike.
 
     |x|^2 is one number for each sequence, of velocities and states alike, differentiable in x and in the masses.
     """
@@ -72,12 +73,13 @@ class Sobolev:
             c = torch.einsum("ka,btac->btkc", analysis, functions)
             k = torch.arange(axis.nodes, dtype=x.dtype, device=x.device)
             each = c.square().sum(-1) @ (1.0 + (math.pi * k).square()) ** self.embedding
-        if measure.mass is None:
-            total = each.mean(-1) if self.mean else each.sum(-1)
-        else:
-            w = _masses(measure, x)
-            total = (w * each).sum(-1) / (w.sum(-1) if self.mean else 1.0)
-        return total + self._along_time(x, measure) if self.time > 0 else total
+        total = each.sum(-1) if measure.mass is None else (_masses(measure, x) * each).sum(-1)
+        if self.time > 0:
+            total = total + self._along_time(x, measure)
+        if not self.mean:
+            return total
+        channels = x.shape[-1] if self.axis is None else self.axis.channels
+        return total / (channels * (x.shape[1] if measure.mass is None else _masses(measure, x).sum(-1)))
 
     def _along_time(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
         t, D, total = _times(measure, x), x, x.new_zeros(x.shape[0])
@@ -87,7 +89,7 @@ class Sobolev:
             gap = torch.where(there, (t[:, k:] - t[:, :-k]) / k, 1.0)  # absent tokens may share a time: 0/0
             D = torch.where(there.unsqueeze(-1), D.diff(dim=1) / gap.unsqueeze(-1), 0.0)
             total = total + torch.where(there, gap * _over_nodes(D.square(), self.axis), 0.0).sum(-1)
-        return total / _masses(measure, x).sum(-1) if self.mean else total
+        return total
 
 
 def L2(axis: Axis | None = None, mean: bool = False) -> Sobolev:

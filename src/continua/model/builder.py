@@ -134,7 +134,7 @@ class HeadMeasure:
     """Heads as a measure: parameters theta(h, z) in `modes` Legendre modes of h, read at `nodes` nodes of a rule.
 
     Their density is trained, a polynomial of `degree` in h. `key` is the size of a query per node of
-    the embedding axis (default: half of the channels).
+    the embedding axis (default: as if the nodes shared the channels).
     """
 
     nodes: int = 4
@@ -298,7 +298,7 @@ def _attention(
     nodes = state.kernel.nodes
     channels = state.width // nodes
     if isinstance(heads, HeadMeasure):
-        count, key = heads.nodes, heads.key or max(2, 2 * (channels // 4))
+        count, key = heads.nodes, heads.key or max(2, 2 * (channels // heads.nodes // 2))
     else:
         divides(channels, "the width" if nodes == 1 else "the width per node", heads=heads)
         count, key = heads, channels // heads

@@ -13,7 +13,7 @@ from continua.core.shapes import Float, Points, Tensor
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory
 from continua.operators.kernels import AbstractKernel, Dense
 from continua.operators.operator import AbstractOperator, Context, Filled, Role, Spec, bias
-from continua.spaces import Cloud, Measure
+from continua.spaces import Axis, Cloud, Measure
 
 _InHeads: TypeAlias = Float[Tensor, "batch heads tokens nodes_key"]
 _Weight: TypeAlias = Float[Tensor, "*heads_own key channels"]
@@ -26,6 +26,8 @@ class Rotary:
 
     R(t) turns the pair (x_r, x_{r + n/2}) by om_r t, the frequencies om_r spaced geometrically from `fastest` towards
     `slowest`. J. Su et al., RoFormer (2021), has fastest = 1 and slowest = 1e-4 on the index. Any real time will do.
+    Along an embedding axis the frequencies are functions om_r(d) that join: om_r(1) = om_{r+1}(0). Its nodes so share
+    out the whole range, where each would have the same few.
     """
 
     fastest: float = 1.0
@@ -37,12 +39,13 @@ class Rotary:
         if not 0 < self.slowest <= self.fastest < math.inf:
             reject("slowest", self.slowest, "frequencies are positive and ordered", "Pass 0 < slowest <= fastest.")
 
-    def frequencies(self, key: int, like: Tensor) -> Float[Tensor, " half"]:
-        """om_r for r = 0, ..., key/2 - 1."""
-        steps = [self.fastest * (self.slowest / self.fastest) ** (2 * r / key) for r in range(key // 2)]
-        return torch.tensor(steps, dtype=like.dtype, device=like.device)
+    def frequencies(self, key: int, axis: Axis | None, like: Tensor) -> Float[Tensor, "nodes half"]:
+        """om_r(d_a) for r = 0, ..., key/2 - 1 at the nodes of an axis, om_r(0) for plain vectors."""
+        places = torch.zeros(1, dtype=torch.float64) if axis is None else axis.points()
+        shares = 2.0 * (torch.arange(key // 2, dtype=torch.float64) + places[:, None]) / key
+        return (self.fastest * (self.slowest / self.fastest) ** shares).to(like.device, like.dtype)
 
-    def bind(self, context: Context, key: int) -> "Rotary":
+    def bind(self, context: Context, key: int, axis: Axis | None = None) -> "Rotary":
         """This rotation with the cosines and sines of a solve, whose times stay.
 
         Not where times need a gradient: tables made here would be one graph under all windows of a checkpointed
@@ -52,25 +55,25 @@ class Rotary:
         times = [cloud.measure.positions for cloud in clouds]
         if any(t is not None and t.requires_grad for t in times):
             return self
-        return dataclasses.replace(self, tables=tuple(self._turns(c.measure, key, c.points) for c in clouds))
+        return dataclasses.replace(self, tables=tuple(self._turns(c.measure, key, axis, c.points) for c in clouds))
 
-    def rotate(self, x: _InHeads, measure: Measure, key: int) -> _InHeads:
+    def rotate(self, x: _InHeads, measure: Measure, key: int, axis: Axis | None = None) -> _InHeads:
         """Every token's vector turned by its time; without positions, time is the index."""
         for turns in self.tables:
             if turns.measure is measure:
                 break
         else:
-            turns = self._turns(measure, key, x.transpose(1, 2))
+            turns = self._turns(measure, key, axis, x.transpose(1, 2))
         x = x.unflatten(-1, (-1, key))
         first, second = x.chunk(2, -1)
         return torch.addcmul(x * turns.cos, torch.cat([second, first], -1), turns.sin).flatten(3)
 
-    def _turns(self, measure: Measure, key: int, like: Float[Tensor, "batch tokens *_"]) -> "_Turns":
+    def _turns(self, measure: Measure, key: int, axis: Axis | None, like: Float[Tensor, "batch tokens *_"]) -> "_Turns":
         times = measure.positions
         if times is None:
             times = torch.arange(like.shape[1], dtype=like.dtype, device=like.device).expand(like.shape[0], -1)
         angles = times.masked_fill(~measure.present, 0.0) if measure.present is not None else times
-        angles = angles[:, None, :, None, None] * self.frequencies(key, like)  # (batch 1 tokens 1 half)
+        angles = angles[:, None, :, None, None] * self.frequencies(key, axis, like)  # (batch 1 tokens nodes half)
         cos, sin = angles.cos(), angles.sin()
         return _Turns(measure, torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1))
 
@@ -79,8 +82,8 @@ class _Turns(NamedTuple):
     """cos(om_r t_i) for both halves of a vector and -+ sin(om_r t_i), at the times of a measure."""
 
     measure: Measure
-    cos: Float[Tensor, "batch 1 tokens 1 key"]
-    sin: Float[Tensor, "batch 1 tokens 1 key"]
+    cos: Float[Tensor, "batch 1 tokens nodes key"]
+    sin: Float[Tensor, "batch 1 tokens nodes key"]
 
 
 class AttentionTheta(NamedTuple):
@@ -130,7 +133,7 @@ class Attention(AbstractOperator):
         if self.causal and not self.integral.serves_causal:
             cure = "Use Subset or Debiased, whose causal rows see earlier tokens only."
             reject("integral", self.integral, "its landmarks would carry later tokens into earlier rows", cure)
-        _ = self.inverse_temperature, self._axes  # made here: the lock of a cached property breaks a compiled graph
+        _ = self.inverse_temperature, self._first  # made here: the lock of a cached property breaks a compiled graph
 
     # What is read in every evaluation is cached: a property is a call, and a bound operator lives for a solve.
 
@@ -140,9 +143,9 @@ class Attention(AbstractOperator):
         return 1.0 / math.sqrt(self.key) if self.beta is None else self.beta
 
     @functools.cached_property
-    def _axes(self) -> tuple[int, int]:
-        """Nodes of the embedding axis, and where the heads stand among the axes of a weight: (..., heads, own axes)."""
-        return self.kernel.nodes, -1 - len(self.kernel.shape(1, 1))
+    def _first(self) -> int:
+        """Where the heads stand among the axes of a weight: (..., heads, own axes)."""
+        return -1 - len(self.kernel.shape(1, 1))
 
     def spec(self, width: int) -> AttentionTheta:
         heads, key, head, kernel = self.heads, self.key, Role.HEAD, self.kernel
@@ -163,20 +166,24 @@ class Attention(AbstractOperator):
 
     def bind(self, context: Context) -> "Attention":
         integral = self.integral.bind(context)
-        rotary = None if self.rotary is None else self.rotary.bind(context, self.key)
+        rotary = None if self.rotary is None else self.rotary.bind(context, self.key, self.kernel.axis)
         same = integral is self.integral and rotary is self.rotary
         return self if same else dataclasses.replace(self, integral=integral, rotary=rotary)
 
     def velocity(self, theta: AttentionTheta, cloud: Cloud, source: Cloud | None = None) -> Points:
         source = cloud if source is None else source
+        axis, beta = self.kernel.axis, self.inverse_temperature
         q, k = self._to_heads(cloud.points, theta.q, theta.bq), self._to_heads(source.points, theta.k, theta.bk)
         if self.rotary is not None:
-            q, k = self.rotary.rotate(q, cloud.measure, self.key), self.rotary.rotate(k, source.measure, self.key)
-        axis = self.kernel.axis
+            q = self.rotary.rotate(q, cloud.measure, self.key, axis)
+            k = self.rotary.rotate(k, source.measure, self.key, axis)
         if axis is not None:  # <q, k> = sum_a v_a q_a k_a along the embedding axis
-            q = q * axis.weights(q).repeat_interleave(self.key)
+            if axis.even:
+                beta = beta / axis.nodes
+            else:
+                q = q * axis.weights(q).repeat_interleave(self.key)
         memory = Memory(k, self._to_heads(source.points, theta.v, theta.bv), source.measure)
-        y = self.integral.means(q, cloud.measure, memory, self.inverse_temperature, self.causal)
+        y = self.integral.means(q, cloud.measure, memory, beta, self.causal)
         if theta.p is not None:
             y = y * theta.p[..., :, None, None]  # (batch heads queries value), p over heads
         return self._from_heads(y, theta.o, theta.bo)
@@ -203,19 +210,11 @@ class Attention(AbstractOperator):
         return (p * spread * (beta * radius**2 * turn + 1.0 + 2.0 * beta * radius * query)).sum(-1)
 
     def _to_heads(self, x: Points, w: _Weight, b: Float[Tensor, "*batched heads key"] | None) -> _InHeads:
-        nodes, first = self._axes
-        heads = w.shape[first]
+        heads, first = w.shape[self._first], self._first
         joined = w.movedim(first, -3).flatten(-3, -2)  # (..., heads*key, channels)
-        y = self.kernel.apply(joined, None if b is None else b.flatten(-2), x)  # (batch tokens nodes*heads*key)
-        if nodes == 1:
-            return y.unflatten(-1, (heads, -1)).transpose(1, 2)
-        return y.unflatten(-1, (nodes, heads, -1)).permute(0, 3, 1, 2, 4).flatten(3)
+        y = self.kernel.apply(joined, None if b is None else b.flatten(-2), x, to_heads=heads)
+        return y.unflatten(-1, (heads, -1)).transpose(1, 2)
 
     def _from_heads(self, y: _InHeads, o: _Weight, b: Float[Tensor, "*batched channels"] | None) -> Points:
-        nodes, first = self._axes
-        if nodes == 1:
-            y = y.transpose(1, 2).flatten(2)  # (batch tokens heads*value)
-        else:
-            y = y.unflatten(-1, (nodes, -1)).permute(0, 2, 3, 1, 4).flatten(2)
-        joined = o.movedim(first, -3).flatten(-3, -2)  # (..., heads*value, channels)
-        return self.kernel.apply(joined.transpose(-1, -2), b, y)
+        joined = o.movedim(self._first, -3).flatten(-3, -2)  # (..., heads*value, channels)
+        return self.kernel.apply(joined.transpose(-1, -2), b, y.transpose(1, 2).flatten(2), from_heads=y.shape[1])

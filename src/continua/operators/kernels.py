@@ -6,9 +6,11 @@ A weight has the axes (outputs, inputs) last, channels of the two functions; wha
 """
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import math
+from collections.abc import Iterator
 from typing import Any, TypeAlias, final
 
 import torch
@@ -41,6 +43,20 @@ def per_token(v: Float[Tensor, "*batched width"]) -> Float[Tensor, "*rows width"
     return v if v.ndim == 1 else v.unsqueeze(1)
 
 
+_by_transforms = False
+
+
+@contextlib.contextmanager
+def by_transforms() -> Iterator[None]:
+    """Inside, kernels are applied by their transforms: a linear map then shows its weights as they are stored."""
+    global _by_transforms
+    before, _by_transforms = _by_transforms, True
+    try:
+        yield
+    finally:
+        _by_transforms = before
+
+
 Incoming: TypeAlias = Float[Tensor, "batch tokens nodes_inputs"]
 Outgoing: TypeAlias = Float[Tensor, "batch tokens nodes_outputs"]
 
@@ -57,8 +73,19 @@ class AbstractKernel(abc.ABC):
     """Where a weight lives."""
 
     @abc.abstractmethod
-    def apply(self, w: Tensor, b: Float[Tensor, "*batched outputs"] | None, x: Incoming) -> Outgoing:
-        """W x + b for every token; the bias is constant along the axis."""
+    def apply(
+        self,
+        w: Tensor,
+        b: Float[Tensor, "*batched outputs"] | None,
+        x: Incoming,
+        from_heads: int = 1,
+        to_heads: int = 1,
+    ) -> Outgoing:
+        """W x + b for every token; the bias is constant along the axis.
+
+        Channels that belong to heads may be laid out head by head, (heads nodes channels), and not node by node, where
+        they come from (`from_heads`) or where they go to (`to_heads`).
+        """
 
     @final
     @property
@@ -116,13 +143,43 @@ class Dense(AbstractKernel):
     def __post_init__(self) -> None:
         object.__setattr__(self, "space", StiefelSpace() if self.orthonormal else FlatSpace(2))
 
-    def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
+    def apply(
+        self, w: Tensor, b: Tensor | None, x: Incoming, from_heads: int = 1, to_heads: int = 1
+    ) -> Outgoing:  # one node: both layouts are one
         return F.linear(x, w, b) if w.ndim == 2 else linear(x, w, b)
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractFunctionKernel(AbstractKernel):
+    """A kernel that is known by coefficients in some basis of functions along the axis."""
+
+    axis: Axis
+
+    @abc.abstractmethod
+    def transform(self, w: Tensor, x: Incoming) -> Outgoing:
+        """W x for every token: analysis, the weights on coefficients, synthesis."""
+
+    @abc.abstractmethod
+    def matrix(self, w: Tensor) -> Float[Tensor, "nodes_outputs nodes_inputs"]:
+        """The same map as one matrix between the values at the nodes."""
+
+    @final
+    def apply(self, w: Tensor, b: Tensor | None, x: Incoming, from_heads: int = 1, to_heads: int = 1) -> Outgoing:
+        # Transforms cost per token what the matrix costs once: with more tokens than numbers in a token's state, one
+        # dense product is faster. Weights per sequence would make one matrix for each.
+        nodes = self.nodes
+        if w.ndim == 2 + len(self.own) and x.shape[0] * x.shape[1] > x.shape[2] and not _by_transforms:
+            matrix = _swap(_swap(self.matrix(w), 0, nodes, to_heads), 1, nodes, from_heads)
+            return F.linear(x, matrix, None if b is None else b.view(to_heads, 1, -1).expand(-1, nodes, -1).flatten())
+        y = self.transform(w, _swap(x, 2, from_heads, nodes))
+        if b is not None:
+            y = y + per_token(b.unsqueeze(-2).expand(*b.shape[:-1], nodes, -1).flatten(-2))
+        return _swap(y, 2, nodes, to_heads)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Spectral(AbstractKernel):
+class Spectral(AbstractFunctionKernel):
     """W(d, e) = sum_ij C_ij phi_i(d) phi_j(e) in an orthonormal basis: weights C of shape (modes, modes, out, in).
 
     Applied as analysis, one matrix on the coefficients, synthesis.
@@ -134,20 +191,37 @@ class Spectral(AbstractKernel):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "own", (self.basis.size, self.basis.size))
-        _ = self._tables  # refuses an axis that does not resolve the basis, and compiled code finds tensors
+        # made here: an axis that does not resolve the basis is refused, and compiled code finds tensors
+        _ = self._tables, self._pairs
 
     @functools.cached_property
     def _tables(self) -> tuple[TensorTable, TensorTable]:
         return self.axis.tables(self.basis)
 
-    def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
+    @functools.cached_property
+    def _pairs(self) -> TensorTable:
+        """phi_i(d_a) v_b phi_j(d_b) for all pairs of modes and of nodes: from weights to a matrix in one product."""
+        synthesis, analysis = (table.values for table in self._tables)
+        return TensorTable(torch.kron(synthesis, analysis.T.contiguous()))
+
+    def transform(self, w: Tensor, x: Incoming) -> Outgoing:
         synthesis, analysis = self._tables
         functions = x.unflatten(-1, (self.axis.nodes, -1))  # (batch tokens nodes inputs)
         coefficients = torch.einsum("ja,btac->btjc", analysis.like(x), functions).flatten(2)
-        matrix = joined_modes(w)
-        mixed = F.linear(coefficients, matrix) if matrix.ndim == 2 else linear(coefficients, matrix)
-        mixed = mixed.unflatten(-1, (self.basis.size, -1))
-        return _add_bias(torch.einsum("ai,btic->btac", synthesis.like(x), mixed), b)
+        mixed = linear(coefficients, joined_modes(w)).unflatten(-1, (self.basis.size, -1))
+        return torch.einsum("ai,btic->btac", synthesis.like(x), mixed).flatten(2)
+
+    def matrix(self, w: Tensor) -> Tensor:
+        nodes = self.axis.nodes
+        mixed = self._pairs.like(w) @ w.flatten(2).flatten(0, 1)  # (nodes nodes, outputs inputs)
+        return mixed.view(nodes, nodes, *w.shape[2:]).transpose(1, 2).flatten(2).flatten(0, 1)
+
+
+def _swap(x: Tensor, axis: int, outer: int, inner: int) -> Tensor:
+    """The numbers along an axis, laid out as (outer inner channels), as (inner outer channels)."""
+    if outer == 1 or inner == 1:
+        return x
+    return x.unflatten(axis, (outer, inner, -1)).transpose(axis, axis + 1).flatten(axis, axis + 2)
 
 
 def joined_modes(w: Float[Tensor, "*batched modes more_modes outputs inputs"]) -> Tensor:
@@ -157,7 +231,7 @@ def joined_modes(w: Float[Tensor, "*batched modes more_modes outputs inputs"]) -
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Convolution(AbstractKernel):
+class Convolution(AbstractFunctionKernel):
     """W(d, e) = kappa(d - e), periodic: multipliers R(om) for |om| <= modes, by FFT; weights (modes + 1, 2, out, in).
 
     The second axis holds real and imaginary part, R(-om) = conj R(om), and R(0) is real (its imaginary part is not
@@ -181,12 +255,18 @@ class Convolution(AbstractKernel):
         object.__setattr__(self, "own", (self.modes + 1, 2))
         object.__setattr__(self, "space", StiefelSpace(paired=True) if self.unitary else SpectralSpace(paired=True))
 
-    def apply(self, w: Tensor, b: Tensor | None, x: Incoming) -> Outgoing:
+    def transform(self, w: Tensor, x: Incoming) -> Outgoing:
         nodes = self.axis.nodes
         spectrum = torch.fft.rfft(x.unflatten(-1, (nodes, -1)), dim=2)[:, :, : self.modes + 1]
         rows = "bmoi" if w.ndim == 5 else "moi"
         mixed = torch.einsum(f"{rows},btmi->btmo", multipliers(w), spectrum)
-        return _add_bias(torch.fft.irfft(mixed, n=nodes, dim=2), b)
+        return torch.fft.irfft(mixed, n=nodes, dim=2).flatten(2)
+
+    def matrix(self, w: Tensor) -> Tensor:
+        nodes = self.axis.nodes
+        kappa = torch.fft.irfft(multipliers(w), n=nodes, dim=0)  # kappa(d - e) / nodes, by the distance in nodes
+        places = torch.arange(nodes, device=w.device)
+        return kappa[(places[:, None] - places) % nodes].transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def multipliers(w: Float[Tensor, "*batched frequencies 2 outputs inputs"]) -> Tensor:
@@ -194,9 +274,3 @@ def multipliers(w: Float[Tensor, "*batched frequencies 2 outputs inputs"]) -> Te
     real, imaginary = w.unbind(-3)
     moving = (torch.arange(w.shape[-4], device=w.device) > 0).to(w.dtype)
     return torch.complex(real, imaginary * moving[:, None, None])
-
-
-def _add_bias(functions: Float[Tensor, "batch tokens nodes outputs"], b: Tensor | None) -> Outgoing:
-    if b is not None:  # (outputs), or one per sequence (batch outputs)
-        functions = functions + (b if b.ndim == 1 else b[:, None, None])
-    return functions.flatten(2)

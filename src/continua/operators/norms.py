@@ -70,12 +70,16 @@ class AbstractAffineNorm(AbstractNorm):
 
     @final
     def normalise(self, theta: NormTheta, x: Points) -> Points:
-        if self.axis is not None or self.written:
-            return _along(self.axis or Axis(1, x.shape[-1]), theta, x, self.eps, self.centred)
-        if theta.gain is None or theta.gain.ndim == 1:
-            return self.fuse(x, theta.gain, theta.bias)
-        x = self.fuse(x) * per_token(theta.gain)
-        return x if theta.bias is None else x + per_token(theta.bias)
+        axis, gain, bias = self.axis, theta.gain, theta.bias
+        if self.written or (axis is not None and not axis.even):
+            return _along(axis or Axis(1, x.shape[-1]), theta, x, self.eps, self.centred)
+        if axis is not None and gain is not None:  # constant along the axis
+            gain = gain.repeat(*(1 for _ in gain.shape[1:]), axis.nodes)
+            bias = None if bias is None else bias.repeat(*(1 for _ in bias.shape[1:]), axis.nodes)
+        if gain is None or gain.ndim == 1:
+            return self.fuse(x, gain, bias)
+        x = self.fuse(x) * per_token(gain)
+        return x if bias is None else x + per_token(bias)
 
 
 @final

@@ -8,6 +8,7 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
+from continua.operators.kernels import by_transforms
 from continua.optim.curvature import AbstractLikelihood, Layout, Watch
 from continua.optim.optimiser import AbstractOptimiser, Group, Held, collect, foreach
 from continua.spaces import AbstractFlatSpace, AbstractParameterSpace, FlatSpace
@@ -64,7 +65,7 @@ class KFAC(AbstractOptimiser):
         are left alone. `outputs` is called again, twice, by each update, and must not be random.
         """
         params = [p for group in self.param_groups for p in group["params"]]
-        with torch.enable_grad(), Watch(params) as watch:
+        with torch.enable_grad(), by_transforms(), Watch(params) as watch:
             output = outputs()
             for draw in range(draws):
                 cotangent = likelihood.draw(output.detach(), generator)
