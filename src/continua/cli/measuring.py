@@ -28,8 +28,8 @@ def measure_models(run: Run, task: AbstractTask, models: Mapping[str, Continuous
     for name, model in models.items():
         jumps = any(part.field.breaks for part in model.flow.parts)  # pyright: ignore[reportAttributeAccessIssue]
         found: dict[str, Any] = {"samplings": evaluate_samplings(model, task)}
-        if not jumps:  # a network of layers has one depth grid
-            found["depth"] = {str(steps): metrics for steps, metrics in evaluate_depths(model, task).items()}
+        found["depth"] = {str(steps): metrics for steps, metrics in evaluate_depths(model, task).items()}
+        if not jumps:
             with contextlib.suppress(SolveError):  # a flow too wild for it is no reason to lose the other results
                 found["gap to a tight solve"] = solver_gap(model, task)
         run.record("test", learner=name, **found)
@@ -66,8 +66,11 @@ def results_tables(results: Results) -> list[rich.table.Table]:
 def _table(title: str, first: str, by_model: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
     cells = [(model, measure) for model, rows in by_model.items() for measure in next(iter(rows.values()))]
     names = (measure if len(by_model) == 1 else f"{measure}, {model}" for model, measure in cells)
-    every = next(iter(by_model.values()))
-    rows = tuple((row, *(f"{by_model[model][row][measure]:.4f}" for model, measure in cells)) for row in every)
+    every = dict.fromkeys(row for rows in by_model.values() for row in rows)
+    rows = tuple(
+        (row, *(f"{by_model[m][row][measure]:.4f}" if row in by_model[m] else "" for m, measure in cells))
+        for row in every
+    )
     return Table(title=title, columns=(first, *names), rows=rows)
 
 

@@ -1,43 +1,44 @@
-"""The options of `continua train` in groups, and the one table from their words to tasks, presets and optimisers."""
+"""The options of `continua train` that presets do not have, and the one table from words to tasks and optimisers."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, Literal, final, get_args
 
 import torch
 import tyro
 from torch import nn
+from tyro.constructors import PrimitiveConstructorSpec
 
-from continua.cli.parsing import (
-    Count,
-    Measure,
-    Number,
-    Size,
-    SomeFile,
-    SomeFiles,
-    SomeFolder,
-    Strength,
-    Switch,
-    Toggle,
-    Whole,
-    Word,
-    choose,
-    flag,
-)
+from continua.cli.parsing import Count, Measure, SomeFile, SomeFiles, SomeFolder, Toggle, Word, choose, flag
 from continua.core.checks import at_least, not_negative, positive, share
 from continua.core.errors import reject
 from continua.core.extras import extra
 from continua.data import AbstractTask, Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
-from continua.optim import SOAP, Recipe, adamw
-from continua.train import Preset, StepperKind, presets_of
+from continua.optim import KFAC, SOAP, Recipe, Shampoo, adamw
+from continua.train import Preset, RivalName, TrainingOptions
 
 TaskName = Literal["mnist1d", "text", "digits", "spirals", "burgers", "darcy", "uea", "csv"]
-SteppingName = Annotated[
-    Literal["euler", "midpoint", "splitting"] | None,
-    tyro.conf.arg(metavar="euler|midpoint|splitting", help_behavior_hint="(default: the preset's)"),
+
+
+def _read_rivals(words: list[str]) -> tuple[RivalName, ...]:
+    names = [name for word in words for name in word.split(",")]
+    for name in names:
+        choose("--compare", name, get_args(RivalName), "network to compare with", "train")
+    return tuple(dict.fromkeys(names)) or ("layers",)  # pyright: ignore[reportReturnType]
+
+
+Rivals = Annotated[
+    tuple[RivalName, ...] | None,
+    PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="[layers] [priced] [usual]",
+        instance_from_str=_read_rivals,
+        is_instance=lambda value: value is None or isinstance(value, tuple),
+        str_from_instance=lambda value: list(value or ()),
+    ),
+    tyro.conf.arg(help_behavior_hint=""),
 ]
-OptimizerName = Annotated[Literal["adamw", "recipe", "soap"], tyro.conf.arg(metavar="adamw|recipe|soap")]
 
 
 @final
@@ -47,11 +48,12 @@ class RunOptions:
 
     preset: Annotated[Literal["demo", "full"], tyro.conf.arg(metavar="demo|full")] = "demo"
     """sizes and updates: demo takes minutes, full takes longer and is better"""
-    compare: Toggle = False
-    """also train the standard discrete Transformer of equally many parameters on the same batches"""
-    seed: Whole = 0
+    compare: Rivals = None
+    """also train layers of as many evaluations and parameters, on the same batches (priced: paying the same costs;
+    usual: textbook positions, no stem)"""
+    seed: int = 0
     """seed of weights, batches and augmentation"""
-    threads: Whole = 0
+    threads: int = 0
     """threads of torch, 0 for its own choice"""
     resume: SomeFolder = None
     """a run to go on with; its own options are taken, beside it only --quiet, --json, --tensorboard and --threads"""
@@ -80,79 +82,6 @@ class DataOptions:
     """points of the grid it is trained on (default: burgers 64; darcy 16 along each side)"""
     dropped: Measure = None
     """mnist1d, digits: up to this share of the samples is dropped at random in training, such as 0.5 (default: 0)"""
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class ModelOptions:
-    """The size of the model, and its local stem along token time."""
-
-    width: Size = None
-    """size of a token's state"""
-    heads: Size = None
-    """heads that share the width"""
-    hidden: Size = None
-    """hidden size of the feed-forward"""
-    stem_radius: Strength = None
-    """reach of the local stem in samples, 0 for none"""
-    stem_modes: Size = None
-    """modes of the stem's kernel"""
-    stem_gaps: Switch = None
-    """the stem also hears how far away the nearest sample is, for signals that lack some"""
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class DepthOptions:
-    """Weights along depth, and how depth is solved."""
-
-    depth: Strength = None
-    """depth of the flow"""
-    steps: Size = None
-    """depth steps in training"""
-    stepper: SteppingName = None
-    """how a step of depth is taken; splitting: attention and feed-forward in turn"""
-    modes: Size = None
-    """Legendre modes of the weights along depth"""
-    mode_ratio: Strength = None
-    """each further mode weighs this times the one before: less is smoother, 1 is as rough as the modes allow"""
-    jitter: Strength = None
-    """in each update the inner depths of the grid move at random, 1 by up to half a step, 0 not at all"""
-    energy: Strength = None
-    """price of the tokens' kinetic energy: more makes a smoother flow, for fewer steps"""
-    stiff: Toggle = False
-    """also pay for the spectral norm of the flow's Jacobian, for flows that steps do not resolve; slower"""
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class TrainingOptions:
-    """How long and how fast it learns."""
-
-    updates: Size = None
-    """updates of the optimiser"""
-    batch_size: Size = None
-    """sequences in a batch"""
-    optimizer: OptimizerName = "adamw"
-    """adamw; recipe: each parameter by its space, as Recipe(); soap: that with SOAP for kernels (extra `optim`)"""
-    baseline_optimizer: OptimizerName = "adamw"
-    """that of the standard Transformer beside it, the same words"""
-    learning_rate: Annotated[Strength, tyro.conf.arg(aliases=["--lr"])] = None
-    """highest learning rate of adamw and recipe"""
-    soap_learning_rate: Annotated[Strength, tyro.conf.arg(aliases=["--soap-lr"])] = None
-    """highest learning rate of soap"""
-    weight_decay: Strength = None
-    """weight decay of matrices at the rate of adamw; soap shrinks them by as much in an update"""
-    beta2: Strength = None
-    """how much adamw and recipe keep of their second moments"""
-    warmup_ratio: Strength = None
-    """share of the updates in which the learning rate rises"""
-    floor: Strength = None
-    """share of the highest learning rate that it falls to"""
-    clip: Number = 1.0
-    """largest norm of a gradient"""
-    validations: Whole = 5
-    """how often the validation split is read"""
 
 
 @final
@@ -206,41 +135,37 @@ def task_of(name: TaskName, data: DataOptions) -> AbstractTask:
     return kind(**{reads[option]: value for option, value in given.items()})
 
 
-def check_options(run: RunOptions, depth: DepthOptions, training: TrainingOptions) -> None:
-    """Refuses what no training can take, whatever its task and its preset: numbers, and optimisers not installed."""
-    at_least(0, threads=run.threads)
-    not_negative(energy=depth.energy, weight_decay=training.weight_decay)
-    rates = {"learning_rate": training.learning_rate, "soap_learning_rate": training.soap_learning_rate}
-    positive(depth=depth.depth, **rates)
+def check_options(threads: int, training: TrainingOptions) -> None:
+    """Refuses what no training can take, whatever its task: numbers, and optimisers not installed."""
+    at_least(0, threads=threads)
+    not_negative(weight_decay=training.weight_decay, kernel_learning_rate=training.kernel_learning_rate)
+    positive(learning_rate=training.learning_rate)
     share(all=False, beta2=training.beta2)
-    if training.baseline_optimizer != "adamw" and not run.compare:
-        cure = "Pass --compare as well, or leave it out."
-        reject("--baseline-optimizer", training.baseline_optimizer, "there is no baseline without --compare", cure)
-    for option in ("optimizer", "baseline_optimizer"):
-        if getattr(training, option) == "soap":
-            extra("pytorch_optimizer", "optim", f"`{flag(option)} soap`")
+    if training.optimizer in ("soap", "shampoo"):
+        extra("pytorch_optimizer", "optim", f"`--optimizer {training.optimizer}`")
+
+
+def _recipe(kernels: type | None = None, usual_rate: float = 3e-3) -> Callable[[nn.Module, Preset], Any]:
+    """Each parameter by its space, those of kernels in the flow by `kernels`."""
+
+    def build(model: nn.Module, preset: Preset) -> torch.optim.Optimizer:
+        how = preset.training
+        betas, rate = (0.9, how.beta2), how.learning_rate
+        if kernels is None:
+            return Recipe.with_lr(rate, how.weight_decay, betas).build(model)
+        own = how.kernel_learning_rate or usual_rate
+        # the same shrinkage in an update, rate times decay, as of adamw
+        return Recipe.with_lr(rate, how.weight_decay, betas, kernels, own).build(model)
+
+    return build
 
 
 OPTIMISERS: Mapping[str, Callable[[nn.Module, Preset], torch.optim.Optimizer]] = {
-    "adamw": lambda model, preset: adamw(model, preset.learning_rate, preset.weight_decay, (0.9, preset.beta2)),
-    "recipe": lambda model, preset: Recipe.with_lr(
-        preset.learning_rate, preset.weight_decay, (0.9, preset.beta2)
-    ).build(model),
-    # the same shrinkage in an update, rate times decay, as of adamw
-    "soap": lambda model, preset: Recipe.with_lr(
-        preset.soap_learning_rate,
-        preset.weight_decay * preset.learning_rate / preset.soap_learning_rate,
-        (0.9, preset.beta2),
-        SOAP,
-    ).build(model),
+    "adamw": lambda model, preset: adamw(
+        model, preset.training.learning_rate, preset.training.weight_decay, (0.9, preset.training.beta2)
+    ),
+    "recipe": _recipe(),
+    "soap": _recipe(SOAP),
+    "shampoo": _recipe(Shampoo),
+    "kfac": _recipe(KFAC, 0.3),
 }
-
-
-def preset_of(task: AbstractTask, name: str, values: Mapping[str, Any]) -> Preset:
-    """The named preset of a task, with the sizes that options change."""
-    fields = {field.name for field in dataclasses.fields(Preset)}
-    given = {name: value for name, value in values.items() if name in fields and value is not None}
-    if "stepper" in given:
-        given["stepper"] = StepperKind(given["stepper"])
-    presets = presets_of(task)
-    return dataclasses.replace(presets[choose("--preset", name, presets, "preset", "train")], **given)

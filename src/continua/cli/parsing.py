@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import tyro
 from tyro import _errors as tyro_errors
-from tyro.constructors import PrimitiveConstructorSpec
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from continua.core.errors import ArgumentError, reject
 
@@ -28,6 +28,7 @@ _LARGEST = 2**63
 """Whole numbers that torch can hold are smaller."""
 _LONG = "\u2010-\u2015\u2212"
 _LONG_DASH = re.compile(rf"[-{_LONG}]*[{_LONG}][-{_LONG}]*(?=[^\W\d])")
+_HELP = ("-h", "--help")
 _FLAT = (tyro.conf.OmitArgPrefixes,)
 _OTHERWISE = {"window": "context", "file": "series", "run": "resume", "folder": "output", "batch": "batch_size"}
 """Arguments of the library that have other names as options."""
@@ -41,10 +42,10 @@ class MisuseError(ValueError):
 # folder one is in; and they name Python's types where a person wants to know what to write.
 
 
-def _reader(read: Callable[[str], Any]) -> PrimitiveConstructorSpec[Any]:
+def _reader(read: Callable[[str], Any], metavar: str = "VALUE") -> PrimitiveConstructorSpec[Any]:
     return PrimitiveConstructorSpec(
         nargs=1,
-        metavar="VALUE",
+        metavar=metavar,
         instance_from_str=lambda words: read(words[0]),
         is_instance=lambda _: True,
         str_from_instance=lambda value: [str(value)],
@@ -81,28 +82,25 @@ def _read_path(word: str) -> Path:
     return Path(word)
 
 
-def _read_switch(word: str) -> bool:
-    if word not in ("True", "False"):
-        raise ValueError(f"{word!r}: True or False is needed. {suggest(word.capitalize(), ('True', 'False'))}".strip())
-    return word == "True"
+_WHOLE, _NUMBER = _reader(_read_whole, "INT"), _reader(_read_number, "FLOAT")
+_PATH = _reader(_read_path)
+_READERS = ConstructorRegistry()
 
 
-_WHOLE, _NUMBER, _PATH = _reader(_read_whole), _reader(_read_number), _reader(_read_path)
+@_READERS.primitive_rule
+def _read_primitive(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    return _WHOLE if info.type is int else _NUMBER if info.type is float else None
+
+
 _PATHS = dataclasses.replace(
     _PATH, nargs="*", instance_from_str=lambda words: tuple(map(_read_path, words)), str_from_instance=list
 )
 _NO_HINT = tyro.conf.arg(help_behavior_hint="")  # the text says what holds without it: "(default: None)" says nothing
-_PRESET = tyro.conf.arg(help_behavior_hint="(default: the preset's)")
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, _NO_HINT]
 Toggle = Annotated[bool, _NO_HINT]  # has --no-..., since a file of options may have turned it on
-Switch = Annotated[bool | None, _reader(_read_switch), tyro.conf.arg(metavar="True|False"), _PRESET]
-Whole = Annotated[int, _WHOLE, tyro.conf.arg(metavar="INT")]
 Count = Annotated[int | None, _WHOLE, tyro.conf.arg(metavar="INT"), _NO_HINT]
-Size = Annotated[int | None, _WHOLE, tyro.conf.arg(metavar="INT"), _PRESET]
-Number = Annotated[float, _NUMBER, tyro.conf.arg(metavar="FLOAT")]
 Measure = Annotated[float | None, _NUMBER, tyro.conf.arg(metavar="FLOAT"), _NO_HINT]
-Strength = Annotated[float | None, _NUMBER, tyro.conf.arg(metavar="FLOAT"), _PRESET]
 Word = Annotated[str | None, tyro.conf.arg(metavar="NAME"), _NO_HINT]
 Folder = Annotated[Path, _PATH, tyro.conf.arg(metavar="PATH")]
 SomeFolder = Annotated[Path | None, _PATH, tyro.conf.arg(metavar="PATH"), _NO_HINT]
@@ -158,11 +156,28 @@ def values_of(options: Any) -> dict[str, Any]:
 
 
 def read_command(kind: type[Any], command: str, words: Sequence[str]) -> Any:
-    """The options that the words give, above those of the files that `--config` names; of these the last counts."""
-    options, default = _parse(kind, command, words), None
+    """The options that the words give, above those of the files that `--config` names; of these the last counts.
+
+    Where defaults hang on other options, as those of `train` on task and preset, a command has `defaults()`: what was
+    read says which they are, and is read again above them.
+    """
+    asked = [word for word in words if word not in _HELP]
+    try:
+        options = _read_above(kind, command, asked, None)
+    except MisuseError:
+        if len(asked) == len(words):
+            raise
+        options = kind()  # whoever asks for help gets it
+    if not hasattr(options, "defaults"):
+        return options if len(asked) == len(words) else _parse(kind, command, words)
+    return _read_above(kind, command, words, options.defaults())
+
+
+def _read_above(kind: type[Any], command: str, words: Sequence[str], default: Any) -> Any:
+    options, table = _parse(kind, command, words, default), default
     for file in values_of(options).get("config", ()):
-        default = read_values(kind, command, _load(file), str(file), default)
-    return options if default is None else _parse(kind, command, words, default)
+        table = read_values(kind, command, _load(file), str(file), table)
+    return options if table is default else _parse(kind, command, words, table)
 
 
 def read_values(kind: type[Any], command: str, values: Mapping[str, Any], source: str, default: Any = None) -> Any:
@@ -178,7 +193,7 @@ def _parse(kind: type[Any], command: str, words: Sequence[str], default: Any = N
         raise MisuseError(f"{_describe(event, kind, command)} {more(command)}")
 
     above = {} if default is None else {"default": default}
-    with tyro_errors.on_parse_error(refuse):
+    with _READERS, tyro_errors.on_parse_error(refuse):
         return tyro.cli(kind, prog=f"continua {command}", args=words, config=_FLAT, **above)
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from continua.cli.measuring import BEGUN, measure_models, results_tables
 from continua.cli.options import task_of
-from continua.cli.parsing import Count, Flag, Number, RunFolder, RunFolders, SomeFolder, Whole, choose, refuse_missing
+from continua.cli.parsing import Count, Flag, RunFolder, RunFolders, SomeFolder, choose, refuse_missing
 from continua.cli.train import open_training, options_of
 from continua.core.checks import at_least
 from continua.core.errors import reject
@@ -36,7 +36,7 @@ class Evaluate:
 
     folder: RunFolder
     """the folder of a run"""
-    threads: Whole = 0
+    threads: int = 0
     """threads of torch, 0 for its own choice"""
     json: Flag = False
     """print one JSON object instead of tables"""
@@ -74,17 +74,17 @@ class Generate:
     """the folder of a run on text"""
     prompt: str = "\n"
     """how the text begins"""
-    max_new_tokens: Whole = 500
+    max_new_tokens: int = 500
     """characters to write"""
-    temperature: Number = 0.8
+    temperature: float = 0.8
     """0 takes the likeliest character, higher values dare more"""
     top_k: Count = None
     """draw among so many likeliest characters only (default: all)"""
     stop: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
     """end as soon as this was written (default: at --max-new-tokens)"""
-    seed: Whole = 0
+    seed: int = 0
     """seed of the draws"""
-    slide: Whole = 1
+    slide: int = 1
     """a full window moves on by so many characters at once: more is faster, but each is drawn from fewer before it"""
     model: str = "continuous"
     """which model of the run"""

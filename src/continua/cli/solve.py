@@ -14,7 +14,7 @@ from rich.markup import escape
 from torch import nn
 
 from continua.cli.measuring import show_table
-from continua.cli.parsing import Folder, Number, Whole
+from continua.cli.parsing import Folder
 from continua.control import MeanSquaredError, Objective
 from continua.core.batch import Batch
 from continua.core.checks import at_least, positive
@@ -115,15 +115,15 @@ class Solve:
     solve, compares three gradients, checks that GPT is a special case, and draws what happened.
     """
 
-    tokens: Whole = 48
+    tokens: int = 48
     """samples of each signal"""
-    width: Whole = 32
+    width: int = 32
     """size of a token's state, divisible by 4"""
-    depth: Number = 2.0
+    depth: float = 2.0
     """depth of the flow"""
-    rtol: Number = 1e-6
+    rtol: float = 1e-6
     """tolerance of the solver, relative and absolute"""
-    seed: Whole = 0
+    seed: int = 0
     """seed of weights, signals and times"""
     output: Folder = Path("runs/solve")
     """where the figure goes"""

@@ -23,18 +23,24 @@ from continua.optim import optimiser_name
 from continua.report import write_report
 from continua.runs import Run, finite
 from continua.train import (
+    PRESETS,
     AbstractReporter,
     Bar,
+    CostOptions,
+    DepthOptions,
     Events,
     Interrupted,
     JsonLines,
     Learner,
+    ModelOptions,
     Plan,
     Preset,
+    RandomGrids,
     Training,
     TrainingError,
+    TrainingOptions,
     build_continuous,
-    build_standard,
+    build_layers,
     check_sizes,
     count_parameters,
     objective_of,
@@ -60,10 +66,16 @@ class Train:
     """mnist1d, text, digits, spirals, burgers, darcy, uea or csv"""
     run: options.RunOptions = options.RunOptions()
     data: options.DataOptions = options.DataOptions()
-    model: options.ModelOptions = options.ModelOptions()
-    depth: options.DepthOptions = options.DepthOptions()
-    training: options.TrainingOptions = options.TrainingOptions()
+    model: ModelOptions = ModelOptions()
+    depth: DepthOptions = DepthOptions()
+    costs: CostOptions = CostOptions()
+    training: TrainingOptions = TrainingOptions()
     output: options.OutputOptions = options.OutputOptions()
+
+    def defaults(self) -> "Train":
+        """The options of this task and preset where nothing else is said."""
+        preset = PRESETS[self.task][self.run.preset]
+        return Train(model=preset.model, depth=preset.depth, costs=preset.costs, training=preset.training)
 
     def execute(self, console: Console) -> int:
         if self.run.resume is None:
@@ -83,14 +95,14 @@ class Train:
 
     def _check_resumed(self, folder: Path) -> None:
         """A run that goes on does so with its own options: another one beside --resume would be lost."""
-        defaults = values_of(Train())
+        defaults = values_of(Train().defaults())
         for name, value in values_of(self).items():
             if value != defaults[name] and name not in _BESIDE:
                 why = f"a run goes on with the options it began with, and --resume {folder} is given"
                 reject("TASK" if name == "task" else flag(name), value, why, "Leave it out, or train a new run.")
 
     def _train(self, console: Console, run: Run | None) -> None:
-        options.check_options(self.run, self.depth, self.training)
+        options.check_options(self.run.threads, self.training)
         task = options.task_of(self.task, self.data)  # reads nothing: what can be refused without data comes first
         folder = self.output.output or free_folder(self.task) if run is None else run.folder
         if run is None:
@@ -102,21 +114,21 @@ class Train:
             reporters.append(Bar(console))
         if self.output.tensorboard:
             reporters.append(Events(folder / "tensorboard"))
-        preset = options.preset_of(task, self.run.preset, values_of(self))
-        plan = Plan(preset.updates, preset.batch_size, self.run.seed, preset.warmup_ratio, self.training.clip,
-                    self.training.validations, jitter=preset.jitter, floor=preset.floor)  # fmt: skip
+        preset, how = Preset(self.model, self.depth, self.costs, self.training), self.training
         check_sizes(preset)
+        windows = task.count(Split.TRAIN)  # a file of the user's may have fewer than the batch
+        plan = Plan(how.updates, min(how.batch_size, windows), self.run.seed, how.warmup_ratio, how.clip,
+                    how.validations, floor=how.floor)  # fmt: skip
         learners = self._learners(task, preset)
         for split in Split:  # data that do not fit are refused before a folder is made
             task.count(split)
-        task.training_batch(preset.batch_size, 0, self.run.seed)
+        task.training_batch(plan.batch_size, 0, self.run.seed)
         again = run is not None
         if run is None:
             run = Run.begin(folder, "train", values_of(self), {"task": task.facts()})
             sizes = {learner.name: count_parameters(learner.model) for learner in learners}
             optimisers = {learner.name: optimiser_name(learner.optimiser) for learner in learners}
-            kept = values_of(preset)
-            run.note(parameters=sizes, optimisers=optimisers, preset=kept, threads=torch.get_num_threads())
+            run.note(parameters=sizes, optimisers=optimisers, preset=values_of(preset), threads=torch.get_num_threads())
         self._introduce(console, run, task, learners)
         training = Training(run, task, learners, plan, reporters)
         with note_failure(run):
@@ -136,14 +148,17 @@ class Train:
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.run.seed)
+        build, grids = options.OPTIMISERS[self.training.optimizer], RandomGrids(self.depth.jitter, self.depth.refined)
         model = build_continuous(task.form, preset)
-        objective = objective_of(task.form, model, preset.energy, self.depth.stiff)
-        build = options.OPTIMISERS[self.training.optimizer]
-        learners = [Learner("continuous", model, objective, build(model, preset))]
-        if self.run.compare:
-            model = build_standard(task.form, preset, count_parameters(model))
-            build = options.OPTIMISERS[self.training.baseline_optimizer]
-            learners.append(Learner("standard", model, objective_of(task.form), build(model, preset)))
+        objective = objective_of(task.form, model, preset)
+        learners = [Learner("continuous", model, objective, build(model, preset), grids=grids)]
+        for name in self.run.compare or ():
+            torch.manual_seed(self.run.seed)
+            rival = build_layers(task.form, preset, count_parameters(model), usual=name == "usual")
+            paid = objective_of(task.form, rival, preset) if name == "priced" else objective_of(task.form)
+            learners.append(Learner(name, rival, paid, build(rival, preset)))
+        for learner in learners:
+            learner.objective.check(learner.optimiser, learner.model)
         return learners
 
     def _introduce(self, console: Console, run: Run, task: AbstractTask, learners: list[Learner]) -> None:

@@ -49,6 +49,16 @@ class Batch:
         moved = {f.name: _move(getattr(self, f.name), device, dtype) for f in dataclasses.fields(self)}
         return Batch(**moved)
 
+    def half(self) -> "Batch":
+        """The first half of its examples, at least one."""
+        return Batch(**{f.name: _halve(getattr(self, f.name)) for f in dataclasses.fields(self)})
+
+
+def _halve(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_halve(x) for x in value)
+    return value[: max(1, len(value) // 2)] if isinstance(value, Tensor) else value
+
 
 def _move(value: Any, device: torch.device | str | None, dtype: torch.dtype | None) -> Any:
     if isinstance(value, Tensor):

@@ -43,7 +43,9 @@ class Digits(AbstractTask):
 
     @property
     def form(self) -> Form:
-        return Form(10, Question.LABEL, features=1 + 8 * _WAVES, span=1.0, spacing=1.0 / (_SIDE**2 - 1))
+        return Form(
+            10, Question.LABEL, features=1 + 8 * _WAVES, span=1.0, spacing=1.0 / (_SIDE**2 - 1), gaps=self.dropped > 0.0
+        )
 
     def count(self, split: Split) -> int:
         held = {Split.VALIDATION: _VALIDATION, Split.TEST: _TEST}

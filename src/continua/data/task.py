@@ -63,6 +63,7 @@ class Form:
     - `queries`: answers are wanted at query times, the batch's `query_times`, observed or not;
     - `span`: token time reaches from 0 to here; `spacing`: the usual distance of neighbours in it. Models scale times
       by both, so their unit is the task's own choice;
+    - `gaps`: samples may be missing, so that distances of neighbours say something;
     - `wording`: how answers are shown to a reader.
 
     With `queries` the first `outputs` features of a token are the observed values of what is predicted; as many behind
@@ -78,6 +79,7 @@ class Form:
     span: float = 1.0
     spacing: float = 1.0
     wording: Wording = Wording()
+    gaps: bool = False
 
     def __post_init__(self) -> None:
         if (self.features is None) == (self.vocabulary is None):

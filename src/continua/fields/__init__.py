@@ -1,12 +1,12 @@
 """Floor 1: fields are the parameters of an operator as functions of depth."""
 
 from continua.fields.constant import Constant, PiecewiseConstant
-from continua.fields.expansion import Expansion, from_layers, to_layers
+from continua.fields.expansion import Expansion, from_layers, join_layers, to_layers
 from continua.fields.field import AbstractField, parameter_spaces
 from continua.fields.heads import AbstractHeadField, ContinuousHeads
 from continua.fields.hypernetwork import HeadHypernetwork, Hypernetwork
 
 __all__ = [
     "AbstractField", "AbstractHeadField", "Constant", "ContinuousHeads", "Expansion", "HeadHypernetwork",
-    "Hypernetwork", "PiecewiseConstant", "from_layers", "parameter_spaces", "to_layers",
+    "Hypernetwork", "PiecewiseConstant", "from_layers", "join_layers", "parameter_spaces", "to_layers",
 ]  # fmt: skip

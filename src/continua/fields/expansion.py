@@ -1,6 +1,7 @@
 """Smooth fields: theta(z) = sum_k b_k(z / Z) C_k in a basis over depth; and between them and layers."""
 
 import bisect
+import itertools
 import math
 from collections.abc import Sequence
 from typing import final
@@ -13,7 +14,7 @@ from continua.core.errors import reject
 from continua.core.shapes import DepthValue, Float, Tensor
 from continua.fields.constant import PiecewiseConstant
 from continua.fields.field import AbstractField, generator_shape, parameter_dict, to_parameter, turn
-from continua.operators import AttentionTheta, Filled, Role, Spec, Structure, Theta, leaves
+from continua.operators import AttentionTheta, Filled, Role, Spec, Structure, Theta, leaves, rebuild
 from continua.spaces.bases import AbstractBasis, BSpline
 from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace, SimplexSpace, StiefelSpace
 from continua.spaces.quadrature import GaussLegendre
@@ -151,8 +152,22 @@ def to_layers(field: AbstractField, layers: int, depth: float) -> PiecewiseConst
     """
     at_least(1, layers=layers)
     thetas = [field(z) for z in layer_depths(layers, depth)]
-    pieces = PiecewiseConstant(field.spec, [depth * layer / layers for layer in range(layers + 1)])
-    like = [leaf for _, leaf in leaves(thetas[0])]
+    return _filled(field.spec, [depth * layer / layers for layer in range(layers + 1)], thetas)
+
+
+@torch.no_grad()
+def join_layers(field: PiecewiseConstant, layers: int) -> PiecewiseConstant:
+    """Fewer pieces, each the mean of as many equal ones: the nearest such field in least squares."""
+    each, means = len(field.pieces) // layers, list[Theta]()
+    thetas = [field(0.5 * (a + b)) for a, b in itertools.pairwise(field.edges)]
+    for first in range(0, len(thetas), each):
+        values = [dict(leaves(theta)) for theta in thetas[first : first + each]]
+        means.append(rebuild(thetas[0], {name: torch.stack([v[name] for v in values]).mean(0) for name in values[0]}))
+    return _filled(field.spec, field.edges[::each], means)
+
+
+def _filled(spec: Theta, edges: Sequence[float], thetas: Sequence[Theta]) -> PiecewiseConstant:
+    pieces, like = PiecewiseConstant(spec, edges), [leaf for _, leaf in leaves(thetas[0])]
     return (pieces.to(like[0]) if like else pieces).fill(thetas)
 
 

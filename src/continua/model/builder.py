@@ -26,6 +26,7 @@ from continua.operators.integral import AbstractTokenIntegral, Exact
 from continua.operators.kernels import AbstractKernel, Convolution, Dense, Spectral
 from continua.operators.norms import LayerNorm, PreNorm
 from continua.operators.operator import AbstractOperator, Theta
+from continua.operators.spectral_norm import SpectrallyNormed
 from continua.solve import AbstractGradient, AbstractStepper, Adaptive, Direct, DormandPrince, Fixed, LieTrotter, Solver
 from continua.spaces.axis import Axis
 from continua.spaces.bases import AbstractBasis, Cosine, DampedBasis, Fourier, Legendre
@@ -166,7 +167,8 @@ class Depth:
     `weights` says how the parameters vary along it: in a basis (an `AbstractBasis`), made by a hypernetwork
     (`HypernetworkWeights`), or constant on so many layers (a whole number; 1 shares one set over all depths), whose
     heads are counted. Equal steps are split, attention before feed-forward, adaptive ones Dormand-Prince's, unless
-    `stepper` is another. `damping` is the gamma of -gamma x, `profile` a velocity profile zeta(z).
+    `stepper` is another. `damping` is the gamma of -gamma x, `profile` a velocity profile zeta(z); with
+    `spectral_limit` no kernel of the flow stretches a state by more than that (`SpectrallyNormed`).
     """
 
     length: float = 4.0
@@ -177,9 +179,10 @@ class Depth:
     gradient: AbstractGradient = Direct()
     damping: float = 0.0
     profile: AbstractProfile | None = None
+    spectral_limit: float | None = None
 
     def __post_init__(self) -> None:
-        positive(length=self.length, rtol=self.rtol)
+        positive(length=self.length, rtol=self.rtol, spectral_limit=self.spectral_limit)
         at_least(1, steps=self.steps)
         not_negative(damping=self.damping)
         if self.steps is not None and self.rtol is not None:
@@ -313,6 +316,8 @@ def _attention(
 
 def _part(operator: AbstractOperator, width: int, dropout: float, depth: Depth, measure: HeadMeasure | None) -> Part:
     field = depth.field(operator.spec(width), measure)
+    if depth.spectral_limit is not None:
+        operator = SpectrallyNormed(operator, depth.spectral_limit)
     return Part(Dropout(operator, dropout) if dropout > 0.0 else operator, field)
 
 

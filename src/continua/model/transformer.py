@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import nn
 
-from continua.core.checks import is_a
+from continua.core.checks import at_least, is_a
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, fresh_seed, generator_of
 from continua.core.shapes import Float, Tensor
-from continua.fields import AbstractHeadField, parameter_spaces, to_layers
+from continua.fields import AbstractHeadField, PiecewiseConstant, join_layers, parameter_spaces, to_layers
 from continua.model.embedding import AbstractEmbedding, check_cloud
 from continua.model.flow import Cost, Flow, Part, Setting, check_width, is_causal
 from continua.model.readout import AbstractReadout, axis_of, embedding_at, readout_at
@@ -22,7 +22,7 @@ from continua.solve.gradients import AbstractGradient
 from continua.solve.integrate import AbstractSolver, Solver
 from continua.solve.integration import AbstractController, Observer, Solution
 from continua.solve.runge_kutta import DormandPrince
-from continua.solve.splitting import manifold_of
+from continua.solve.splitting import Strang, manifold_of
 from continua.spaces import AbstractParameterSpace, Axis, Cloud
 
 
@@ -156,12 +156,12 @@ class ContinuousTransformer(nn.Module):
     ) -> "ContinuousTransformer":
         """The same model, parameters shared, read otherwise.
 
-        Depth: `steps=8` takes eight equal steps (more where the weights jump, since no step crosses a jump), `grid=`
-        walks given depths, `rtol=1e-8` sets both tolerances; each keeps the stepper, but for `rtol` one that estimates
-        no error (splitting) gives way to Dormand-Prince on the summed velocity. `solver` and `gradient` are taken as
-        they are. `heads=12` reads a measure of heads at twelve nodes, `nodes=16` the embedding axis at sixteen. The
-        result has a mode of its own, at first that of this model, which its calls read; embedding, flow and readout are
-        shared.
+        Depth: `steps=8` takes eight equal steps (of a network of L layers a multiple of L, or a divisor, for which
+        neighbouring layers are joined into their mean), `grid=` walks given depths, `rtol=1e-8` sets both tolerances;
+        each keeps the stepper, but for `rtol` one that estimates no error (splitting) gives way to Dormand-Prince on
+        the summed velocity. `solver` and `gradient` are taken as they are. `heads=12` reads a measure of heads at
+        twelve nodes, `nodes=16` the embedding axis at sixteen. The result has a mode of its own, at first that of this
+        model, which its calls read; embedding, flow and readout are shared.
         """
         if sum(x is not None for x in (steps, grid, rtol, solver)) > 1:
             given = {"steps": steps, "grid": grid, "rtol": rtol, "solver": solver}
@@ -173,7 +173,7 @@ class ContinuousTransformer(nn.Module):
             embedding, readout = embedding_at(embedding, nodes), readout_at(readout, nodes)
             flow = flow.map_parts(lambda part: Part(with_nodes(part.operator, nodes), part.field))
         if steps is not None:
-            solver = self._controlled_by(Fixed(steps))
+            solver, flow = self._controlled_by(Fixed(steps)), self._flow_in_steps(flow, steps)
         elif grid is not None:
             solver = self._controlled_by(Given(tuple(grid)))
         elif rtol is not None:
@@ -181,6 +181,29 @@ class ContinuousTransformer(nn.Module):
             kept = own if isinstance(own, Adaptive | PerSequence) else Adaptive()
             solver = self._controlled_by(dataclasses.replace(kept, rtol=rtol, atol=rtol), adaptive=True)
         return self._with(embedding, flow, readout, solver or self.solver, gradient or self.gradient)
+
+    def _flow_in_steps(self, flow: Flow, steps: int) -> Flow:
+        """The flow, whose weights jump at ends of steps only; layers are joined where they are a multiple of steps."""
+        at_least(1, steps=steps)
+        depth, parts = flow.depth, 2 if isinstance(getattr(self.solver, "stepper", None), Strang) else 1
+        jumps = sorted({b / depth for part in flow.parts for b in part.field.breaks})
+
+        def fits(count: int) -> bool:  # Strang's half-steps may meet a jump at the middle of a step
+            return all(abs(b * parts * count - round(b * parts * count)) < 1e-6 for b in jumps)
+
+        if fits(steps):
+            return flow
+        fields = [part.field for part in flow.parts if part.field.breaks]
+        layers = len(jumps) + 1
+        joinable = fits(layers) and all(isinstance(f, PiecewiseConstant) and len(f.pieces) == layers for f in fields)
+        if joinable and layers % steps == 0:
+            return flow.map_parts(
+                lambda part: Part(part.operator, join_layers(part.field, steps)) if part.field.breaks else part  # pyright: ignore[reportArgumentType]
+            )
+        fewer = [n for n in range(1, layers) if joinable and layers % n == 0]
+        more = [n for n in range(1, 8 * layers + 1) if fits(n)][:4]
+        cure = f"Pass steps from {', '.join(map(str, sorted({*fewer, *more})))}." if fewer or more else "Pass grid=."
+        reject("steps", steps, f"the weights are those of {layers} layers, and no step crosses a jump", cure)
 
     def to_layers(self, layers: int) -> "ContinuousTransformer":
         """A copy whose fields are constant on each of `layers` equal pieces of depth: weights of a layered network."""

@@ -84,17 +84,24 @@ class Recipe:
 
     @classmethod
     def with_lr(
-        cls, lr: float, weight_decay: float = 1e-2, betas: Betas = (0.9, 0.999), kernels: type | None = None
+        cls,
+        lr: float,
+        weight_decay: float = 1e-2,
+        betas: Betas = (0.9, 0.999),
+        kernels: type | None = None,
+        kernel_lr: float | None = None,
     ) -> "Recipe":
         """The recipe at one rate for all spaces; matrices decay, vectors do not.
 
-        `kernels` is the optimiser of kernels in the flow, dense and spectral, where it is not the default's: `SOAP`,
-        which preconditions along every axis, the modes of depth among them, needs the extra `optim`. It keeps betas of
-        its own, since its moments are taken in bases that change; embedding and readout stay with AdamW.
+        `kernels` is the optimiser of kernels in the flow, dense and spectral, where it is not the default's, at a rate
+        of its own: `SOAP` and `Shampoo`, which precondition along every axis, the modes of depth among them, need the
+        extra `optim`; `KFAC` needs to observe every batch. They keep betas of their own, and shrink weights by as much
+        in an update, rate times decay; embedding and readout stay with AdamW.
         """
         plain = use(BlockwiseAdamW, lr=lr, betas=betas, weight_decay=weight_decay)
         modal = use(ModalAdamW, lr=lr, betas=betas, weight_decay=weight_decay)
-        own = None if kernels is None else use(kernels, lr=lr, weight_decay=weight_decay)
+        rate = lr if kernel_lr is None else kernel_lr
+        own = None if kernels is None else use(kernels, lr=rate, weight_decay=weight_decay * lr / rate)
         return cls(
             flat=own or plain,
             vectors=use(BlockwiseAdamW, lr=lr, betas=betas, weight_decay=0.0),

@@ -1,5 +1,6 @@
 """What a trained model answers: its measures on a split, labels counted, series and fields beside the truth."""
 
+import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 
 from continua.control import call_model
 from continua.core.batch import Batch
+from continua.core.errors import ArgumentError
 from continua.core.shapes import Float, Tensor
 from continua.data import AbstractTask, Question, Split, Wording
 from continua.model import ContinuousTransformer
@@ -57,10 +59,17 @@ def evaluate_samplings(
 
 
 def evaluate_depths(
-    model: ContinuousTransformer, task: AbstractTask, steps: Sequence[int] = (1, 2, 3, 4, 6, 8, 16), size: int = 250
+    model: ContinuousTransformer, task: AbstractTask, steps: Sequence[int] = (1, 2, 3, 4, 6, 8, 16, 32), size: int = 250
 ) -> dict[int, dict[str, float]]:
-    """The test with other numbers of depth steps: what a coarser solve costs, and whether a finer one agrees."""
-    return {count: evaluate(model.at(steps=count), task, Split.TEST, size) for count in steps}
+    """The test with other numbers of depth steps: what a coarser solve costs, and whether a finer one agrees.
+
+    A network of layers is read with the numbers that its layers divide or that divide them.
+    """
+    found = dict[int, dict[str, float]]()
+    for count in steps:
+        with contextlib.suppress(ArgumentError):
+            found[count] = evaluate(model.at(steps=count), task, Split.TEST, size)
+    return found
 
 
 @torch.no_grad()

@@ -1,15 +1,17 @@
 """A model in training: its optimiser, its objective, and one update."""
 
 import dataclasses
+import itertools
 import math
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import nn
 
 from continua.control import Objective, Terms, unwrap
 from continua.core.batch import Batch
+from continua.core.checks import share
 from continua.core.errors import ArgumentError, reject
 from continua.core.seeds import branch_seed, generator_of
 from continua.model import ContinuousTransformer
@@ -41,6 +43,39 @@ class Row(NamedTuple):
         return self.tokens / max(self.seconds, 1e-9)
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class RandomGrids:
+    """A depth grid of its own for each update, so that the weights do not lean on one grid.
+
+    The inner depths of the model's grid move at random by up to the share `jitter` of half a step to either side: as
+    many steps, no more evaluations. In the share `refined` of the updates there are twice the steps, on half a batch.
+    Where weights jump, the jumps stay, and steps move between them.
+    """
+
+    jitter: float = 0.0
+    refined: float = 0.0
+
+    def __post_init__(self) -> None:
+        share(jitter=self.jitter, refined=self.refined)
+
+    def draw(self, model: ContinuousTransformer, generator: torch.Generator) -> tuple[list[float] | None, bool]:
+        """The grid of an update, `None` for the model's own, and whether it is a refined one."""
+        solver = model.solver
+        if self == RandomGrids() or not isinstance(solver, Solver) or not isinstance(solver.controller, Fixed):
+            return None, False
+        refined = float(torch.rand((), generator=generator)) < self.refined
+        steps, depth = solver.controller.steps * (1 + refined), model.flow.depth
+        breaks = {b for part in model.flow.parts for b in part.field.breaks if 0.0 < b < depth}  # pyright: ignore[reportAttributeAccessIssue]
+        grid = [0.0]
+        for start, end in itertools.pairwise([0.0, *sorted(breaks), depth]):
+            count = max(1, math.ceil(steps * (end - start) / depth - 1e-9))
+            moves = self.jitter * (torch.rand(count - 1, generator=generator) - 0.5)
+            inner = start + (torch.arange(1, count) + moves) * ((end - start) / count)
+            grid += [*inner.tolist(), end]
+        return grid, refined
+
+
 @dataclasses.dataclass(eq=False)
 class Learner:
     """A named model with the optimiser that moves it, and the schedule of its rates: that of the plan by default.
@@ -53,6 +88,7 @@ class Learner:
     objective: Objective
     optimiser: torch.optim.Optimizer
     schedule: Schedule | None = None
+    grids: RandomGrids = RandomGrids()
 
     def __post_init__(self) -> None:
         self.model: ContinuousTransformer = unwrap(self.wrapped)  # pyright: ignore[reportAttributeAccessIssue]
@@ -65,7 +101,7 @@ class Learner:
         lr, tokens = self.schedule.get_last_lr()[0], _tokens(batch)
         self.wrapped.train()
         self.optimiser.zero_grad(set_to_none=True)
-        terms = self._terms(batch, number, plan, seed)
+        terms = self._terms(batch, number, seed)
         if not math.isfinite(terms.total.item()):
             raise TrainingError(self._failure(number, "the loss", terms.total.item()))
         terms.total.backward()
@@ -95,26 +131,15 @@ class Learner:
             why = f"it is of another model ({error})"
             reject("checkpoint", self.name, why, "Go on with the configuration of the run itself.")
 
-    def _terms(self, batch: Batch, number: int, plan: Plan, seed: int) -> Terms:
+    def _terms(self, batch: Batch, number: int, seed: int) -> Terms:
         """The objective; tokens that the weights made infinite are a training that is lost, and no bad input."""
+        grid, refined = self.grids.draw(self.model, generator_of(branch_seed(seed, 1)))
         try:
-            return self.objective(self.wrapped, batch, generator_of(seed), self._grid(plan, seed))
+            return self.objective(self.wrapped, batch.half() if refined else batch, generator_of(seed), grid)
         except ArgumentError as error:
             if error.argument != "x0":
                 raise
             raise TrainingError(self._failure(number, "a token's state", math.nan)) from error
-
-    def _grid(self, plan: Plan, seed: int) -> list[float] | None:
-        """The grid of this update, its inner depths moved at random; networks of layers have one grid only."""
-        solver = self.model.solver
-        if plan.jitter == 0.0 or self.model.flow.parts[0].field.breaks or not isinstance(solver, Solver):  # pyright: ignore[reportAttributeAccessIssue]
-            return None
-        if not isinstance(solver.controller, Fixed):
-            return None
-        steps, depth = solver.controller.steps, self.model.flow.depth
-        moves = plan.jitter * (torch.rand(steps - 1, generator=generator_of(branch_seed(seed, 1))) - 0.5)
-        inner = (torch.arange(1, steps) + moves) * (depth / steps)
-        return [0.0, *inner.tolist(), depth]
 
     def _failure(self, number: int, what: str, value: float) -> str:
         advice = "Lower the learning rate, clip more, or look at the data of this batch"

@@ -1,4 +1,7 @@
-"""What fits a task: the continuous Transformer, the standard one of equally many parameters, and the objective."""
+"""What fits a task: the continuous Transformer, layered networks of equally many parameters, and the objective."""
+
+import dataclasses
+from typing import Literal
 
 from torch import nn
 
@@ -8,35 +11,62 @@ from continua.control import (
     AbstractRunningCost,
     AtRandomDepth,
     CrossEntropy,
+    FieldSize,
     HeadNegentropy,
+    JacobianFrobenius,
     JacobianSpectral,
     KineticEnergy,
+    Length,
     MeanSquaredError,
     NextToken,
     Objective,
     RelativeL2,
 )
-from continua.core.checks import not_negative, share
+from continua.core.checks import at_least, not_negative, share
 from continua.core.errors import reject
 from continua.data import Form, Question
 from continua.model import (
     ContinuousTransformer,
     Depth,
+    EmbeddingAxis,
+    HeadMeasure,
+    HypernetworkWeights,
     LearnedPositions,
     SinusoidalPositions,
     Stem,
     TokenTime,
     transformer,
 )
-from continua.operators import Rotary
-from continua.solve import AbstractStepper, Euler, LieTrotter, Midpoint
-from continua.spaces import Counting, DampedBasis, Legendre
-from continua.train.presets import Preset, StepperKind
+from continua.operators import AbstractTokenIntegral, Debiased, Exact, Nystrom, Rotary, Subset
+from continua.solve import (
+    RK4,
+    AbstractGradient,
+    AbstractStepper,
+    Backsolve,
+    BogackiShampine,
+    Checkpointed,
+    Direct,
+    DormandPrince,
+    Euler,
+    Heun,
+    LieTrotter,
+    Midpoint,
+    Strang,
+    Tsitouras,
+)
+from continua.spaces import AbstractBasis, Cosine, Counting, DampedBasis, Legendre
+from continua.train.presets import CostOptions, DepthOptions, ModelOptions, Preset, StepperName
 
-_STEPPERS: dict[StepperKind, AbstractStepper] = {
-    StepperKind.EULER: Euler(),
-    StepperKind.MIDPOINT: Midpoint(),
-    StepperKind.SPLITTING: LieTrotter(),
+STEPPERS: dict[StepperName, AbstractStepper] = {
+    "splitting": LieTrotter(),
+    "strang": Strang(),
+    "euler": Euler(),
+    "midpoint": Midpoint(),
+    "heun": Heun(),
+    "rk4": RK4(),
+    "bosh3": BogackiShampine(),
+    "dopri5": DormandPrince(),
+    "tsit5": Tsitouras(),
 }
 _LOSSES: dict[Question, AbstractLoss] = {
     Question.LABEL: CrossEntropy(),
@@ -45,60 +75,99 @@ _LOSSES: dict[Question, AbstractLoss] = {
     Question.FUNCTION: RelativeL2(),
 }
 _FASTEST = 2.5
-"""Angle by which the fastest pair of a position code turns from one token to the next."""
-HEADS = 1e-3
-"""The weight of `HeadNegentropy` wherever a density of heads is trained."""
-STIFF = 1e-2
-"""The weight of `JacobianSpectral`, at one random stretch of depth per update, where a flow is said to be stiff."""
+"""Angle by which the fastest pair of a sinusoidal code turns from one token to the next."""
+
+RivalName = Literal["layers", "priced", "usual"]
 
 
 def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
-    """The builder's model in the sizes of a preset: weights smooth in depth, rotary in real token time.
+    """The model of a preset for a task: a call of the one builder."""
+    check_sizes(preset)
+    sizes, modes = preset.model, preset.model.kernel_modes or None
+    axis = 1 if sizes.nodes == 1 else EmbeddingAxis(
+        sizes.nodes, modes, periodic=sizes.kernel != "spectral", unitary=sizes.kernel == "unitary"
+    )  # fmt: skip
+    heads = HeadMeasure(sizes.heads, sizes.head_modes) if sizes.head_modes else sizes.heads
+    return _build(form, sizes, axis, heads, _time(form, sizes), _depth(preset.depth))
 
-    Depth is solved in a few equal steps and differentiated by autograd (`Direct`), as evaluations are what training
-    costs.
+
+def build_layers(form: Form, preset: Preset, parameters: int, usual: bool = False) -> ContinuousTransformer:
+    """The layered network to compare with: as many layers as evaluations, parameters within 5 %, plain vectors.
+
+    Embedding, stem, positions and readout are those of the continuous model, heads are counted; the hidden size makes
+    up the number of parameters. The `usual` one has no stem, and the textbook's positions: learned codes for tokens,
+    sinusoidal ones for signals.
     """
     check_sizes(preset)
-    weights = DampedBasis(Legendre(preset.modes), preset.mode_ratio)
-    depth = Depth(preset.depth, weights, preset.steps, stepper=_STEPPERS[preset.stepper])
-    stem = Stem(preset.stem_radius, preset.stem_modes, preset.stem_gaps) if preset.stem_radius > 0.0 else None
+    heads = _even_heads(preset.model)
+    time = _usual_time(form, preset.model.width) if usual else _time(form, preset.model)
+
+    def build(layers: int, hidden: int) -> ContinuousTransformer:
+        sizes = dataclasses.replace(preset.model, hidden=hidden)
+        return _build(form, sizes, 1, heads, time, Depth(float(layers), layers))
+
+    for layers in range(STEPPERS[preset.depth.stepper].stages * preset.depth.steps, 0, -1):
+        one, two = (count_parameters(build(layers, hidden)) for hidden in (1, 2))
+        hidden = round(1 + (parameters - one) / (two - one))  # the number of parameters is affine in it
+        if hidden >= preset.model.width // 2 or (layers == 1 and hidden >= 1):
+            return build(layers, hidden)
+    cure = "Compare a model with more parameters, or train without --compare."
+    reject("parameters", parameters, "a single layer of this width has more", cure)
+
+
+def _build(
+    form: Form, sizes: ModelOptions, axis: int | EmbeddingAxis, heads: int | HeadMeasure, time: TokenTime, depth: Depth
+) -> ContinuousTransformer:
+    inputs = {"vocabulary": form.vocabulary, "features": form.features, "causal": form.causal}
+    inner = {"hidden": sizes.hidden, "dropout": sizes.dropout, "per_token": form.per_token}
+    return transformer(sizes.width, form.outputs, **inputs, **inner, time=time, axis=axis, heads=heads, depth=depth)
+
+
+def _time(form: Form, sizes: ModelOptions) -> TokenTime:
+    stem = None
+    if sizes.stem_radius > 0.0:
+        stem = Stem(sizes.stem_radius, sizes.stem_modes, sizes.stem_gaps or form.gaps)
     rotary = None  # the builder's own for signals
     if form.vocabulary is not None:
         rotary = Rotary(_FASTEST / form.spacing, min(3.0 / form.span, _FASTEST / form.spacing))
-    time = TokenTime(0.0, form.span, form.spacing, positions=rotary, stem=stem, queries=form.queries)
-    return _build(form, preset, preset.hidden, time, depth)
+    integrals: dict[str, AbstractTokenIntegral] = {
+        "exact": Exact(), "subset": Subset(sizes.samples), "debiased": Debiased(sizes.samples),
+        "nystrom": Nystrom(sizes.samples),
+    }  # fmt: skip
+    return TokenTime(0.0, form.span, form.spacing, positions=rotary, stem=stem, queries=form.queries,
+                     integral=integrals[sizes.integral])  # fmt: skip
 
 
-def build_standard(form: Form, preset: Preset, parameters: int) -> ContinuousTransformer:
-    """The discrete Transformer, pre-normed, on the counting measure, with as many parameters within 5 %.
-
-    Its width and heads are those of the preset, its layers as many as there are evaluations of the velocity; the
-    hidden size makes up the number. Positions have the usual codes: learned for tokens, sinusoidal for signals.
-    """
-    check_sizes(preset)
-    stages = 2 if preset.stepper is StepperKind.MIDPOINT else 1
-
-    def build(layers: int, hidden: int) -> ContinuousTransformer:
-        if form.vocabulary is not None:
-            code = LearnedPositions(round(form.span / form.spacing) + 1, preset.width)
-        else:
-            code = SinusoidalPositions(preset.width, fastest=_FASTEST * form.span / form.spacing, slowest=0.5)
-        time = TokenTime(0.0, form.span, form.spacing, Counting(), code, None, form.queries)
-        return _build(form, preset, hidden, time, Depth(float(layers), layers))
-
-    for layers in range(stages * preset.steps, 0, -1):
-        one, two = (count_parameters(build(layers, hidden)) for hidden in (1, 2))
-        hidden = round(1 + (parameters - one) / (two - one))  # the number of parameters is affine in it
-        if hidden >= preset.width // 2 or (layers == 1 and hidden >= 1):
-            return build(layers, hidden)
-    cure = "Compare a model with more parameters, or train without --compare."
-    reject("parameters", parameters, "a single standard layer of this width has more", cure)
+def _usual_time(form: Form, width: int) -> TokenTime:
+    if form.vocabulary is not None:
+        code = LearnedPositions(round(form.span / form.spacing) + 1, width)
+    else:
+        code = SinusoidalPositions(width, fastest=_FASTEST * form.span / form.spacing, slowest=0.5)
+    return TokenTime(0.0, form.span, form.spacing, Counting(), code, None, form.queries)
 
 
-def _build(form: Form, preset: Preset, hidden: int, time: TokenTime, depth: Depth) -> ContinuousTransformer:
-    sizes = {"vocabulary": form.vocabulary, "features": form.features, "causal": form.causal, "hidden": hidden}
-    plain = {"axis": 1, "heads": preset.heads, "per_token": form.per_token}
-    return transformer(preset.width, form.outputs, **sizes, **plain, time=time, depth=depth)
+def _depth(how: DepthOptions) -> Depth:
+    bases: dict[str, AbstractBasis | HypernetworkWeights | int] = {
+        "cosine": DampedBasis(Cosine(how.modes), how.mode_ratio),
+        "legendre": DampedBasis(Legendre(how.modes), how.mode_ratio),
+        "hypernetwork": HypernetworkWeights(how.modes),
+        "layers": how.modes,
+    }
+    gradients: dict[str, AbstractGradient] = {
+        "direct": Direct(), "checkpointed": Checkpointed(), "backsolve": Backsolve(clip=how.clip_costate or None)
+    }  # fmt: skip
+    stepper: AbstractStepper | None = STEPPERS[how.stepper]
+    adaptive = how.rtol > 0.0
+    if stepper.error_order is None and (adaptive or (how.gradient == "backsolve" and not stepper.reversible)):
+        stepper = DormandPrince()  # on the summed velocity
+    steps = {"rtol": how.rtol} if adaptive else {"steps": how.steps}
+    return Depth(how.depth, bases[how.field], **steps, stepper=stepper, gradient=gradients[how.gradient],
+                 damping=how.damping, spectral_limit=how.spectral_limit or None)  # fmt: skip
+
+
+def _even_heads(sizes: ModelOptions) -> int:
+    """As many counted heads as share the width in even parts, at most those of the preset."""
+    return max(heads for heads in range(1, sizes.heads + 1) if sizes.width % (2 * heads) == 0)
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -108,32 +177,48 @@ def count_parameters(model: nn.Module) -> int:
 
 def check_sizes(preset: Preset) -> None:
     """Refuses sizes that no model can have, whatever the task."""
-    for name in ("width", "heads", "hidden", "modes", "steps", "stem_modes"):
-        if getattr(preset, name) < 1:
-            reject(name, getattr(preset, name), "a model needs at least one", f"Pass {name} >= 1.")
-    if preset.width % (2 * preset.heads):
-        even = [heads for heads in range(1, preset.width // 2 + 1) if preset.width % (2 * heads) == 0]
+    sizes, depth = preset.model, preset.depth
+    at_least(1, width=sizes.width, hidden=sizes.hidden, nodes=sizes.nodes, heads=sizes.heads, samples=sizes.samples)
+    at_least(1, stem_modes=sizes.stem_modes, modes=depth.modes, steps=depth.steps)
+    at_least(0, kernel_modes=sizes.kernel_modes, head_modes=sizes.head_modes)
+    not_negative(stem_radius=sizes.stem_radius, rtol=depth.rtol, damping=depth.damping, clip_costate=depth.clip_costate,
+                 spectral_limit=depth.spectral_limit, **dataclasses.asdict(preset.costs))  # fmt: skip
+    share(none=False, mode_ratio=depth.mode_ratio)
+    share(all=False, dropout=sizes.dropout)
+    share(jitter=depth.jitter, refined=depth.refined)
+    if sizes.width % (2 * sizes.nodes):
+        even = [n for n in range(1, sizes.width // 2 + 1) if sizes.width % (2 * n) == 0]
+        cure = f"Pass --nodes from {', '.join(map(str, even))}." if even else "Pass an even --width."
+        reject("nodes", sizes.nodes, f"they do not share the width {sizes.width} in equal, even parts", cure)
+    channels = sizes.width // sizes.nodes
+    if sizes.head_modes == 0 and channels % (2 * sizes.heads):
+        even = [heads for heads in range(1, channels // 2 + 1) if channels % (2 * heads) == 0]
         others = f", or heads from {', '.join(map(str, even))}" if even else ""
-        cure = f"Pass a width that is a multiple of {2 * preset.heads}{others}."
-        reject("heads", preset.heads, f"they do not share the width {preset.width} in equal, even parts", cure)
-    share(none=False, mode_ratio=preset.mode_ratio)
-    not_negative(stem_radius=preset.stem_radius)
+        cure = f"Pass a width that is a multiple of {2 * sizes.heads * sizes.nodes}{others}."
+        reject("heads", sizes.heads, f"they do not share the {channels} channels of a node in equal, even parts", cure)
+    if sizes.head_modes and depth.field == "layers":
+        cure = "Pass --head-modes 0, or another --field."
+        reject("head_modes", sizes.head_modes, "weights that are constant on layers have counted heads", cure)
 
 
-def objective_of(
-    form: Form, model: ContinuousTransformer | None = None, energy: float = 0.0, stiff: bool = False
-) -> Objective:
-    """The objective that a task's question asks for: its loss, and the running costs that training `model` needs.
+def objective_of(form: Form, model: ContinuousTransformer | None = None, preset: Preset | None = None) -> Objective:
+    """The objective that a task's question asks for: its loss, and what the preset pays for when `model` is trained.
 
-    `energy` is the price of the tokens' mean kinetic energy. A trained density of heads pays its negentropy with the
-    weight `HEADS`. With `stiff` the spectral norm of the Jacobian is paid with the weight `STIFF`; it needs second
-    derivatives, so attention forms its kernel there. A validation reads the loss alone: `objective_of(form)`.
+    Only a trained density of heads pays its negentropy. Norms of the Jacobian need second derivatives, so attention
+    forms its kernel there; they are paid at one random step per update. A validation reads the loss alone:
+    `objective_of(form)`.
     """
-    priced: list[tuple[AbstractRunningCost, float]] = []
-    if energy != 0.0:
-        priced.append((KineticEnergy(L2(mean=True)), energy))
+    paid = CostOptions(0.0, head_entropy=0.0) if preset is None else preset.costs
+    share_of_step = 1.0 if preset is None else 1.0 / preset.depth.steps
+    mean = L2(mean=True)
+    priced: list[tuple[AbstractRunningCost, float]] = [
+        (KineticEnergy(mean), paid.energy),
+        (Length(mean), paid.length),
+        (AtRandomDepth(JacobianSpectral(), share_of_step), paid.jacobian),
+        (AtRandomDepth(JacobianFrobenius(), share_of_step), paid.jacobian_frobenius),
+        (FieldSize(), paid.field_size),
+    ]
     if model is not None and HeadNegentropy.applies(model.flow):
-        priced.append((HeadNegentropy(), HEADS))
-    if stiff:
-        priced.append((AtRandomDepth(JacobianSpectral()), STIFF))
-    return Objective(_LOSSES[form.question], tuple(c for c, _ in priced), tuple(w for _, w in priced))
+        priced.append((HeadNegentropy(), paid.head_entropy))
+    costs = [(cost, weight) for cost, weight in priced if weight != 0.0]
+    return Objective(_LOSSES[form.question], tuple(c for c, _ in costs), tuple(w for _, w in costs))

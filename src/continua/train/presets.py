@@ -1,93 +1,187 @@
-"""What a training run does, how long and how fast; sizes of models and of their training that suit the tasks."""
+"""What a training run does: the model, its flow along depth, what is paid for, how long and how fast it learns.
+
+The groups of a preset are the groups of options of `continua train`, one field per option; the string under a field is
+its help.
+"""
 
 import dataclasses
-import enum
 from collections.abc import Mapping
-from typing import final
+from typing import Annotated, Any, Literal, final
+
+import tyro
 
 from continua.core.checks import at_least, positive, share
-from continua.data import AbstractTask, Csv, Mnist1d, Split
 from continua.optim import CosineDecay
 
+KernelName = Literal["spectral", "fft", "unitary"]
+IntegralName = Literal["exact", "subset", "debiased", "nystrom"]
+FieldName = Literal["cosine", "legendre", "hypernetwork", "layers"]
+StepperName = Literal["splitting", "strang", "euler", "midpoint", "heun", "rk4", "bosh3", "dopri5", "tsit5"]
+GradientName = Literal["direct", "checkpointed", "backsolve"]
+OptimizerName = Literal["adamw", "recipe", "soap", "shampoo", "kfac"]
 
-class StepperKind(enum.StrEnum):
-    """How depth is stepped in training."""
 
-    EULER = "euler"
-    MIDPOINT = "midpoint"
-    SPLITTING = "splitting"
+@final
+@dataclasses.dataclass(frozen=True)
+class ModelOptions:
+    """The sizes of the model, its embedding axis, its heads, its token integral and its local stem."""
+
+    width: int = 48
+    """size of a token's state"""
+    hidden: int = 96
+    """hidden size of the feed-forward"""
+    nodes: int = 6
+    """nodes of the embedding axis, along which states are functions; 1: states are plain vectors"""
+    kernel: KernelName = "spectral"
+    """kernels along the embedding axis: in cosine modes, as convolutions by FFT, or these with unitary multipliers"""
+    kernel_modes: int = 0
+    """modes of the kernels; 0: three quarters of the nodes, or the frequencies that a third of them resolves"""
+    heads: int = 4
+    """nodes at which the measure of heads is read, or heads that share the width"""
+    head_modes: int = 4
+    """modes of the weights along the heads, whose density is trained; 0: heads are counted"""
+    integral: IntegralName = "exact"
+    """the integral over tokens: exact, or estimated from a few of them"""
+    samples: int = 16
+    """tokens that an estimate draws"""
+    dropout: float = 0.0
+    """rate of dropout on both branches"""
+    stem_radius: float = 0.0
+    """reach of the local stem in samples; 0: no stem"""
+    stem_modes: int = 7
+    """modes of the stem's kernel"""
+    stem_gaps: bool = False
+    """the stem also hears how far away the nearest sample is, for signals that lack some"""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class DepthOptions:
+    """Weights along depth, and how depth is solved and differentiated."""
+
+    depth: float = 4.0
+    """depth of the flow"""
+    field: FieldName = "cosine"
+    """weights along depth: in cosine or Legendre modes, made by a hypernetwork, or constant on layers"""
+    modes: int = 4
+    """modes of the weights along depth; of a hypernetwork its frequencies, of layers their number"""
+    mode_ratio: float = 0.8
+    """each further mode weighs this times the one before: less is smoother, 1 is as rough as the modes allow"""
+    steps: int = 4
+    """equal depth steps in training"""
+    rtol: float = 0.0
+    """tolerance of adaptive steps, by Dormand-Prince unless --stepper estimates an error; 0: equal steps"""
+    stepper: StepperName = "splitting"
+    """how a step of depth is taken; splitting: attention and feed-forward in turn, strang: symmetrically"""
+    gradient: GradientName = "direct"
+    """autograd through the solve, the checkpointed adjoint (less memory), or the adjoint equation solved backwards"""
+    clip_costate: float = 0.0
+    """largest costate that enters the adjoint equation of backsolve; 0: no limit"""
+    jitter: float = 1.0
+    """in each update the inner depths of the grid move at random, 1 by up to half a step, 0 not at all"""
+    refined: float = 0.25
+    """share of the updates that take twice the steps, on half a batch: the flow then does not lean on one grid"""
+    damping: float = 0.0
+    """gamma of -gamma x, which pulls every token towards the origin"""
+    spectral_limit: float = 0.0
+    """largest spectral norm of a kernel of the flow; 0: no limit"""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class CostOptions:
+    """Weights of the running costs that are integrated along depth; 0: not paid."""
+
+    energy: float = 0.1
+    """kinetic energy, a mean over tokens and channels: more makes a smoother flow, for fewer steps"""
+    length: float = 0.0
+    """length of the tokens' paths, a mean likewise"""
+    jacobian: float = 0.0
+    """spectral norm of the flow's Jacobian, at one random step per update, for flows that steps do not resolve"""
+    jacobian_frobenius: float = 0.0
+    """Frobenius norm of the flow's Jacobian, likewise"""
+    head_entropy: float = 1e-3
+    """negentropy of the density of heads, which keeps heads alive"""
+    field_size: float = 0.0
+    """squared size of the weights along depth; needs --weight-decay 0, which is the same wish"""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TrainingOptions:
+    """How long and how fast it learns."""
+
+    updates: int = 1000
+    """updates of the optimiser"""
+    batch_size: int = 50
+    """sequences in a batch"""
+    optimizer: OptimizerName = "adamw"
+    """adamw; recipe: each parameter by its space; or that with soap, shampoo (extra `optim`) or kfac for kernels"""
+    learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 3e-3
+    """highest learning rate"""
+    kernel_learning_rate: float = 3e-3
+    """highest learning rate of kernels under soap, shampoo and kfac"""
+    weight_decay: float = 0.05
+    """weight decay of matrices at the learning rate; kernels under other optimisers shrink by as much in an update"""
+    beta2: float = 0.98
+    """how much adamw and recipe keep of their second moments"""
+    warmup_ratio: float = 0.1
+    """share of the updates in which the learning rate rises"""
+    floor: float = 0.0
+    """share of the highest learning rate that it falls to"""
+    clip: float = 1.0
+    """largest norm of a gradient"""
+    validations: int = 5
+    """how often the validation split is read"""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """Sizes of a model and of its training that suit a task.
+    """A model and its training that suit a task."""
 
-    The width, the heads that share it, the hidden size of the feed-forward, the Legendre modes of the weights along a
-    depth that is solved in `steps` equal steps; the radius of the continuous local stem in units of the spacing (0: no
-    stem), its modes, and whether it hears how far away samples are; updates, sequences in a batch, the highest learning
-    rate of AdamW and that of SOAP, weight decay; the share of the updates in which the
-    rate rises, the share of the highest rate that it falls to, and `beta2`, how much of its second moments AdamW keeps.
-    With `jitter` every update solves on a grid of its own, the inner depths moved at random by up to this share of half
-    a step: the weights then do not lean on one grid. Every further mode weighs `mode_ratio` times the one before
-    (`DampedBasis`), and `energy` is the price of motion (`KineticEnergy`): both keep the flow so smooth that a few
-    steps resolve it.
-    """
+    model: ModelOptions = ModelOptions()
+    depth: DepthOptions = DepthOptions()
+    costs: CostOptions = CostOptions()
+    training: TrainingOptions = TrainingOptions()
 
-    width: int = 48
-    heads: int = 3
-    hidden: int = 96
-    modes: int = 3
-    mode_ratio: float = 0.3
-    depth: float = 1.0
-    steps: int = 2
-    stepper: StepperKind = StepperKind.MIDPOINT
-    jitter: float = 1.0
-    energy: float = 0.0
-    stem_radius: float = 0.0
-    stem_modes: int = 7
-    stem_gaps: bool = False
-    updates: int = 1000
-    batch_size: int = 50
-    learning_rate: float = 3e-3
-    soap_learning_rate: float = 3e-3
-    weight_decay: float = 0.05
-    warmup_ratio: float = 0.1
-    floor: float = 0.0
-    beta2: float = 0.98
+    def replace(self, **values: Any) -> "Preset":
+        """The same with other values, by the names of the options, whatever group they are in."""
+        groups = {}
+        for group in dataclasses.fields(self):
+            own = getattr(self, group.name)
+            names = {field.name for field in dataclasses.fields(own)} & set(values)
+            groups[group.name] = dataclasses.replace(own, **{name: values.pop(name) for name in sorted(names)})
+        if values:
+            raise TypeError(f"a preset has no {', '.join(values)}")
+        return Preset(**groups)
+
+
+def _demo(**values: Any) -> Preset:
+    return Preset().replace(**values)
 
 
 _DEMO = {
-    "mnist1d": Preset(48, 3, 96, energy=0.003, stem_radius=5.5, stem_modes=11, updates=2200, learning_rate=5e-3),
+    "mnist1d": _demo(stem_radius=5.5, stem_modes=11, updates=2200, learning_rate=5e-3),
     # the budget of nanoGPT's CPU recipe, width 128, 4 heads, 2,000 updates of 12 windows, about 0.8 M numbers, and its
     # AdamW: rate 1e-3 falling to 1e-4, a rise over the first twentieth, betas (0.9, 0.99), decay 0.1
-    "text": Preset(128, 4, 512, modes=4, depth=1.5, updates=2000, batch_size=12, learning_rate=1e-3, weight_decay=0.1,
-                   warmup_ratio=0.05, floor=0.1, beta2=0.99),
-    "digits": Preset(32, 2, 64, steps=3, energy=0.002, updates=1000, learning_rate=5e-3),
-    "spirals": Preset(48, 4, 96, steps=3, stem_radius=6.0, stem_gaps=True, updates=1000),
-    "burgers": Preset(32, 2, 64, steps=3, stem_radius=3.0, stem_modes=5, updates=600, batch_size=16, weight_decay=0.0),
-    "darcy": Preset(32, 4, 64, steps=3, updates=600, batch_size=8, weight_decay=0.0),
-    "uea": Preset(48, 3, 96, energy=0.01, stem_radius=5.0, stem_modes=9, updates=500, batch_size=16),
-    "csv": Preset(48, 4, 96, steps=3, stem_radius=6.0, stem_gaps=True, updates=500, batch_size=32),
+    "text": _demo(width=128, hidden=512, nodes=8, updates=2000, batch_size=12, learning_rate=1e-3, weight_decay=0.1,
+                  warmup_ratio=0.05, floor=0.1, beta2=0.99),
+    "digits": _demo(width=32, hidden=64, nodes=4, updates=1000, learning_rate=5e-3),
+    "spirals": _demo(stem_radius=6.0, stem_gaps=True, updates=1000),
+    "burgers": _demo(width=32, hidden=64, nodes=4, stem_radius=3.0, stem_modes=5, updates=600, batch_size=16,
+                     weight_decay=0.0),
+    "darcy": _demo(width=32, hidden=64, nodes=4, updates=600, batch_size=8, weight_decay=0.0),
+    "uea": _demo(stem_radius=5.0, stem_modes=9, updates=500, batch_size=16),
+    "csv": _demo(stem_radius=6.0, stem_gaps=True, updates=500, batch_size=32),
 }  # fmt: skip
 _LONGER = {"mnist1d": 10_000, "text": 10_000, "digits": 4000, "spirals": 6000, "burgers": 6000, "darcy": 6000,
            "uea": 5000, "csv": 2000}  # fmt: skip
 
-PRESETS: dict[str, dict[str, Preset]] = {
-    task: {"demo": demo, "full": dataclasses.replace(demo, updates=_LONGER[task])} for task, demo in _DEMO.items()
+PRESETS: Mapping[str, Mapping[str, Preset]] = {
+    task: {"demo": demo, "full": demo.replace(updates=_LONGER[task])} for task, demo in _DEMO.items()
 }
 """The presets of every task, by name: the first, `demo`, is the default, `full` trains longer."""
-
-
-def presets_of(task: AbstractTask) -> Mapping[str, Preset]:
-    """The presets of a task, fitted to its data."""
-    presets = PRESETS[task.name]
-    if isinstance(task, Mnist1d) and task.dropped > 0.0:
-        return {name: dataclasses.replace(preset, stem_gaps=True) for name, preset in presets.items()}
-    if isinstance(task, Csv):  # a file of the user's may have fewer windows than the batch has sequences
-        windows = task.count(Split.TRAIN)
-        return {name: dataclasses.replace(p, batch_size=min(p.batch_size, windows)) for name, p in presets.items()}
-    return presets
 
 
 @final
@@ -98,8 +192,6 @@ class Plan:
     - `clip`: the largest norm of a gradient, longer ones are shortened to it;
     - `validations`: how often, evenly spread and at the end, the validation split is read;
     - `checkpoints`: how often a checkpoint is written, likewise;
-    - `jitter`: each update has a depth grid of its own, the inner depths of the model's moved at random by up to this
-      share of half a step to either side; as many steps, no more evaluations;
     - `floor`: the share of the highest rate that the cosine falls to.
     """
 
@@ -110,14 +202,13 @@ class Plan:
     clip: float = 1.0
     validations: int = 5
     checkpoints: int = 5
-    jitter: float = 0.0
     floor: float = 0.0
 
     def __post_init__(self) -> None:
         at_least(1, updates=self.updates, batch_size=self.batch_size)
         at_least(1, validations=self.validations, checkpoints=self.checkpoints)
         share(all=False, warmup_ratio=self.warmup_ratio)
-        share(floor=self.floor, jitter=self.jitter)
+        share(floor=self.floor)
         positive(clip=self.clip)
 
     @property
