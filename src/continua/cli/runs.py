@@ -54,7 +54,7 @@ class Evaluate:
         if self.json:
             print(json.dumps(finite({"run": str(self.folder), "results": results}), allow_nan=False))
             return 0
-        console.print(*results_tables(results), sep="\n")
+        console.print(*results_tables(task, results), sep="\n")
         for name, found in results.items():
             gap = found.get("gap to a tight solve")
             if gap is not None:
@@ -72,7 +72,7 @@ class Generate:
 
     folder: RunFolder
     """the folder of a run on text"""
-    prompt: str = "\n"
+    prompt: Annotated[str, tyro.conf.arg(help_behavior_hint=r"(default: '\n')")] = "\n"
     """how the text begins"""
     max_new_tokens: Whole = 500
     """characters to write"""

@@ -132,7 +132,7 @@ class Train:
             print(json.dumps(finite(found), allow_nan=False))
         elif not self.output.quiet:
             where = f"report: [bold]{escape(str(page))}[/bold]"
-            console.print(*results_tables(results), where, sep="\n", soft_wrap=True)
+            console.print(*results_tables(task, results), where, sep="\n", soft_wrap=True)
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.run.seed)
@@ -184,13 +184,18 @@ def free_folder(task: str) -> Path:
 @contextmanager
 def note_failure(run: Run) -> Iterator[None]:
     """Notes in the run that what happens inside failed, and adds to the message how to go on."""
-    again = f"Go on with: continua train --resume {shlex.quote(str(run.folder))}"
+    resume = f"continua train --resume {shlex.quote(str(run.folder))}"
+    again = f"Go on with: {resume}"
     try:
         yield
     except Interrupted as stopped:
         raise Interrupted(f"{stopped}. {again}") from None
     except KeyboardInterrupt:
         run.end("interrupted")
+        kept = (run.last_checkpoint() or {"update": 0})["update"]
+        if kept == run.manifest["facts"].get("preset", {}).get("updates"):
+            told = f"stopped after the last update; nothing is lost. Measure the test with: {resume}"
+            raise Interrupted(told) from None
         raise Interrupted(f"stopped at once; updates since the last checkpoint are lost. {again}") from None
     except SolveError as error:
         run.end("failed")
