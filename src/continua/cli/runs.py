@@ -4,8 +4,7 @@ import dataclasses
 import json
 import shlex
 import sys
-import typing
-from typing import Annotated, final
+from typing import Annotated, cast, final
 
 import torch
 import tyro
@@ -157,6 +156,4 @@ def _load_models(run: Run) -> dict[str, ContinuousTransformer]:
     folders = sorted((run.folder / "models").glob("*/model.json"))
     if not folders:
         reject("run", str(run.folder), "it has no model yet", "Let it reach its first checkpoint.")
-    models = {path.parent.name: load(path.parent).eval() for path in folders}
-    assert all(isinstance(model, ContinuousTransformer) for model in models.values())
-    return typing.cast(dict[str, ContinuousTransformer], models)
+    return {path.parent.name: cast(ContinuousTransformer, load(path.parent).eval()) for path in folders}

@@ -126,16 +126,13 @@ def _check_names(file: Path, header: list[str], time: str, id: str | None, colum
 
 
 def _cure_by_ids(header: list[str], cells: list[list[str]], clocks: Sequence[str], otherwise: str) -> str:
-    """The option for a column of ids: one of few words, within each of which the times rise. Or another cure.
-
-    `clocks` are the columns that may hold the times, first the one that was taken. Of two columns that could tell
-    each other's rows apart, such as persons and days, the one with fewer words is the ids.
-    """
+    """The option for a column of ids: one of few words, within each of which the times rise. Or another cure."""
     for clock, name in itertools.product(clocks, header):
         by_word = dict[str, list[float]]()
         for row in cells:
             by_word.setdefault(row[header.index(name)], []).append(read_number(row[header.index(clock)]))
         rise = all(a < b for times in by_word.values() for a, b in itertools.pairwise(times))
+        # persons and days tell each other's rows apart: where no column is surely the times, the fewer are the ids
         fewer = len(clocks) == 1 or len(by_word) < len({row[header.index(clock)] for row in cells})
         if rise and fewer and name != clock and 1 < len(by_word) <= len(cells) // 3:
             time = f" --time {shlex.quote(clock)}" if clock != clocks[0] else ""

@@ -121,7 +121,8 @@ class AbstractTask(abc.ABC):
     def details(self) -> dict[str, Any]:
         """Plain data that a run notes down beside the numbers of samples: which classes or letters.
 
-        Under "augmentation", how training batches differ from the data, in one sentence; where they do.
+        Under "augmentation", how training batches differ from the data, in one sentence; where they do. Under
+        "validation", which samples validation reads where it has none of its own.
         """
 
     @abc.abstractmethod

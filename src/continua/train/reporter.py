@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from continua.core.extras import extra
 from continua.runs import finite
@@ -53,7 +53,7 @@ class Bar(AbstractReporter):
         self.left = TimeRemainingColumn()
         columns = (TextColumn("{task.completed}/{task.total}"), BarColumn(16), TextColumn("{task.description}"))
         self.progress = Progress(*columns, self.left, console=console, transient=True, disable=not console.is_terminal)
-        self.task: TaskID | None = None
+        self.task = self.progress.add_task("first update", total=None)
         self.smooth: float | None = None
         self.updates = 0
         self.shown: str | None = None
@@ -64,12 +64,11 @@ class Bar(AbstractReporter):
         if not self.console.is_terminal:  # without a bar, whoever waits should know for what
             went = f" from update {done:,} on" if done else ""
             text = f"training for {plan.updates:,} updates{went}; the validation split is read {plan.validations} times"
-            self._say(text)
+            self.console.print(text, highlight=False, soft_wrap=True)
         self.progress.start()
-        self.task = self.progress.add_task("first update", total=plan.updates, completed=done)
+        self.progress.reset(self.task, total=plan.updates, completed=done)
 
     def on_update(self, update: int, learner: str, row: Row) -> None:
-        assert self.task is not None
         self.shown = self.shown or learner
         if learner != self.shown:
             return
@@ -78,20 +77,18 @@ class Bar(AbstractReporter):
         text = f"loss {self.smooth:.3f}  {speed}  {cost}"
         self.progress.update(self.task, completed=update, description=text)
         if not self.console.is_terminal and time.monotonic() - self.said >= _PAUSE:
-            self._say(f"{self._count(update)}  {learner:<10}  {text}  {self.left(self.progress.tasks[0])} left")
+            self._say(update, learner, f"{text}  {self.left(self.progress.tasks[0])} left")
 
     def on_validation(self, update: int, learner: str, metrics: dict[str, float]) -> None:
         text = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        self._say(f"{self._count(update)}  {learner:<10}  {text}")
+        self._say(update, learner, text)
 
     def end(self) -> None:
         self.progress.stop()
 
-    def _count(self, update: int) -> str:
-        return f"{update:>{len(str(self.updates))}}/{self.updates}"
-
-    def _say(self, line: str) -> None:
-        self.console.print(line, highlight=False, soft_wrap=True)
+    def _say(self, update: int, learner: str, text: str) -> None:
+        done = f"{update:>{len(str(self.updates))}}/{self.updates}"
+        self.console.print(f"{done}  {learner:<10}  {text}", highlight=False, soft_wrap=True)
         self.said = time.monotonic()
 
 
