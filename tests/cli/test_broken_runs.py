@@ -102,6 +102,28 @@ def test_a_disk_that_is_full_fails_with_the_way_to_go_on(monkeypatch, capsys):
     assert main(["train", "--resume", "run", "--quiet"]) == 0
 
 
+def test_a_run_stopped_at_its_test_has_lost_nothing(monkeypatch, capsys):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("continua.cli.train.measure_models", stopped)
+        assert main([*TRAIN, "--output", "run"]) == 75
+    printed = told(capsys)
+    assert "nothing is lost. Measure the test with: continua train --resume run" in printed
+    assert main(["train", "--resume", "run", "--quiet"]) == 0
+    assert len(Run.open(Path("run")).records("test")) == 1
+
+
+def test_an_update_that_is_stopped_at_once_is_lost(monkeypatch, capsys):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("continua.train.learner.Learner.update", stopped)
+    assert main([*TRAIN, "--output", "run"]) == 75
+    assert "updates since the last checkpoint are lost. Go on with: continua train --resume run" in told(capsys)
+
+
 def test_a_loss_that_is_lost_fails_the_run(capsys):
     assert main([*TRAIN, "--lr", "1e30", "--clip", "1e30", "--output", "run"]) == 1
     printed = told(capsys)

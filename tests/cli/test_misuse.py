@@ -7,7 +7,7 @@ import pytest
 
 from continua.cli.main import COMMANDS, main
 from continua.cli.options import TASKS, preset_of
-from continua.cli.parsing import read_command, values_of
+from continua.cli.parsing import read_command, suggest, values_of
 from continua.cli.runs import Report
 from continua.cli.train import note_failure
 from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
@@ -267,9 +267,32 @@ def test_words_of_other_programs_are_known(capsys):
     for word in ("--learning-rate", "--lr", "--weight-decay", "--batch-size", "--batch_size", "--beta2", "--clip"):
         assert main(["train", word, "x"]) == 2
         assert "'x': this is no" in capsys.readouterr().err
-    for word, near in (("--out", "--output"), ("--output-dir", "--output"), ("--heds", "--heads")):
+    for word, near in (
+        ("--out", "--output"),
+        ("--output-dir", "--output"),
+        ("--heds", "--heads"),
+        ("--epochs", "--updates"),
+        ("--num_train_epochs", "--updates"),
+        ("--max_steps", "--updates"),
+        ("--per_device_train_batch_size=8", "--batch-size"),
+        ("--lr-rate", "--learning-rate"),
+        ("--block_size", "--context"),
+    ):
         assert main(["train", word, "3"]) == 2
         assert f"Did you mean {near!r}?" in capsys.readouterr().err
+    assert main(["generate", "run", "--max_length", "3"]) == 2
+    assert "Did you mean '--max-new-tokens'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["--max_length", "--gpu", "--verbose", "--num-workers", "--restart", "--target"])
+def test_words_that_resemble_no_option_lead_to_none(word, capsys):
+    assert main(["train", word, "3"]) == 2
+    printed = capsys.readouterr().err
+    assert f"there is no option {word!r}" in printed and "Did you mean" not in printed
+
+
+def test_device_is_not_taken_for_series():
+    assert suggest("--device", ["--series", "--depth", "--seed"]) == ""
 
 
 def test_a_text_whose_test_is_too_short_leaves_no_run(capsys):

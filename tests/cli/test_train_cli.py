@@ -10,11 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import continua
 from continua.cli.main import COMMANDS, main
+from continua.cli.measuring import results_tables
 from continua.cli.options import TASKS
 from continua.cli.train import free_folder
+from continua.data import Spirals
 from continua.model import load, save
 from continua.runs import Run
 from continua.solve import Adaptive, DormandPrince, Solver
@@ -78,7 +81,21 @@ def test_eval_reads_a_run(text_run, capsys):
     by_steps = results["continuous"]["depth"]
     assert by_steps["2"]["loss"] == pytest.approx(results["continuous"]["samplings"]["as trained"]["loss"], abs=1e-5)
     assert main(["eval", str(text_run)]) == 0
-    assert "tight adaptive solve" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "tight adaptive solve" in shown and "nats per character" in shown
+    assert "test (validation read the same samples)" in shown
+    assert "Validation reads the test samples" in (text_run / "report.html").read_text()
+
+
+def test_tables_fit_a_terminal_without_a_word_cut():
+    measures = dict.fromkeys(("loss", "mean squared error", "squared error between", "squared error ahead"), 0.5)
+    found = {"samplings": {"as trained": measures, "half of the rows unseen": measures}, "depth": {"1": measures}}
+    tables = results_tables(Spirals(), {"continuous": found, "standard": found})
+    with (console := Console(width=80)).capture() as shown:
+        console.print(*tables, sep="\n", soft_wrap=True)
+    assert "…" not in shown.get() and max(map(len, shown.get().splitlines())) <= 80
+    assert all(word in shown.get() for word in ("continuous", "standard", "between", "ahead", "squared", "as trained"))
+    assert "validation" not in shown.get()
 
 
 def test_generate_writes_the_same_with_the_same_seed(text_run, capsys):
@@ -297,6 +314,12 @@ def test_generate_wants_a_run_on_text(text_run, capsys):
     assert "not in the alphabet" in capsys.readouterr().err
     assert main(["generate", str(text_run), "--model", "other"]) == 2
     assert "Choose from continuous, standard" in capsys.readouterr().err
+
+
+def test_help_shows_a_line_break_as_it_is_written(capsys):
+    with pytest.raises(SystemExit):
+        main(["generate", "--help"])
+    assert r"how the text begins (default: '\n')" in capsys.readouterr().out
 
 
 def test_help_names_every_task(capsys):

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from continua.cli.main import COMMANDS, main
-from continua.train import Bar, JsonLines, Plan, Row
+from continua.train import Bar, JsonLines, Plan, Row, reporter
 from short_runs import SMALL
 
 STEP = [*SMALL, "--steps", "1"]
@@ -41,6 +41,27 @@ def test_the_bar_tells_loss_speed_evaluations_and_time_of_the_first_learner():
     shown = screen.getvalue()
     assert "1/10" in shown and "loss 2.000" in shown and "2,000 tokens/s" in shown and "6 evaluations" in shown
     assert "-:--:--" in shown or "0:0" in shown
+
+
+def test_without_a_terminal_a_line_comes_now_and_then(monkeypatch):
+    clock = iter(range(0, 1000, 6))  # seconds, one look at the clock after the other
+    monkeypatch.setattr(reporter.time, "monotonic", lambda: float(next(clock)))
+    written = io.StringIO()
+    bar = Bar(Console(file=written, width=40))
+    bar.begin(Plan(updates=10, batch_size=1), 0)
+    for update in range(1, 6):
+        bar.on_update(update, "continuous", row(2.0))
+        bar.on_update(update, "standard", row(8.0))
+    bar.on_validation(5, "continuous", {"loss": 1.0})
+    bar.end()
+    first, *lines = written.getvalue().splitlines()
+    assert first.startswith("training for 10 updates") and lines[-1] == " 5/10  continuous  loss 1.0000"
+    told = " 2/10  continuous  loss 2.000  2,000 tokens/s  6 evaluations  "
+    assert (
+        lines[0].startswith(told)
+        and lines[0].endswith(" left")
+        and [line[:5] for line in lines[:-1]] == [" 2/10", " 4/10"]
+    )
 
 
 def test_json_lines_are_json_even_where_a_number_is_not():

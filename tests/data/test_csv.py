@@ -169,6 +169,27 @@ def test_bad_files_are_refused_with_their_row(tmp_path, content, options, told):
     assert "bad.csv" in str(raised.value)
 
 
+def test_a_column_that_tells_series_apart_is_named(tmp_path):
+    rows = [(t, who, t * t + len(who)) for who in ("ann", "bob", "cy") for t in range(20)]
+    apart = written(tmp_path / "apart.csv", rows, ("t", "sick person", "x"))
+    with pytest.raises(ValueError, match=r"row 22: .* 'sick person' seems to tell .* pass --id 'sick person'.$"):
+        read_csv(apart)
+    assert len(read_csv(apart, id="sick person").series) == 3
+    mixed = written(tmp_path / "mixed.csv", sorted(rows), ("t", "who", "x"))
+    with pytest.raises(ValueError, match=r"the time 0 for the second time. .* pass --id who.$"):
+        read_csv(mixed)
+    wards = written(tmp_path / "wards.csv", [(ord(who[0]), t, x) for t, who, x in rows], ("ward", "hour", "x"))
+    with pytest.raises(ValueError, match=r"pass --id ward --time hour.$"):
+        read_csv(wards)
+    assert len(read_csv(wards, "hour", "ward").series) == 3
+
+
+def test_rows_out_of_order_are_not_taken_for_series(tmp_path):
+    rows = [(t, t % 2, t) for t in (*range(30), 12, *range(30, 60))]
+    with pytest.raises(ValueError, match=r"Sort the rows by 't'. .* --id NAME.$"):
+        read_csv(written(tmp_path / "order.csv", rows, ("t", "flag", "x")))
+
+
 def test_a_missing_file_and_wrong_sizes(tmp_path):
     with pytest.raises(ValueError, match=r"absent\.csv.*no such file"):
         _ = Csv(tmp_path / "absent.csv").form

@@ -183,15 +183,6 @@ def test_mistakes_are_told_with_their_cure(run, tmp_path, capsys):
     assert f"records.jsonl, line {lines - 1}" in message and "no JSON" in message and "Remove the line" in message
 
 
-@pytest.mark.parametrize("line", ['["a"]', '{"kind": 3}', '{"kind": "update", "loss": 1}',
-                                  '{"kind": "validation", "update": 1, "metrics": 3}'])  # fmt: skip
-def test_rows_that_are_no_rows_are_refused_by_line(tmp_path, line):
-    path = tmp_path / "records.jsonl"
-    path.write_text('{"kind": "begin"}\n' + line + "\n")
-    with pytest.raises(ValueError, match=r"records\.jsonl, line 2"):
-        read_records(path)
-
-
 def test_a_half_written_last_row_is_passed_over(tmp_path):
     (tmp_path / "records.jsonl").write_text('{"kind": "begin"}\n{"kind": "upd')
     assert read_records(tmp_path / "records.jsonl") == [{"kind": "begin"}]

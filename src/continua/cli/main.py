@@ -3,7 +3,6 @@
 Nothing heavy is imported until a command is known, so that help comes at once.
 """
 
-import difflib
 import importlib
 import os
 import sys
@@ -128,9 +127,10 @@ def _run(name: str, words: list[str], debug: bool) -> int:
 def _unknown(word: str) -> str:
     if word == "demo":
         return "there is no command 'demo'. What `make demo` runs is `continua train`; one solve is `continua solve`."
-    near = difflib.get_close_matches(word, COMMANDS, n=1)
-    meant = f"Did you mean {near[0]!r}?" if near else f"Choose from {', '.join(COMMANDS)}."
-    return f"there is no command {word!r}. {meant} `continua --help` tells more."
+    from continua.cli.parsing import suggest
+
+    meant = suggest(word, COMMANDS) or f"Choose from {', '.join(COMMANDS)}. "
+    return f"there is no command {word!r}. {meant}`continua --help` tells more."
 
 
 def _fail(message: str, code: int) -> int:

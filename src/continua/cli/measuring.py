@@ -54,31 +54,35 @@ def keep_results(run: Run, task: AbstractTask, learners: Sequence[Learner], sequ
     run.note(references=[reference.plain() for reference in citation(*used)])
 
 
-def results_tables(results: Results) -> list[rich.table.Table]:
-    """The results as tables."""
+def results_tables(task: AbstractTask, results: Results) -> list[rich.table.Table]:
+    """The results as tables, which say whether validation has read the same samples."""
+    same = " (validation read the same samples)" if "validation" in task.facts() else ""
     by = {key: {name: found[key] for name, found in results.items() if key in found} for key in ("samplings", "depth")}
-    tables = [_table("test", "sampling", by["samplings"])]
+    tables = [_table(f"test{same}", "sampling", by["samplings"])]
     if by["depth"]:
-        tables.append(_table("test by depth steps", "steps", by["depth"]))
+        tables.append(_table(f"test by depth steps{same}", "steps", by["depth"]))
     return [show_table(table) for table in tables]
 
 
 def _table(title: str, first: str, by_model: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
-    cells = [(model, measure) for model, rows in by_model.items() for measure in next(iter(rows.values()))]
-    names = (measure if len(by_model) == 1 else f"{measure}, {model}" for model, measure in cells)
-    every = dict.fromkeys(row for rows in by_model.values() for row in rows)
+    """A row for each sampling or number of steps, of one model after the other; a column for each measure."""
+    every = dict.fromkeys(row for found in by_model.values() for row in found)
+    named = ("model",) if len(by_model) > 1 else ()
     rows = tuple(
-        (row, *(f"{by_model[m][row][measure]:.4f}" if row in by_model[m] else "" for m, measure in cells))
+        (row, *(model for _ in named), *(f"{value:.4f}" for value in found[row].values()))
         for row in every
+        for model, found in by_model.items()
+        if row in found
     )
-    return Table(title=title, columns=(first, *names), rows=rows)
+    measures = next(iter(next(iter(by_model.values())).values()))
+    return Table(title=title, columns=(first, *named, *measures), rows=rows)
 
 
 def show_table(table: Table) -> rich.table.Table:
     """A table of a report for the terminal."""
     shown = rich.table.Table(title=table.title or None, title_justify="left")
     for place, name in enumerate(table.columns):
-        shown.add_column(name, justify="right" if place else "left", no_wrap=not place)
+        shown.add_column(name, justify="right" if place else "left", overflow="fold")
     for row in table.rows:
         shown.add_row(*(format_number(cell, 3) for cell in row))
     return shown

@@ -32,6 +32,21 @@ _HELP = ("-h", "--help")
 _FLAT = (tyro.conf.OmitArgPrefixes,)
 _OTHERWISE = {"window": "context", "file": "series", "run": "resume", "folder": "output", "batch": "batch_size"}
 """Arguments of the library that have other names as options."""
+_ELSEWHERE = {
+    "--updates": ("epochs", "num-epochs", "num-train-epochs", "max-epochs", "max-steps", "max-iters", "iterations"),
+    "--batch-size": ("per-device-train-batch-size", "bs"),
+    "--width": ("d-model", "n-embd", "embed-dim", "hidden-size"),
+    "--context": ("block-size", "seq-len", "sequence-length", "window"),
+    "--clip": ("grad-clip", "clip-grad", "max-grad-norm"),
+    "--resume": ("continue", "resume-from-checkpoint"),
+    "--output": ("out-dir", "save-dir"),
+    "--weight-decay": ("wd",),
+    "--max-new-tokens": ("max-length", "length"),
+    "--temperature": ("temp",),
+}
+"""What other programs call an option, where the nearest spelling is another option or none."""
+_NEAR = 0.65
+"""How alike two words are, by `difflib`, of which one may be meant: below, `restart` would be taken for `preset`."""
 
 
 class MisuseError(ValueError):
@@ -282,8 +297,11 @@ def suggest(word: str, known: Iterable[str]) -> str:
     """The question whether the nearest of the known words is meant, or nothing where none is near."""
     if dash := _LONG_DASH.match(word):  # as web pages print options
         return f"It begins with a long dash, and options with two short ones: write --{word[dash.end() :]}. "
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"Did you mean {near[0]!r}? " if near else ""
+    names = {name.lstrip("-"): name for name in known}  # dashes, which all options share, would make any two alike
+    bare = word.lstrip("-")
+    others = [option[2:] for option, words in _ELSEWHERE.items() if bare in words and option in names.values()]
+    near = others or difflib.get_close_matches(bare, names, n=1, cutoff=_NEAR)
+    return f"Did you mean {names[near[0]]!r}? " if near else ""
 
 
 def more(command: str) -> str:

@@ -4,8 +4,7 @@ import dataclasses
 import json
 import shlex
 import sys
-import typing
-from typing import Annotated, final
+from typing import Annotated, cast, final
 
 import torch
 import tyro
@@ -54,7 +53,7 @@ class Evaluate:
         if self.json:
             print(json.dumps(finite({"run": str(self.folder), "results": results}), allow_nan=False))
             return 0
-        console.print(*results_tables(results), sep="\n")
+        console.print(*results_tables(task, results), sep="\n")
         for name, found in results.items():
             gap = found.get("gap to a tight solve")
             if gap is not None:
@@ -72,7 +71,7 @@ class Generate:
 
     folder: RunFolder
     """the folder of a run on text"""
-    prompt: str = "\n"
+    prompt: Annotated[str, tyro.conf.arg(help_behavior_hint=r"(default: '\n')")] = "\n"
     """how the text begins"""
     max_new_tokens: int = 500
     """characters to write"""
@@ -157,6 +156,4 @@ def _load_models(run: Run) -> dict[str, ContinuousTransformer]:
     folders = sorted((run.folder / "models").glob("*/model.json"))
     if not folders:
         reject("run", str(run.folder), "it has no model yet", "Let it reach its first checkpoint.")
-    models = {path.parent.name: load(path.parent).eval() for path in folders}
-    assert all(isinstance(model, ContinuousTransformer) for model in models.values())
-    return typing.cast(dict[str, ContinuousTransformer], models)
+    return {path.parent.name: cast(ContinuousTransformer, load(path.parent).eval()) for path in folders}

@@ -109,8 +109,9 @@ class Train:
             Run.check_free(folder)
         if self.run.threads:
             torch.set_num_threads(self.run.threads)
+        console.quiet = self.output.quiet or self.output.json
         reporters: list[AbstractReporter] = [JsonLines()] if self.output.json else []
-        if not (self.output.json or self.output.quiet):
+        if not console.quiet:
             reporters.append(Bar(console))
         if self.output.tensorboard:
             reporters.append(Events(folder / "tensorboard"))
@@ -133,8 +134,7 @@ class Train:
         training = Training(run, task, learners, plan, reporters)
         with note_failure(run):
             training.go(training.resume() if again else 0)
-            if not (self.output.json or self.output.quiet):
-                console.print(BEGUN, highlight=False, soft_wrap=True)
+            console.print(BEGUN, highlight=False, soft_wrap=True)
             results = measure_models(run, task, {learner.name: learner.model for learner in learners})
             keep_results(run, task, learners)
             run.end("finished")
@@ -142,9 +142,9 @@ class Train:
         if self.output.json:
             found = {"kind": "test", "run": str(run.folder), "results": results, "report": str(page)}
             print(json.dumps(finite(found), allow_nan=False))
-        elif not self.output.quiet:
+        else:
             where = f"report: [bold]{escape(str(page))}[/bold]"
-            console.print(*results_tables(results), where, sep="\n", soft_wrap=True)
+            console.print(*results_tables(task, results), where, sep="\n", soft_wrap=True)
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.run.seed)
@@ -162,8 +162,6 @@ class Train:
         return learners
 
     def _introduce(self, console: Console, run: Run, task: AbstractTask, learners: list[Learner]) -> None:
-        if self.output.quiet or self.output.json:
-            return
         sizes = "; ".join(
             f"{learner.name} with {count_parameters(learner.model):,} parameters, {optimiser_name(learner.optimiser)}"
             for learner in learners
@@ -199,14 +197,19 @@ def free_folder(task: str) -> Path:
 @contextmanager
 def note_failure(run: Run) -> Iterator[None]:
     """Notes in the run that what happens inside failed, and adds to the message how to go on."""
-    again = f"Go on with: continua train --resume {shlex.quote(str(run.folder))}"
+    resume = f"continua train --resume {shlex.quote(str(run.folder))}"
+    again = f"Go on with: {resume}"
     try:
         yield
     except Interrupted as stopped:
         raise Interrupted(f"{stopped}. {again}") from None
     except KeyboardInterrupt:
         run.end("interrupted")
-        raise Interrupted(f"stopped at once; updates since the last checkpoint are lost. {again}") from None
+        kept = (run.last_checkpoint() or {"update": 0})["update"]
+        why = f"stopped at once; updates since the last checkpoint are lost. {again}"
+        if kept == run.manifest["facts"].get("preset", {}).get("updates"):
+            why = f"stopped after the last update; nothing is lost. Measure the test with: {resume}"
+        raise Interrupted(why) from None
     except SolveError as error:
         run.end("failed")
         advice = "In training, lower --learning-rate, pay for motion with --energy, or take more --steps."

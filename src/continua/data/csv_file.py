@@ -2,10 +2,12 @@
 
 import csv
 import difflib
+import functools
 import io
+import itertools
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +72,7 @@ def read_csv(
     there with the nearest one, and a column without any value as well.
     """
     header, lines, cells = _read_cells(file)
+    sure = time is not None or _TIME in header
     time = time or (_TIME if _TIME in header else next((name for name in header if name != id), header[0]))
     _check_names(file, header, time, id, columns)
     numbers = torch.tensor([[read_number(cell) for cell in row] for row in cells], dtype=torch.float64)
@@ -96,9 +99,11 @@ def read_csv(
     for row, words in enumerate(cells):
         by_id.setdefault("" if id is None else words[header.index(id)], []).append(row)
     words = [row[header.index(time)] for row in cells]
+    clocks = [time] if sure else [time, *others]
     for name, rows in by_id.items():
         numbered, times = [lines[row] for row in rows], by_name[time][rows]
-        _check_times(file, numbered, times, [words[row] for row in rows], time, several=id is not None)
+        cure = functools.partial(_cure_by_ids, header, cells, clocks) if id is None else str
+        _check_times(file, numbered, times, [words[row] for row in rows], time, cure)
         table.series.append(CsvSeries(name, numbered, times, values[rows]))
     return table
 
@@ -120,17 +125,33 @@ def _check_names(file: Path, header: list[str], time: str, id: str | None, colum
         meaning[name] = argument
 
 
-def _check_times(file: Path, lines: list[int], times: Tensor, words: list[str], column: str, several: bool) -> None:
+def _cure_by_ids(header: list[str], cells: list[list[str]], clocks: Sequence[str], otherwise: str) -> str:
+    """The option for a column of ids: one of few words, within each of which the times rise. Or another cure."""
+    for clock, name in itertools.product(clocks, header):
+        by_word = dict[str, list[float]]()
+        for row in cells:
+            by_word.setdefault(row[header.index(name)], []).append(read_number(row[header.index(clock)]))
+        rise = all(a < b for times in by_word.values() for a, b in itertools.pairwise(times))
+        # persons and days tell each other's rows apart: where no column is surely the times, the fewer are the ids
+        fewer = len(clocks) == 1 or len(by_word) < len({row[header.index(clock)] for row in cells})
+        if rise and fewer and name != clock and 1 < len(by_word) <= len(cells) // 3:
+            time = f" --time {shlex.quote(clock)}" if clock != clocks[0] else ""
+            return f"The column {name!r} seems to tell series apart: pass --id {shlex.quote(name)}{time}."
+    return f"{otherwise} Rows of several series need a column of ids: --id NAME."
+
+
+def _check_times(
+    file: Path, lines: list[int], times: Tensor, words: list[str], column: str, cure: Callable[[str], str]
+) -> None:
     """Every time is a number, and later than the one before; `words` are the cells it was read from."""
-    hint = "" if several else " Rows of several series need a column of ids: --id NAME."
     for line, time, word, before in zip(lines, times.tolist(), words, [-math.inf, *times.tolist()], strict=False):
         if not math.isfinite(time):
-            cure = f"Write numbers, such as hours since the start, in the column {column!r}"
-            refuse_row(file, line, f"a time {word!r}", f"{cure}, or name another with --time.")
+            numbers = f"Write numbers, such as hours since the start, in the column {column!r}"
+            refuse_row(file, line, f"a time {word!r}", f"{numbers}, or name another with --time.")
         if time == before:
-            refuse_row(file, line, f"the time {word} for the second time", f"Keep one row for it.{hint}")
+            refuse_row(file, line, f"the time {word} for the second time", cure("Keep one row for it."))
         if time < before:
-            refuse_row(file, line, f"the time {word} comes after {before:g}", f"Sort the rows by {column!r}.{hint}")
+            refuse_row(file, line, f"the time {word} comes after {before:g}", cure(f"Sort the rows by {column!r}."))
 
 
 def _read_cells(file: Path) -> tuple[list[str], list[int], list[list[str]]]:

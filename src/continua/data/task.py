@@ -123,7 +123,8 @@ class AbstractTask(abc.ABC):
     def details(self) -> dict[str, Any]:
         """Plain data that a run notes down beside the numbers of samples: which classes or letters.
 
-        Under "augmentation", how training batches differ from the data, in one sentence; where they do.
+        Under "augmentation", how training batches differ from the data, in one sentence; where they do. Under
+        "validation", which samples validation reads where it has none of its own.
         """
 
     @abc.abstractmethod
@@ -144,7 +145,7 @@ class AbstractTask(abc.ABC):
                 return {"accuracy": (output.argmax(-1) == targets).to(output.dtype)}
             case Question.TOKEN:
                 nats = F.cross_entropy(output.transpose(1, 2), targets, reduction="none").mean(1)
-                return {"nats per token": nats, "accuracy": (output.argmax(-1) == targets).to(output.dtype).mean(1)}
+                return {"nats per character": nats, "accuracy": (output.argmax(-1) == targets).to(output.dtype).mean(1)}
             case Question.VALUE:  # tasks give the query times between observations first, then as many beyond the last
                 error, half = (output - targets).square().mean(-1), targets.shape[1] // 2
                 between, ahead = error[:, :half].mean(1), error[:, half:].mean(1)

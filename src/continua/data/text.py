@@ -60,7 +60,8 @@ class Text(AbstractTask):
         return batch
 
     def details(self) -> dict[str, Any]:
-        return {"alphabet": self.alphabet, "characters": len(self._text[1]), "context": self.context}
+        sizes = {"characters": len(self._text[1]), "context": self.context}
+        return {"alphabet": self.alphabet, **sizes, "validation": "the test samples"}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {}

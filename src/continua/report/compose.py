@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from continua.core.errors import reject
 from continua.report.page import Page
 from continua.report.sections import LearnerRecord, cards, learner_sections
 from continua.runs import Reference, Run, Section, write_whole
@@ -26,8 +25,6 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
 
 def report_page(folders: Sequence[Path]) -> Page:
     """The page of one run, or of several side by side."""
-    if not folders:
-        reject("runs", [], "there is nothing to report", "Name the folder of at least one run.")
     names = _distinct_names([folder.resolve() for folder in folders])
     runs = [_read(folder, name, len(folders) > 1) for folder, name in zip(folders, names, strict=True)]
     learners = [one for run in runs for one in run.learners]
@@ -55,9 +52,6 @@ class _RunRecord(NamedTuple):
 def _read(folder: Path, name: str, several: bool) -> _RunRecord:
     run = Run.open(folder)
     manifest = run.manifest
-    for key in ("config", "facts", "versions"):
-        if not isinstance(manifest.get(key, {}), dict):
-            reject(f"manifest.{key}", manifest[key], f"{folder / 'manifest.json'} is damaged", "Copy the folder again.")
     facts, rows = manifest.get("facts", {}), run.records()
     words = list(dict.fromkeys(str(row["learner"]) for row in rows if "learner" in row))
 
@@ -69,7 +63,7 @@ def _read(folder: Path, name: str, several: bool) -> _RunRecord:
 
     learners = [LearnerRecord.of(full_name(word), word, rows, facts) for word in words]
     sections = [dataclasses.replace(section, source=source(section)) for section in run.sections()]
-    references = [Reference.of(plain) for plain in facts.get("references", ())]
+    references = [Reference(**plain) for plain in facts.get("references", ())]
     return _RunRecord(name, folder, manifest, learners, sections, references)
 
 

@@ -90,7 +90,7 @@ def find_ends(values: Iterable[np.ndarray], log: bool = False) -> tuple[float, f
     low, high = (float(np.clip(x, 1e-300 if log else -1e306, 1e306)) for x in (known.min(), known.max()))
     if high - low > 1e-9 * max(abs(low), abs(high)):  # less is the rounding of a number that does not change
         return low, high
-    gap = 0.1 * (abs(low) if abs(low) > 1e-300 else 1.0)
+    gap = abs(low) if abs(low) > 1e-300 else 1.0  # one number stands in the middle, and zero at an end
     return (low / 2, 2 * high) if log else (low - gap, high + gap)
 
 
@@ -107,7 +107,7 @@ def widen_ends(low: float, high: float, log: bool = False, room: float = 0.05) -
 def pad_ends(low: float, high: float, log: bool = False) -> tuple[float, float]:
     """Ends with some room beyond the numbers; an axis that nearly begins at zero begins there."""
     first, last = widen_ends(low, high, log)
-    return (0.0 if not log and 0.0 <= low < 0.55 * high else first), last
+    return (0.0 if not log and 0.0 <= low < 0.25 * high else first), last
 
 
 def axis_between(scale: Scale, ends: tuple[float, float], count: float) -> PlotAxis:

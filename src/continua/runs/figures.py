@@ -225,14 +225,6 @@ class Reference:
         """As JSON can hold it."""
         return dataclasses.asdict(self)
 
-    @classmethod
-    def of(cls, plain: Any) -> "Reference":
-        """What `plain` gave."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(plain, dict) or not names - {"uses"} <= plain.keys() <= names:
-            reject("reference", plain, "it lacks key, authors, year, title or venue", "Write what `citation` gives.")
-        return cls(**plain)
-
 
 def _numbers(value: Any) -> np.ndarray:
     """A list, tuple or array as an array of real numbers; what is missing is NaN."""
@@ -287,29 +279,10 @@ def from_plain(plain: Any, apart: Mapping[str, np.ndarray] | None = None) -> Any
         return _array(held, apart or {})
     if kind not in KINDS:
         reject("kind", kind, "there is no such figure", f"Choose from {', '.join(sorted(KINDS))}.")
-    try:
-        return KINDS[kind](**{key: from_plain(value, apart) for key, value in held.items()})
-    except TypeError as error:
-        reject("figure", kind, f"its parts are not those of a {kind} ({error})", "Write it with `to_plain`.")
-
-
-def section_from_plain(plain: Any, apart: Mapping[str, np.ndarray]) -> Section:
-    """A section; a figure alone becomes one under its own title."""
-    thing = from_plain(plain, apart)
-    if isinstance(thing, AbstractFigure):
-        return Section(thing.title, figures=(thing,))
-    if not isinstance(thing, Section):
-        kind = plain.get("kind") if isinstance(plain, dict) else type(plain).__name__
-        reject("kind", kind, "this is neither a section nor a figure", "Keep a Section, Lines, Heat, Table, ...")
-    return thing
+    return KINDS[kind](**{key: from_plain(value, apart) for key, value in held.items()})
 
 
 def _array(held: dict[str, Any], apart: Mapping[str, np.ndarray]) -> np.ndarray:
     if "name" in held:
-        if held["name"] not in apart:
-            reject("array", held["name"], "it is not among the arrays beside the figure", "Copy the folder again.")
         return np.asarray(apart[held["name"]], dtype=np.float64)
-    try:
-        return np.array(held["values"], dtype=np.float64).reshape(held["shape"])
-    except (KeyError, TypeError, ValueError) as error:
-        reject("array", sorted(held), f"values and shape do not make an array ({error})", "Write it with `to_plain`.")
+    return np.array(held["values"], dtype=np.float64).reshape(held["shape"])

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from continua.core.errors import reject
 from continua.runs import storage
-from continua.runs.figures import AbstractFigure, Section, finite, section_from_plain, to_plain
+from continua.runs.figures import AbstractFigure, Section, finite, from_plain, to_plain
 
 
 @final
@@ -123,9 +123,6 @@ class Run:
     def arrays(self, name: str) -> dict[str, Tensor]:
         """The arrays of that name."""
         path = self.folder / "arrays" / f"{name}.safetensors"
-        if not path.is_file():
-            known = sorted(p.stem for p in path.parent.glob("*.safetensors"))
-            reject("name", name, f"the run has no such arrays, but {known}", "Choose one of these.")
         content = path.read_bytes()
         if storage.digest(content) != self.manifest["facts"].get("hashes", {}).get(f"arrays/{name}"):
             reject("name", name, "the file does not match its hash: it is damaged", "Copy the folder again.")
@@ -159,8 +156,12 @@ class Run:
             if isinstance(plain, dict) and "kind" not in plain:
                 return None
             apart = self.arrays(name) if (self.folder / "arrays" / f"{name}.safetensors").is_file() else {}
-            return section_from_plain(plain, {key: value.numpy() for key, value in apart.items()})
-        except ValueError as error:
+            thing = from_plain(plain, {key: value.numpy() for key, value in apart.items()})
+            section = Section(thing.title, figures=(thing,)) if isinstance(thing, AbstractFigure) else thing
+            if not isinstance(section, Section):
+                reject("kind", plain["kind"], "this is neither a section nor a figure", "Keep a Section, Lines, ...")
+            return section
+        except (ValueError, TypeError, KeyError) as error:
             cure = "Measure it again, or remove the file: the rest of the report does not need it."
             reject("figure", str(path), f"it cannot be read ({error})", cure)
 
@@ -200,17 +201,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     # A whole row ends in a line break, so what follows the last one is empty or torn.
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], start=1):
         try:
-            row = json.loads(line)
+            rows.append(json.loads(line))
         except ValueError:
             reject(f"{path}, line {number}", line[:60], "this is no JSON: the file is damaged", cure)
-        fault = None
-        if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
-            fault = "a row is an object with its `kind`"
-        elif row["kind"] in ("update", "validation") and not isinstance(row.get("update"), int):
-            fault = f"a row of this kind ({row['kind']}) has the number of its `update`"
-        elif not isinstance(row.get("metrics", {}), dict):
-            fault = "`metrics` are named numbers"
-        if fault is not None:
-            reject(f"{path}, line {number}", line[:60], fault, cure)
-        rows.append(row)
     return rows

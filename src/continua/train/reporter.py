@@ -5,16 +5,20 @@ import dataclasses
 import io
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any, final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from continua.core.extras import extra
 from continua.runs import finite
 from continua.train.learner import Row
 from continua.train.presets import Plan
+
+_PAUSE = 10.0
+"""Where there is no terminal, a line of progress comes no sooner than so many seconds after the line before."""
 
 
 class AbstractReporter(abc.ABC):
@@ -41,18 +45,19 @@ class AbstractReporter(abc.ABC):
 class Bar(AbstractReporter):
     """A bar with loss, tokens per second, evaluations of the velocity and the time left; one line per validation.
 
-    Loss, speed and evaluations are those of the first learner.
+    Loss, speed and evaluations are those of the first learner. Without a terminal the bar is a line now and then.
     """
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        columns = (TextColumn("{task.completed}/{task.total}"), BarColumn(16), TextColumn("{task.description}"),
-                   TimeRemainingColumn())  # fmt: skip
-        self.progress = Progress(*columns, console=console, transient=True)
-        self.task: TaskID | None = None
+        self.left = TimeRemainingColumn()
+        columns = (TextColumn("{task.completed}/{task.total}"), BarColumn(16), TextColumn("{task.description}"))
+        self.progress = Progress(*columns, self.left, console=console, transient=True, disable=not console.is_terminal)
+        self.task = self.progress.add_task("first update", total=None)
         self.smooth: float | None = None
         self.updates = 0
         self.shown: str | None = None
+        self.said = time.monotonic()
 
     def begin(self, plan: Plan, done: int) -> None:
         self.updates = plan.updates
@@ -61,24 +66,30 @@ class Bar(AbstractReporter):
             text = f"training for {plan.updates:,} updates{went}; the validation split is read {plan.validations} times"
             self.console.print(text, highlight=False, soft_wrap=True)
         self.progress.start()
-        self.task = self.progress.add_task("first update", total=plan.updates, completed=done)
+        self.progress.reset(self.task, total=plan.updates, completed=done)
 
     def on_update(self, update: int, learner: str, row: Row) -> None:
-        assert self.task is not None
         self.shown = self.shown or learner
         if learner != self.shown:
             return
         self.smooth = row.loss if self.smooth is None else 0.95 * self.smooth + 0.05 * row.loss
         speed, cost = f"{row.tokens_per_second:,.0f} tokens/s", f"{row.evaluations} evaluations"
-        self.progress.update(self.task, completed=update, description=f"loss {self.smooth:.3f}  {speed}  {cost}")
+        text = f"loss {self.smooth:.3f}  {speed}  {cost}"
+        self.progress.update(self.task, completed=update, description=text)
+        if not self.console.is_terminal and time.monotonic() - self.said >= _PAUSE:
+            self._say(update, learner, f"{text}  {self.left(self.progress.tasks[0])} left")
 
     def on_validation(self, update: int, learner: str, metrics: dict[str, float]) -> None:
         text = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        done = f"{update:>{len(str(self.updates))}}/{self.updates}"
-        self.console.print(f"{done}  {learner:<10}  {text}", highlight=False, soft_wrap=True)
+        self._say(update, learner, text)
 
     def end(self) -> None:
         self.progress.stop()
+
+    def _say(self, update: int, learner: str, text: str) -> None:
+        done = f"{update:>{len(str(self.updates))}}/{self.updates}"
+        self.console.print(f"{done}  {learner:<10}  {text}", highlight=False, soft_wrap=True)
+        self.said = time.monotonic()
 
 
 @final
