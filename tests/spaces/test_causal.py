@@ -128,7 +128,7 @@ def test_a_first_sample_at_the_start_is_refused():
 
 @pytest.mark.parametrize("ask", [CausalTrapezoid().mass, CausalTrapezoid().own], ids=["mass", "own"])
 def test_the_causal_trapezoid_refuses_ties(ask):
-    message = r"positions\[0, 1:3\] = \[2\.0, 2\.0\]: tied tokens see each other.* use BackwardRectangle"
+    message = r"times\[0, 1:3\] = \[2\.0, 2\.0\]: tied tokens see each other.* use BackwardRectangle"
     with pytest.raises(ValueError, match=message):
         ask(torch.tensor([[1.0, 2.0, 2.0, 3.0]]))
     ask(torch.tensor([[1.0, 2.0, 2.0]]), torch.tensor([[True, True, False]]))

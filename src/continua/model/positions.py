@@ -81,7 +81,7 @@ class LearnedPositions(AbstractPositionCode):
         between = positions[positions != index]
         if between.numel() > 0:
             cure = "Use SinusoidalPositions, which reads any time."
-            reject("positions", between[0].item(), "a learned table knows whole numbers only", cure)
+            reject("times", between[0].item(), "a learned table knows whole numbers only", cure)
         beyond = index[(index < 0) | (index >= self.length)]
         if beyond.numel() > 0:
             cure = f"Shorten the sequence, or build LearnedPositions(length > {int(beyond.max())}, width)."

@@ -10,27 +10,27 @@ from continua.core.errors import reject
 from continua.core.shapes import Float, Mass, Positions, Present, Tensor
 
 
-def checked_samples(positions: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def checked_samples(times: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Times and mask: absent tokens repeat their row's last present time, or have time 0 in an empty row.
 
-    Raises `ValueError` unless positions are floating, two-dimensional, finite and non-decreasing where
+    Raises `ValueError` unless times are floating, two-dimensional, finite and non-decreasing where
     present, and absent tokens come last. Shapes are open in the signature, as they are checked here.
     """
-    if not positions.is_floating_point():
-        reject("positions", positions.dtype, "it is not a floating dtype", "Use positions.to(torch.float32).")
-    has_shape((None, None), "Pass (batch, tokens); use positions[None] for one sequence.", positions=positions)
+    if not times.is_floating_point():
+        reject("times", times.dtype, "it is not a floating dtype", "Use times.to(torch.float32).")
+    has_shape((None, None), "Pass (batch, tokens); use times[None] for one sequence.", times=times)
     if present is not None and present.dtype != torch.bool:
         reject("present", present.dtype, "it is not a mask", "Use present.bool().")
-    has_shape(tuple(positions.shape), "Give present the shape of positions.", present=present)
-    seen = torch.ones_like(positions, dtype=torch.bool) if present is None else present
-    if positions.shape[1] == 0:
-        return positions, seen
+    has_shape(tuple(times.shape), "Give present the shape of times.", present=present)
+    seen = torch.ones_like(times, dtype=torch.bool) if present is None else present
+    if times.shape[1] == 0:
+        return times, seen
     last = (seen.sum(dim=1, keepdim=True) - 1).clamp_min(0)
-    times = torch.where(seen, positions, torch.where(seen, positions, 0.0).gather(1, last))
+    filled = torch.where(seen, times, torch.where(seen, times, 0.0).gather(1, last))
     cure = "Move the absent tokens to the end of their row."
     refuse_where(~seen[:, :-1] & seen[:, 1:], "an absent token comes before a present one", cure, present=seen)
-    check_times(positions, seen)
-    return times, seen
+    check_times("times", times, seen)
+    return filled, seen
 
 
 def refuse_where(bad: Tensor, why: str, cure: str, **tensor: Tensor) -> None:
@@ -41,20 +41,18 @@ def refuse_where(bad: Tensor, why: str, cure: str, **tensor: Tensor) -> None:
             reject(f"{name}{place}", x[tuple(place)].detach(), why, cure)
 
 
-def check_times(positions: Tensor, present: Tensor) -> None:
-    """Rejects times of present tokens that are not finite, or that decrease along a sequence."""
-    why, cure = "a present token needs a finite time", "Drop the token, or mark it absent (zero mass)."
-    refuse_where(present & ~torch.isfinite(positions), why, cure, positions=positions)
-    running = torch.where(present, positions, -torch.inf).cummax(-1).values
-    falls = (present & (positions < running)).nonzero()
+def check_times(name: str, times: Tensor, present: Tensor) -> None:
+    """Rejects times, an argument of this name, that are not finite or decrease among the present tokens of a row."""
+    absent = "give it zero mass" if name == "positions" else "mark it false in present"
+    why, cure = "a present token needs a finite time", f"Drop the token, or {absent}."
+    refuse_where(present & ~torch.isfinite(times), why, cure, **{name: times})
+    running = torch.where(present, times, -torch.inf).cummax(-1).values
+    falls = (present & (times < running)).nonzero()
     if falls.numel() > 0:
         row, token = falls[0].tolist()
         why = f"it comes after a token at {running[row, token].item()}, and times may not decrease"
-        cure = (
-            "Sort the tokens of each sequence by time, with their points: positions.argsort(dim=-1, stable=True); "
-            "if these are padding, mark them false in present."
-        )
-        reject(f"positions[{row}, {token}]", positions[row, token].item(), why, cure)
+        cure = f"Sort each sequence by time: {name}.argsort(dim=-1, stable=True); if this is padding, {absent}."
+        reject(f"{name}[{row}, {token}]", times[row, token].item(), why, cure)
 
 
 @final
@@ -113,7 +111,7 @@ class Measure:
         present = heavy if present is None else _checked_present(present, weighty)
         shown = everyone if present is None else present
         if positions is not None:
-            check_times(positions, shown)
+            check_times("positions", positions, shown)
         queries = shown & ~weighty
         querying = heavy is not None and bool(queries.any())
         if querying and own is not None:
