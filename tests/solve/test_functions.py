@@ -5,12 +5,13 @@ import inspect
 import math
 import re
 import types
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from continua import ContinuousTransformer, SolveError
+from continua import ContinuousTransformer, SolveError, api
 from continua.solve import (
     RK4,
     Adaptive,
@@ -463,6 +464,19 @@ def test_advice_names_only_what_the_caller_can_pass():
         assert named <= set(inspect.signature(integrate).parameters) | {"solver"}, failure.value
         assert named - {"controller"} <= set(inspect.signature(ContinuousTransformer.at).parameters), failure.value
         assert not re.search("Damping|weights|atol", failure.value.advice)
+
+
+def test_every_call_of_the_table_for_those_who_come_from_elsewhere():
+    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    calls = re.findall(r"\| `(integrate\(.*)` *(?:\||,)", page.partition("### From torchdiffeq and diffrax")[2])
+    rate = torch.tensor(1.0, **DOUBLE, requires_grad=True)
+    known = {"f": lambda z, x: -rate * x, "t": torch.tensor([0.5, 1.0]), "rate": rate, "torch": torch, **vars(api)}
+    states = dict.fromkeys(("x0", "a", "b"), torch.ones(3, **DOUBLE))
+    assert len(calls) > 12
+    for call in calls:
+        found = eval(call, known | states)
+        x = found if isinstance(found, torch.Tensor) else found.x
+        torch.testing.assert_close(x.flatten()[-3:], torch.full((3,), math.exp(-1.0), **DOUBLE), rtol=0, atol=1e-3)
 
 
 def test_a_solution_shows_itself_in_a_line():
