@@ -45,14 +45,14 @@ def default(**changed):
 def test_unknown_tokens(name, token):
     tokens = torch.zeros(2, 4, dtype=torch.long)
     tokens[1, 2] = token
-    with pytest.raises(ValueError, match=rf"tokens = {token}: there is no such token.*from 0 to {VOCABULARY - 1}"):
+    with pytest.raises(ValueError, match=rf"tokens\[1, 2\] = {token}: there is no such.*from 0 to {VOCABULARY - 1}"):
         run(all_presets[name](LAYERS), tokens)
 
 
 @pytest.mark.parametrize("name", all_presets)
 def test_sequences_beyond_the_table_of_positions(name):
     tokens = torch.zeros(2, LONGEST + 1, dtype=torch.long)
-    with pytest.raises(ValueError, match=rf"positions = {LONGEST}: .*from 0 to {LONGEST - 1}.*Shorten"):
+    with pytest.raises(ValueError, match=rf"positions\[0, {LONGEST}\] = {LONGEST}: .*from 0 to {LONGEST - 1}.*Shorten"):
         run(all_presets[name](LAYERS), tokens)
 
 
@@ -89,9 +89,9 @@ def test_masks_and_times_of_another_shape_or_dtype():
     with pytest.raises(ValueError, match=r"present\[1\] = .*no observed token.*leave the sequence out"):
         model(tokens, present=torch.tensor([[True] * 4, [False] * 4]))
     learned = TokenEmbedding(5, 8, LearnedPositions(4, 8))
-    with pytest.raises(ValueError, match=r"times = 0.5: .*whole numbers only. Use SinusoidalPositions"):
+    with pytest.raises(ValueError, match=r"times\[0, 1\] = 0.5: .*whole numbers only. Use SinusoidalPositions"):
         learned(tokens, times=torch.tensor([[0.0, 0.5, 1.0, 2.0]]).expand(2, 4))
-    with pytest.raises(ValueError, match=r"positions = -1: the table reaches from 0 to 3"):
+    with pytest.raises(ValueError, match=r"positions\[0, 0\] = -1: the table reaches from 0 to 3"):
         learned(tokens, times=torch.tensor([[-1.0, 0.0, 1.0, 2.0]]).expand(2, 4))
 
 

@@ -447,7 +447,7 @@ def test_an_error_inside_a_function_says_how_it_was_called():
     for f, error in ((lambda y, t: torch.eye(2, **DOUBLE) @ y, RuntimeError), (lambda y, t: y[1:], IndexError)):
         with pytest.raises(error) as failure:
             integrate(f, start(2), (0, 1))
-        assert failure.value.__notes__ == ["f is called as f(z, x): first the depth, (), then the state, (2,)."]
+        assert failure.value.__notes__ == ["f is called as f(z, x), z of shape () and x of shape (2,)."]
 
 
 def test_advice_names_only_what_the_caller_can_pass():

@@ -41,8 +41,6 @@ from continua.train import diagnose
 _BATCH = 4
 _AHEAD = 0.05
 """How far ahead the model is asked to look, in token time."""
-_FINEST = 4 * float(np.finfo(np.float64).eps)
-"""The least tolerance that a solve in float64 takes."""
 
 
 class GradientRun(NamedTuple):
@@ -131,12 +129,9 @@ class Solve:
     def execute(self, console: Console) -> int:
         check_writable("--output", self.output)
         at_least(2, tokens=self.tokens)
-        positive(depth=self.depth)
+        positive(depth=self.depth, rtol=self.rtol)
         if self.width < 4 or self.width % 4:
             reject("--width", self.width, "four heads share the width", "Pass a multiple of 4, such as --width 32.")
-        if not self.rtol >= _FINEST:
-            why = f"a tolerance is positive, and float64 resolves no less than {_FINEST:.0e}"
-            reject("--rtol", self.rtol, why, "Pass more, such as --rtol 1e-6.")
         torch.set_num_threads(1)  # tensors this small are slower on more
         batch, model = _draw_signals(_BATCH, self.tokens, self.seed), _jumping_model(self.width, self.depth, self.seed)
         _introduce(console, model, self)

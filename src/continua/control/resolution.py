@@ -164,8 +164,7 @@ class _Study:
     """The model in evaluation mode, its inputs, its output as it is, and what was found at other resolutions."""
 
     def __init__(self, model: ContinuousTransformer, inputs: tuple[Any, ...], targets: Any, loss: Loss | None) -> None:
-        self.model = model.at()
-        self.model.training = False  # of this copy alone: `eval()` would reach the parts that both share
+        self.model = model.in_eval_mode()
         self.inputs, self.targets, self.loss = inputs, targets, loss
         found = self.model(*inputs, full=True)
         self.output, self.present = found.output, found.cloud.present

@@ -6,14 +6,14 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import nn
 
-from continua.core.checks import at_least, has_shape, is_a
+from continua.core.checks import at_least, has_shape, is_a, refuse_where
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Points, Tensor
 from continua.fields import Constant
 from continua.model.positions import AbstractPositionCode, Clock
 from continua.operators import AbstractNorm, LayerNorm
 from continua.spaces import AbstractCausalRule, AbstractManifold, AbstractSampleRule, Cloud, Counting, Trapezoid
-from continua.spaces.measure import check_times, refuse_where
+from continua.spaces.measure import check_times
 
 Code: TypeAlias = AbstractPositionCode | None
 WithQueries: TypeAlias = tuple[Cloud, Tensor]
@@ -163,10 +163,8 @@ class TokenEmbedding(AbstractSampleEmbedding):
 
     def _states(self, samples: Tensor, present: Bool[Tensor, "batch tokens"] | None) -> Points:
         tokens = samples if present is None else samples.masked_fill(~present, 0)
-        unknown = tokens[(tokens < 0) | (tokens >= self.vocabulary)]
-        if unknown.numel() > 0:
-            cure = f"Pass whole numbers from 0 to {self.vocabulary - 1}, and mark padding in present."
-            reject("tokens", int(unknown[0]), "there is no such token", cure)
+        cure = f"Pass whole numbers from 0 to {self.vocabulary - 1}, and mark padding in present."
+        refuse_where((tokens < 0) | (tokens >= self.vocabulary), "there is no such token", cure, tokens=tokens)
         return self.table[tokens]
 
 
@@ -202,10 +200,8 @@ class VectorEmbedding(AbstractSampleEmbedding):
 
     def _states(self, samples: Tensor, present: Bool[Tensor, "batch tokens"] | None) -> Points:
         values = samples if present is None else samples.masked_fill(~present.unsqueeze(-1), 0.0)
-        if not bool(torch.isfinite(values).all()):
-            at = (~torch.isfinite(values)).nonzero()[0].tolist()
-            cure = "Remove or impute the sample, or mark it absent in present."
-            reject(f"values{at}", float(values[tuple(at)]), "a sample is not finite", cure)
+        cure = "Remove or impute the sample, or mark it absent in present."
+        refuse_where(~torch.isfinite(values), "a sample is not finite", cure, values=values)
         return self.linear(values)
 
 
@@ -241,9 +237,9 @@ def _check_rows(shape: torch.Size, times: Tensor | None, present: Tensor | None)
             reject(name, tuple(tensor.shape), "the shape does not fit the tokens", cure)
     if times is not None and times.dtype == torch.bool:
         reject("times", times.dtype, "this is a mask, and times are numbers", "Pass the mask as present=...")
-    if present is not None and present.dtype != torch.bool:
-        reject("present", present.dtype, "this is no mask", "Convert with present.bool(); true means present.")
     if present is not None:
+        if present.dtype != torch.bool:
+            reject("present", present.dtype, "this is no mask", "Convert with present.bool(); true means present.")
         cure = "Mark at least one token true, or leave the sequence out of the batch."
         refuse_where(~present.any(-1), "this sequence has no observed token", cure, present=present)
     if times is not None:

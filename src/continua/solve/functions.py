@@ -40,9 +40,7 @@ class FunctionVectorField(AbstractVectorField):
         try:
             velocity = self.f(depth, x)
         except (IndexError, RuntimeError, TypeError) as error:
-            error.add_note(
-                f"f is called as f(z, x): first the depth, {tuple(depth.shape)}, then the state, {tuple(x.shape)}."
-            )
+            error.add_note(f"f is called as f(z, x), z of shape {tuple(depth.shape)} and x of shape {tuple(x.shape)}.")
             raise
         if not isinstance(velocity, Tensor) or velocity.shape != x.shape or velocity.dtype != x.dtype:
             got = f"{tuple(velocity.shape)}, {velocity.dtype}" if isinstance(velocity, Tensor) else type(velocity)

@@ -171,9 +171,7 @@ def first_lengths(
     slope = f(start, state, inside)
     sizes, speeds = norms(state.x), norms(slope.x)
     if not all(map(math.isfinite, speeds)):
-        raise SolveError(
-            "the velocity is not finite", start, "Look for nan, inf or a division by zero in what it is computed from."
-        )
+        raise SolveError("the velocity is not finite", start, "Look for nan, inf or a division by zero there.")
     reach = abs(end - start)
     probes = [min(0.01 * d0 / d1 if min(d0, d1) > 1e-5 else 1e-6, reach) for d0, d1 in zip(sizes, speeds, strict=True)]
     probe = sign * depth(probes)

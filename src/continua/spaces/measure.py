@@ -5,7 +5,7 @@ from typing import final
 
 import torch
 
-from continua.core.checks import has_shape
+from continua.core.checks import has_shape, refuse_where
 from continua.core.errors import reject
 from continua.core.shapes import Float, Mass, Positions, Present, Tensor
 
@@ -31,14 +31,6 @@ def checked_samples(times: Tensor, present: Tensor | None = None) -> tuple[Tenso
     refuse_where(~seen[:, :-1] & seen[:, 1:], "an absent token comes before a present one", cure, present=seen)
     check_times("times", times, seen)
     return filled, seen
-
-
-def refuse_where(bad: Tensor, why: str, cure: str, **tensor: Tensor) -> None:
-    """Rejects the first entry of the tensor, given by its name, at which `bad` is true."""
-    if bool(bad.any()):
-        place = bad.nonzero()[0].tolist()
-        for name, x in tensor.items():
-            reject(f"{name}{place}", x[tuple(place)].detach(), why, cure)
 
 
 def check_times(name: str, times: Tensor, present: Tensor) -> None:
@@ -102,11 +94,12 @@ class Measure:
         check_alike(like, "points", mass=mass, positions=positions, own=own)
         if mass is not None:
             _check_mass("mass", mass)
-        if own is not None:
-            _check_mass("own", own)
-            _check_own(own, mass)
         everyone = torch.ones(size, dtype=torch.bool, device=like.device)
         weighty = everyone if mass is None else mass.detach() > 0
+        if own is not None:
+            _check_mass("own", own)
+            why = "a token is present in its own row exactly where it has mass in later ones"
+            refuse_where((own > 0) != weighty, why, "Give own and mass their zeros at the same tokens.", own=own)
         heavy = None if mass is None or bool(weighty.all()) else weighty
         present = heavy if present is None else _checked_present(present, weighty)
         shown = everyone if present is None else present
@@ -138,6 +131,12 @@ class Measure:
     def tensors(self) -> tuple[Tensor, ...]:
         """What a velocity on this measure depends on; on the times, if they turn queries and keys (`Rotary`)."""
         return tuple(x for x in (self.log_mass, self.log_own, self.positions) if x is not None)
+
+    def times(self, like: Tensor) -> Positions:
+        """t_i; without positions the index, in the dtype and on the device of `like`."""
+        if self.positions is not None:
+            return self.positions
+        return torch.arange(self.shape[1], dtype=like.dtype, device=like.device).expand(self.shape)
 
     def weights(self) -> Float[Tensor, "batch tokens"] | None:
         """Masses scaled to sum to one in each sequence, without a graph; `None` where all tokens count alike."""
@@ -175,22 +174,12 @@ def _check_mass(name: str, mass: Tensor) -> None:
     refuse_where(total == 0, "the sequence has no mass at all", cure, **{name: mass})
 
 
-def _check_own(own: Tensor, mass: Tensor | None) -> None:
-    mass = torch.ones_like(own) if mass is None else mass
-    torn = ((own > 0) != (mass > 0)).nonzero()
-    if torn.numel() > 0:
-        place = torn[0].tolist()
-        weight = mass[tuple(place)].item()
-        why = f"its mass is {weight}, and a token is present in its own row exactly where it is in later ones"
-        reject(f"own{place}", own[tuple(place)].detach(), why, "Give own and mass their zeros at the same tokens.")
-
-
 def _checked_present(present: Tensor, weighty: Tensor) -> Tensor | None:
     if present.shape != weighty.shape or present.dtype != torch.bool:
         cure = f"Pass a mask of shape {tuple(weighty.shape)}; true means present."
         reject("present", f"{tuple(present.shape)}, {present.dtype}", "this is no mask of the tokens", cure)
-    if bool((~present & weighty).any()):
-        reject("present", present, "a token with mass is present", "Give absent tokens zero mass.")
+    cure = "Give absent tokens zero mass."
+    refuse_where(~present & weighty, "a token with mass is present", cure, present=present)
     return None if bool(present.all()) else present
 
 

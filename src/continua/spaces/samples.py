@@ -12,9 +12,9 @@ from typing import final
 
 import torch
 
-from continua.core.errors import reject
+from continua.core.checks import refuse_where
 from continua.core.shapes import Mass, Positions, Present
-from continua.spaces.measure import checked_samples, refuse_where
+from continua.spaces.measure import checked_samples
 
 
 class AbstractSampleRule(abc.ABC):
@@ -131,11 +131,9 @@ class BackwardRectangle(AbstractCausalRule):
 
     def _cells(self, times: Positions, present: Present) -> Mass:
         early = present[:, :1] & (times[:, :1] <= self.start)
-        if bool(early.any()):
-            first = times[int(early.nonzero()[0, 0]), 0].item()
-            why = f"a first sample, at {first}, does not come after it and would have no mass"
-            cure = "Choose an earlier start, such as one spacing before the first sample."
-            reject("start", self.start, why, cure)
+        why = f"a first sample has no mass unless it comes after start = {self.start}"
+        cure = "Choose an earlier start, such as one spacing before the first sample."
+        refuse_where(early, why, cure, times=times)
         gaps = torch.diff(times, dim=1, prepend=times.new_full((times.shape[0], 1), self.start))
         return shared_among_ties(times, present, gaps)
 
@@ -171,8 +169,5 @@ class CausalTrapezoid(AbstractCausalRule):
 
 def _check_strict(times: Positions, present: Present) -> None:
     tied = (torch.diff(times, dim=1) <= 0) & present[:, 1:]
-    if bool(tied.any()):
-        row, token = tied.nonzero()[0].tolist()
-        why = "tied tokens see each other, and the mass of one would tell the other the next time"
-        cure = "Separate the times, or use BackwardRectangle(start=...)."
-        reject(f"times[{row}, {token}:{token + 2}]", times[row, token : token + 2].detach(), why, cure)
+    why = "the next token is tied to it: they see each other, and the mass of one would tell the other the next time"
+    refuse_where(tied, why, "Separate the times, or use BackwardRectangle(start=...).", times=times)
