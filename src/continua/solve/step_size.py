@@ -20,7 +20,7 @@ _STRETCH = 1.05
 _SHORTEST = 1e-14
 """Steps shorter than this share of the depth are lost in rounding."""
 
-STIFF = "The problem may be stiff, or its solution diverge."
+STIFF = "The problem may be stiff, or its solution may diverge."
 EASIER = f"{STIFF} Try a larger rtol=, or equal steps=: `integrate` and `model.at` take both."
 
 
