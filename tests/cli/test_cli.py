@@ -87,7 +87,7 @@ def test_debug_shows_where_a_mistake_came_from(monkeypatch):
 def test_solve_solves_compares_and_draws(tmp_path, capsys):
     assert main([*SOLVE, "--output", str(tmp_path / "solve")]) == 0
     printed = capsys.readouterr().out
-    for word in ("accepted", "Checkpointed", "Direct", "Backsolve", "GPT", "solve.svg"):
+    for word in ("accepted", "Checkpointed", "Direct", "Backsolve", "GPT", "solve.svg", "rtol = 0.001", "in a browser"):
         assert word in printed
     assert re.search(r"loss \d\.\d{4}, three ways", printed)
     assert {path.name for path in (tmp_path / "solve").iterdir()} == {"solve.svg", "solve.html"}

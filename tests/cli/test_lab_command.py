@@ -12,7 +12,16 @@ from rich.console import Console
 from continua.cli.main import main
 from continua.core.errors import SolveError
 from continua.lab import CellStore, ExperimentResult
-from continua.lab.command import EXPERIMENTS, Unfinished, find_unfinished, list_experiments, note_measuring
+from continua.lab.command import (
+    EXPERIMENTS,
+    Unfinished,
+    find_unfinished,
+    list_experiments,
+    note_measuring,
+    show_record,
+)
+from continua.lab.experiment import AtMost, plain
+from continua.lab.intervals import Interval
 from continua.runs import Run
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
@@ -46,6 +55,19 @@ def test_a_question_is_one_line_of_json(capsys):
     assert record["measured"]["overlap"] == pytest.approx(0.09365213, abs=6e-9)
     assert record["measured"]["exact"] == pytest.approx(0.09365213, abs=6e-9)
     assert record["verdict"] == "holds"
+
+
+def test_a_limit_is_shown_as_a_limit(capsys):
+    """A claim of a value and a claim of a limit are told apart, on the terminal and in the record."""
+    record = {
+        "experiment": "clusters", "claim": "c", "source": "s", "verdict": "holds", "seconds": 0.0,
+        "measured": {"gap": 1e-9, "rate": plain(Interval(2.0, 2.0 - 1e-7, 2.0 + 1e-7)), "reason": "r"},
+        "bound": plain({"gap": AtMost(5e-8), "rate": 2.0}),
+    }  # fmt: skip
+    show_record(Console(), record)
+    printed = capsys.readouterr().out
+    assert "gap: 1e-09   (claimed at most 5e-08)" in printed
+    assert "rate: 2.00000000 [1.99999990, 2.00000010]   (claimed 2)" in printed
 
 
 def test_the_circle_answers_from_the_particles(capsys):

@@ -216,7 +216,7 @@ def test_the_report_is_readable_and_plain():
     assert text[0].startswith("the model as it is: 17 tokens, 6 nodes, 6 heads, 1 step; loss ")
     assert text[1].split() == ["axis", "resolution", "change", "of", "output", "loss", "change", "of", "loss"]
     assert len(text) == 2 + len(report().rows) + 1
-    assert any(line.startswith("h     12 heads") for line in text) and "1 step " in str(report())
+    assert any(line.startswith("heads       12 heads") for line in text) and "1 step " in str(report())
     assert text[-1].startswith("solver invariance ") and text[-1].endswith("against DormandPrince() at rtol 1e-10")
 
 
@@ -228,8 +228,11 @@ def test_axes_that_a_model_does_not_have_are_left_out_with_a_reason():
     assert [x.unit for x in found.left_out] == ["tokens", "nodes", "heads", "rtol"]
     assert all(x.resolution is None for x in found.left_out)
     text = str(found)
-    assert "left out, t: what a TokenEmbedding reads are no samples of a signal" in text
-    assert "left out, h: heads are counted" in text and "left out, z: the stepper does not estimate its error" in text
+    assert "left out, token time: what a TokenEmbedding reads are no samples of a signal" in text
+    assert (
+        "left out, heads: heads are counted" in text
+        and "left out, depth: the stepper does not estimate its error" in text
+    )
     assert found.reference == "DormandPrince() at rtol 1e-06" and found.solver_invariance > 0
     assert json.loads(json.dumps(found.plain()))["left_out"][0]["axis"] == "t"
 

@@ -45,3 +45,10 @@ def test_every_value_is_checked():
 def test_divisors_are_named():
     with pytest.raises(ValueError, match="Pass one of 1, 2, 3, 6"):
         checks.divides(6, "width", heads=4)
+
+
+def test_the_first_bad_entry_is_named():
+    x = torch.tensor([[1.0, 2.0], [-1.0, -3.0]])
+    checks.refuse_where(x > 5.0, "too large", "Pass less.", x=x)
+    with pytest.raises(ArgumentError, match=r"^x\[1, 0\] = -1\.0: it is negative\. Pass more\.$"):
+        checks.refuse_where(x < 0.0, "it is negative", "Pass more.", x=x)

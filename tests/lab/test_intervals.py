@@ -1,10 +1,12 @@
 """Intervals of confidence: against scipy, and by how often they hold the truth."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from continua.lab.intervals import bootstrap_slopes, slope_interval, student_quantile
+from continua.lab.intervals import Interval, bootstrap_slopes, slope_interval, student_quantile
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 30])
@@ -58,3 +60,18 @@ def test_paired_seeds_cancel_what_they_share():
 def test_what_cannot_be_fitted_is_refused(sizes, squares, named):
     with pytest.raises(ValueError, match=named):
         bootstrap_slopes(np.array(sizes), np.array(squares))
+
+
+@pytest.mark.parametrize(
+    ("interval", "shown"),
+    [
+        (Interval(2.0, 1.9, 2.1), "2.000 [1.900, 2.100]"),
+        (Interval(1.9999871, 1.9999869, 1.9999873), "1.99998710 [1.99998690, 1.99998730]"),
+        (Interval(2.0, 2.0, 2.0), "2.000 [2.000, 2.000]"),
+        (Interval(1.0, 0.0, math.inf), "1.000 [0.000, inf]"),
+        (Interval(math.nan, math.nan, math.nan), "nan [nan, nan]"),
+    ],
+    ids=lambda case: case if isinstance(case, str) else "",
+)
+def test_an_interval_shows_the_digits_that_tell_its_ends_apart(interval, shown):
+    assert str(interval) == shown

@@ -50,7 +50,7 @@ def test_absent_tokens_may_lie_beyond_the_table_of_positions():
 def test_positions_may_be_whole_numbers():
     embedding = TokenEmbedding(5, 6, LearnedPositions(9, 6))
     times = torch.tensor([[0, 2, 5, 8]])
-    cloud = embedding(TOKENS[:1], positions=times)
+    cloud = embedding(TOKENS[:1], times=times)
     assert torch.equal(cloud.points, embedding.table[TOKENS[:1]] + embedding.code.table[times])
     assert torch.equal(cloud.measure.positions, times.float())
 

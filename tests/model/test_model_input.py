@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import continua
 from continua.fields import Constant, PiecewiseConstant
 from continua.model import (
     CloudEmbedding,
@@ -44,14 +45,14 @@ def default(**changed):
 def test_unknown_tokens(name, token):
     tokens = torch.zeros(2, 4, dtype=torch.long)
     tokens[1, 2] = token
-    with pytest.raises(ValueError, match=rf"tokens = {token}: there is no such token.*from 0 to {VOCABULARY - 1}"):
+    with pytest.raises(ValueError, match=rf"tokens\[1, 2\] = {token}: there is no such.*from 0 to {VOCABULARY - 1}"):
         run(all_presets[name](LAYERS), tokens)
 
 
 @pytest.mark.parametrize("name", all_presets)
 def test_sequences_beyond_the_table_of_positions(name):
     tokens = torch.zeros(2, LONGEST + 1, dtype=torch.long)
-    with pytest.raises(ValueError, match=rf"positions = {LONGEST}: .*from 0 to {LONGEST - 1}.*Shorten"):
+    with pytest.raises(ValueError, match=rf"positions\[0, {LONGEST}\] = {LONGEST}: .*from 0 to {LONGEST - 1}.*Shorten"):
         run(all_presets[name](LAYERS), tokens)
 
 
@@ -77,35 +78,55 @@ def test_masks_and_times_of_another_shape_or_dtype():
         model(tokens, present=torch.ones(2, 3, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"present = torch.int64: .*present.bool\(\)"):
         model(tokens, present=torch.ones(2, 4, dtype=torch.long))
-    with pytest.raises(ValueError, match=r"positions = torch.bool: this is a mask.*Pass the mask as present="):
+    with pytest.raises(ValueError, match=r"times = torch.bool: this is a mask.*Pass the mask as present="):
         model(tokens, torch.ones(2, 4, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"positions = \(4,\): .*shape \(2, 4\)"):
-        model(tokens, positions=torch.arange(4.0))
-    with pytest.raises(ValueError, match=r"positions = torch.float64: the model works in torch.float32"):
-        model(tokens, positions=torch.arange(4.0, dtype=torch.float64).expand(2, 4))
-    with pytest.raises(ValueError, match=r"positions.* = 1.0: .*Sort"):
-        model(tokens, positions=torch.tensor([[2.0, 1.0, 3.0, 4.0]]).expand(2, 4))
-    with pytest.raises(ValueError, match=r"mass.*: .*no mass at all"):
+    with pytest.raises(ValueError, match=r"times = \(4,\): .*shape \(2, 4\)"):
+        model(tokens, times=torch.arange(4.0))
+    with pytest.raises(ValueError, match=r"times = torch.float64: the model works in torch.float32"):
+        model(tokens, times=torch.arange(4.0, dtype=torch.float64).expand(2, 4))
+    with pytest.raises(ValueError, match=r"times\[0, 1\] = 1.0: .*Sort.*times\.argsort"):
+        model(tokens, times=torch.tensor([[2.0, 1.0, 3.0, 4.0]]).expand(2, 4))
+    with pytest.raises(ValueError, match=r"present\[1\] = .*no observed token.*leave the sequence out"):
         model(tokens, present=torch.tensor([[True] * 4, [False] * 4]))
     learned = TokenEmbedding(5, 8, LearnedPositions(4, 8))
-    with pytest.raises(ValueError, match=r"positions = 0.5: .*whole numbers only. Use SinusoidalPositions"):
-        learned(tokens, positions=torch.tensor([[0.0, 0.5, 1.0, 2.0]]).expand(2, 4))
-    with pytest.raises(ValueError, match=r"positions = -1: the table reaches from 0 to 3"):
-        learned(tokens, positions=torch.tensor([[-1.0, 0.0, 1.0, 2.0]]).expand(2, 4))
+    with pytest.raises(ValueError, match=r"times\[0, 1\] = 0.5: .*whole numbers only. Use SinusoidalPositions"):
+        learned(tokens, times=torch.tensor([[0.0, 0.5, 1.0, 2.0]]).expand(2, 4))
+    with pytest.raises(ValueError, match=r"positions\[0, 0\] = -1: the table reaches from 0 to 3"):
+        learned(tokens, times=torch.tensor([[-1.0, 0.0, 1.0, 2.0]]).expand(2, 4))
 
 
 def test_signals_of_another_shape_or_dtype():
     model = default(vocabulary=None, features=3)
     with pytest.raises(ValueError, match=r"values = \(2, 5, 4\): .*\(batch, tokens, 3\)"):
         model(torch.randn(2, 5, 4))
-    with pytest.raises(ValueError, match=r"values = \(5, 3\): .*\(batch, tokens, 3\)"):
+    with pytest.raises(ValueError, match=r"values = \(5, 3\): .*\(batch, tokens, 3\).*values\.unsqueeze\(0\)"):
         model(torch.randn(5, 3))
+    with pytest.raises(ValueError, match=r"values = \(2, 3, 5\): .*pass values\.transpose\(1, 2\)"):
+        model(torch.randn(2, 3, 5))
+    with pytest.raises(ValueError, match=r"values = \(2, 0, 3\): there are no tokens"):
+        model(torch.randn(2, 0, 3))
+    with pytest.raises(ValueError, match=r"values = \(2, 5\): .*\(batch, tokens, 1\).*values\.unsqueeze\(-1\)"):
+        default(vocabulary=None, features=1)(torch.randn(2, 5))
     with pytest.raises(ValueError, match=r"values = torch.float64: .*values.to\(torch.float32\)"):
         model(torch.randn(2, 5, 3, dtype=torch.float64))
     values = torch.randn(2, 5, 3)
     values[1, 2, 0] = math.nan
     with pytest.raises(ValueError, match=r"values\[1, 2, 0\] = nan: .*Remove or impute"):
         model(values)
+
+
+def test_times_are_named_as_they_were_passed():
+    """In the unit of the caller, whatever clock the model has, and by the word of the README."""
+    model = continua.transformer(width=8, outputs=2, features=1, time=continua.TokenTime(1000.0, 2000.0))
+    values, times = torch.randn(1, 3, 1), torch.tensor([[1000.0, 1500.0, 1200.0]])
+    with pytest.raises(ValueError, match=r"times\[0, 2\] = 1200\.0: it comes after a token at 1500\.0.*Sort"):
+        model(values, times=times)
+    with pytest.raises(ValueError, match=r"times\[0, 0\] = nan: .*finite time.*false in present"):
+        model(values, torch.nan * times)
+    with pytest.raises(ValueError, match=r"times\[0\] = .*all tokens share one time"):
+        model(values, 0 * times + 1100.0)
+    with pytest.raises(ValueError, match=r"times = \(1, 2\): "):
+        model(values, times[:, :2])
 
 
 def test_clouds_of_another_width():

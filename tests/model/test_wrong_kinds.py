@@ -72,7 +72,7 @@ def test_a_tolerance_below_the_dtype_is_refused(model, control):
 
 
 def test_padding_without_a_mask_is_recognised(model):
-    with pytest.raises(ValueError, match=r"times may not decrease.*if these are padding, mark them false in present"):
+    with pytest.raises(ValueError, match=r"times may not decrease.*if this is padding, mark it false in present"):
         model(VALUES, torch.tensor([[0.0, 0.4, 0.0], [0.0, 0.5, 1.0]]))
 
 

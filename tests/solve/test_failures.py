@@ -40,7 +40,7 @@ adaptive = pytest.mark.parametrize("controller", [Adaptive(), PerSequence()], id
 def test_a_state_that_blows_up_is_stopped_there(controller, stepper):
     """x' = x^2 from 2 is infinite at 0.5."""
     problem = blow_up()
-    with pytest.raises(SolveError, match=r"stopped at depth z = 0\.5.*Loosen rtol/atol") as failure:
+    with pytest.raises(SolveError, match=r"stopped at depth z = 0\.5.*diverge") as failure:
         integrate(problem.bound(), problem.state, (0.0, 1.0), stepper, controller)
     assert failure.value.depth == pytest.approx(0.5, abs=1e-3)
     assert failure.value.reason and failure.value.advice
@@ -102,7 +102,7 @@ def test_absent_tokens_may_break():
 def test_the_step_limit(controller):
     problem = twisting(speed=2.0)
     needed = integrate(problem.bound(), problem.state, (0.0, 1.0), controller=controller)
-    with pytest.raises(SolveError, match=r"max_steps = 3 (steps|rounds) were tried.*Increase it") as failure:
+    with pytest.raises(SolveError, match=r"max_steps = 3 (steps|rounds) were tried.*\(max_steps=6\)") as failure:
         integrate(problem.bound(), problem.state, (0.0, 1.0), controller=dataclasses.replace(controller, max_steps=3))
     assert 0.0 < failure.value.depth < 1.0
     if isinstance(controller, Adaptive):
@@ -113,7 +113,7 @@ def test_the_step_limit(controller):
 def test_a_step_that_underflows():
     """A velocity that jumps where no break is told of, with an amplitude no step is short enough for."""
     bound = Written(lambda z, x, _: (1e15 if z > 0.4 else 0.0) * torch.ones_like(x))
-    with pytest.raises(SolveError, match=r"step underflowed.*too steep") as failure:
+    with pytest.raises(SolveError, match=r"step underflowed.*may be stiff.*larger rtol=") as failure:
         integrate(bound, rotation().state, (0.0, 1.0), controller=Adaptive(1e-6, 1e-6))
     assert failure.value.depth == pytest.approx(0.4, abs=1e-6)
 

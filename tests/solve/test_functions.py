@@ -1,16 +1,20 @@
 """Any function, any shape: `integrate` as others know it, and the tensors that a function depends on are found."""
 
 import functools
+import inspect
 import math
+import re
 import types
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from continua import SolveError
+from continua import ContinuousTransformer, SolveError, api
 from continua.solve import (
     RK4,
+    Adaptive,
     Backsolve,
     Checkpointed,
     Direct,
@@ -415,7 +419,13 @@ def test_mistakes_are_one_helpful_line():
         (lambda: integrate(lambda z, x: -x, x0, (0, 0)), r"span = \(0, 0\): the span is empty"),
         (lambda: integrate(lambda z, x: -x, x0, (0, 0.5, 1)), r"span = .*two ends.*save_at"),
         (lambda: integrate(lambda z, x: -x, x0, (0, 1), save_at=0.5), r"save_at = 0.5: depths come as a list"),
-        (lambda: integrate(lambda z, x: -x, x0, (0, 1), "rk4"), r"stepper = 'rk4': this is no Stepper"),
+        (
+            lambda: integrate(lambda z, x: -x, x0, (0, 1), "rk4"),
+            r"stepper = 'rk4': this is no Stepper.*RK4\(\) for 'rk4'",
+        ),
+        (lambda: integrate(lambda z, x: -x, (x0, x0), (0, 1)), r"x0 = 'tuple': this is no Tensor.*torch\.cat\("),
+        (lambda: integrate(lambda z, x: -x, x0, 1.0), r"span = 1\.0: a span has two ends.*Pass \(start, end\)"),
+        (lambda: integrate(lambda y, t: -y, x0, (0, 1)), r"f\(z, x\) = '\(\), .*f\(z, x\) gets the depth first"),
         (
             lambda: integrate(lambda z, x: -x, x0, (0, 1), RK4()),
             r"stepper = RK4\(\).*no error estimate.*Fixed\(steps\)",
@@ -430,6 +440,50 @@ def test_mistakes_are_one_helpful_line():
     ):
         with pytest.raises(ValueError, match=match):
             call()
+
+
+def test_an_error_inside_a_function_says_how_it_was_called():
+    """`f(y, t)`, the order of scipy's `odeint`: torch complains about a depth without axes."""
+    for f, error in ((lambda y, t: torch.eye(2, **DOUBLE) @ y, RuntimeError), (lambda y, t: y[1:], IndexError)):
+        with pytest.raises(error) as failure:
+            integrate(f, start(2), (0, 1))
+        assert failure.value.__notes__ == ["f is called as f(z, x), z of shape () and x of shape (2,)."]
+
+
+def test_advice_names_only_what_the_caller_can_pass():
+    """Words that `integrate` and `model.at` both take; nothing of parts that only a flow has."""
+    for f, settings in (
+        (lambda z, x: x**2, {}),  # a pole at z = 1
+        (lambda z, x: 1e9 * (z - x), {"controller": Adaptive(max_steps=9)}),  # stiff
+        (lambda z, x: 1e99 * x**2, {"steps": 9}),
+        (lambda z, x: x / 0, {}),
+    ):
+        with pytest.raises(SolveError) as failure:
+            integrate(f, torch.ones(2, **DOUBLE), (0, 2), gradient=Direct(), **settings)
+        named = set(re.findall(r"(\w+)=", failure.value.advice)) - {"max_steps"}  # that of the controller it shows
+        assert named <= set(inspect.signature(integrate).parameters) | {"solver"}, failure.value
+        assert named - {"controller"} <= set(inspect.signature(ContinuousTransformer.at).parameters), failure.value
+        assert not re.search("Damping|weights|atol", failure.value.advice)
+
+
+def test_every_call_of_the_table_for_those_who_come_from_elsewhere():
+    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    calls = re.findall(r"\| `(integrate\(.*)` *(?:\||,)", page.partition("### From torchdiffeq and diffrax")[2])
+    rate = torch.tensor(1.0, **DOUBLE, requires_grad=True)
+    known = {"f": lambda z, x: -rate * x, "t": torch.tensor([0.5, 1.0]), "rate": rate, "torch": torch, **vars(api)}
+    states = dict.fromkeys(("x0", "a", "b"), torch.ones(3, **DOUBLE))
+    assert len(calls) > 12
+    for call in calls:
+        found = eval(call, known | states)
+        x = found if isinstance(found, torch.Tensor) else found.x
+        torch.testing.assert_close(x.flatten()[-3:], torch.full((3,), math.exp(-1.0), **DOUBLE), rtol=0, atol=1e-3)
+
+
+def test_a_solution_shows_itself_in_a_line():
+    solution = integrate(lambda z, x: -x, start(2), (0, 2), steps=3)
+    shown = "Solution(x of shape (2,), depth 0 to 2, 18 evaluations, 3 steps accepted, 0 rejected)"
+    assert repr(solution) == str(solution) == shown
+    assert "depth" not in repr(integrate(lambda z, x: -x, start(2), (0, 2), controller=PerSequence()))
 
 
 def test_randomness_inside_a_function_is_refused():

@@ -121,14 +121,14 @@ def test_a_first_sample_at_the_start_is_refused():
     present = torch.tensor([[True, True], [False, False]])
     times = torch.tensor([[0.5, 1.0], [-1.0, -1.0]])
     assert BackwardRectangle().mass(times, present).tolist() == [[0.5, 0.5], [0.0, 0.0]]
-    message = r"start = 0\.5: a first sample, at 0\.5, .*no mass\. Choose an earlier start"
+    message = r"times\[0, 0\] = 0\.5: a first sample has no mass unless .*start = 0\.5\. Choose an earlier start"
     with pytest.raises(ValueError, match=message):
         BackwardRectangle(start=0.5).mass(times, present)
 
 
 @pytest.mark.parametrize("ask", [CausalTrapezoid().mass, CausalTrapezoid().own], ids=["mass", "own"])
 def test_the_causal_trapezoid_refuses_ties(ask):
-    message = r"positions\[0, 1:3\] = \[2\.0, 2\.0\]: tied tokens see each other.* use BackwardRectangle"
+    message = r"times\[0, 1\] = 2\.0: the next token is tied to it.* use BackwardRectangle"
     with pytest.raises(ValueError, match=message):
         ask(torch.tensor([[1.0, 2.0, 2.0, 3.0]]))
     ask(torch.tensor([[1.0, 2.0, 2.0]]), torch.tensor([[True, True, False]]))

@@ -107,18 +107,18 @@ def test_tied_tokens_share_the_mass_of_their_time():
 
 def test_a_row_at_one_time_has_no_trapezoid():
     times = torch.tensor([[0.0, 1.0], [0.25, 0.25]])
-    message = r"positions\[1\] = \[0\.25, 0\.25\]: .*total mass is zero\. .*Counting\(\) or Uniform\(\)"
+    message = r"times\[1\] = \[0\.25, 0\.25\]: .*total mass is zero\. .*Counting\(\) or Uniform\(\)"
     with pytest.raises(ValueError, match=message):
         Trapezoid().mass(times)
 
 
 @each_rule
 def test_bad_positions_are_named(rule):
-    with pytest.raises(ValueError, match=r"positions\[0, 2\] = 2\.0: it comes after a token at 3\.0.*Sort the"):
+    with pytest.raises(ValueError, match=r"times\[0, 2\] = 2\.0: it comes after a token at 3\.0.*Sort each"):
         rule.mass(torch.tensor([[1.0, 3.0, 2.0]]))
-    with pytest.raises(ValueError, match=r"positions\[1, 0\] = nan: .*finite time\. Drop the token, or mark it"):
+    with pytest.raises(ValueError, match=r"times\[1, 0\] = nan: .*finite time\. Drop the token, or mark it"):
         rule.mass(torch.tensor([[1.0, 2.0], [math.nan, 2.0]]))
-    with pytest.raises(ValueError, match=r"positions\[0, 1\] = inf: "):
+    with pytest.raises(ValueError, match=r"times\[0, 1\] = inf: "):
         rule.mass(torch.tensor([[1.0, math.inf]]))
     present = torch.tensor([[True, False, True]])
     with pytest.raises(ValueError, match=r"present\[0, 1\] = False: .*Move the absent tokens to the end"):
@@ -128,10 +128,10 @@ def test_bad_positions_are_named(rule):
 @pytest.mark.parametrize(
     ("positions", "present", "message"),
     [
-        (torch.arange(3)[None], None, r"positions = torch\.int64: .*Use positions\.to\(torch\.float32\)"),
-        (torch.zeros(3), None, r"positions = \(3,\): .*use positions\[None\] for one sequence"),
+        (torch.arange(3)[None], None, r"times = torch\.int64: .*Use times\.to\(torch\.float32\)"),
+        (torch.zeros(3), None, r"times = \(3,\): .*use times\[None\] for one sequence"),
         (torch.zeros(1, 3), torch.ones(1, 3), r"present = torch\.float32: .*Use present\.bool\(\)"),
-        (torch.zeros(1, 3), torch.ones(1, 2) > 0, r"present = \(1, 2\): the shape must be \(1, 3\).*positions"),
+        (torch.zeros(1, 3), torch.ones(1, 2) > 0, r"present = \(1, 2\): the shape must be \(1, 3\).*times"),
     ],
 )
 def test_bad_forms_are_named(positions, present, message):

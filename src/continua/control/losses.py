@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from continua.core.batch import Batch
-from continua.core.checks import is_a, share
+from continua.core.checks import is_a, refuse_where, share
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Int, Tensor
 from continua.spaces import AbstractSampleRule
@@ -133,11 +133,8 @@ class RelativeL2(AbstractLoss):
         root = weights.sqrt().view(*weights.shape, *(1 for _ in gap.shape[weights.ndim :]))
         # vector_norm, not sqrt of a sum: its gradient at a perfect answer is 0, not nan
         distance, size = (torch.linalg.vector_norm((root * x).flatten(1), dim=-1) for x in (gap, targets))
-        if not bool((size > 0).all()):
-            sequence = int((~(size > 0)).nonzero()[0])
-            why = "its norm is zero, and nothing is small relative to that"
-            cure = "Leave the sequence out, or use MeanSquaredError()."
-            reject(f"batch.targets[{sequence}]", f"norm {float(size[sequence])}", why, cure)
+        why, cure = "nothing is small relative to that", "Leave the sequence out, or use MeanSquaredError()."
+        refuse_where(~(size > 0), why, cure, **{"the norm of batch.targets": size})
         return (distance / size).mean()
 
 
@@ -189,10 +186,8 @@ def _labels(batch: Batch, output: Tensor) -> Int[Tensor, "*tokens"]:
 
 def _check_range(labels: Tensor, counts: Tensor, classes: int) -> None:
     wrong = counts & ((labels < 0) | (labels >= classes))
-    if bool(wrong.any()):
-        at = wrong.nonzero()[0].tolist()
-        cure = f"Pass labels from 0 to {classes - 1}; leave targets out with batch.mask or batch.present."
-        reject(f"batch.targets{at}", int(labels[tuple(at)]), f"there are {classes} classes", cure)
+    cure = f"Pass labels from 0 to {classes - 1}; leave targets out with batch.mask or batch.present."
+    refuse_where(wrong, f"there are {classes} classes", cure, **{"batch.targets": labels})
 
 
 # --- values
@@ -217,11 +212,8 @@ def _compare(output: Tensor, batch: Batch, rule: AbstractSampleRule | None) -> t
         if not bool(weights.sum() > 0):
             cure = "Give a target that counts positive weight, or skip the batch."
             reject("batch.weights", weights.detach(), "nothing that counts has weight", cure)
-    broken = ~torch.isfinite(targets)
-    if bool(broken.any()):
-        at = broken.nonzero()[0].tolist()
-        cure = "Remove or impute the sample, or leave it out with batch.mask."
-        reject(f"batch.targets{at}", float(targets[tuple(at)]), "a target is not finite", cure)
+    cure = "Remove or impute the sample, or leave it out with batch.mask."
+    refuse_where(~torch.isfinite(targets), "a target is not finite", cure, **{"batch.targets": targets})
     return output - targets, targets, weights
 
 

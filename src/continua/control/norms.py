@@ -6,7 +6,7 @@ from typing import final
 
 import torch
 
-from continua.core.checks import at_least, not_negative
+from continua.core.checks import at_least, not_negative, refuse_where
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.spaces import Axis, Cosine, Measure
@@ -54,15 +54,12 @@ class Sobolev:
         if not measure.suffix:
             cure = "Put absent tokens at the end, and pass no query times, or use time=0."
             reject("cloud", "tokens without mass between others", "differences would reach across them", cure)
-        t = _times(measure, points)
+        t = measure.times(points)
         tied = t.diff(dim=-1) <= 0
         if measure.heavy is not None:
             tied = tied & measure.heavy[:, 1:]
-        if bool(tied.any()):
-            sequence, token = tied.nonzero()[0].tolist()
-            cure = "Give tokens times that differ, or use L2()."
-            why = f"token {token + 1} has the same time, and no derivative exists across a jump"
-            reject(f"positions[{sequence}, {token}]", t[sequence, token].item(), why, cure)
+        why = "the next token has the same time, and no derivative exists across a jump"
+        refuse_where(tied, why, "Give tokens times that differ, or use L2().", times=t)
 
     def squared_norm(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
         """|x|^2."""
@@ -82,7 +79,7 @@ class Sobolev:
         return total / (channels * (x.shape[1] if measure.mass is None else _masses(measure, x).sum(-1)))
 
     def _along_time(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
-        t, D, total = _times(measure, x), x, x.new_zeros(x.shape[0])
+        t, D, total = measure.times(x), x, x.new_zeros(x.shape[0])
         heavy = torch.ones_like(t, dtype=torch.bool) if measure.heavy is None else measure.heavy
         for k in range(1, min(self.time, x.shape[1] - 1) + 1):
             there = heavy[:, k:]  # the last of the tokens t_i, ..., t_{i+k}; absent ones come after all others
@@ -130,13 +127,6 @@ def _masses(measure: Measure, like: Points) -> Float[Tensor, "batch tokens"]:
     if measure.log_mass is not None:
         return measure.log_mass.exp()
     return torch.ones_like(like[..., 0]) if measure.mass is None else measure.mass.detach()
-
-
-def _times(measure: Measure, like: Points) -> Float[Tensor, "batch tokens"]:
-    """t_i; the index where there are no positions."""
-    if measure.positions is not None:
-        return measure.positions
-    return torch.arange(like.shape[1], dtype=like.dtype, device=like.device).expand(like.shape[:2])
 
 
 def _over_nodes(x: Points, axis: Axis | None) -> Float[Tensor, "batch tokens"]:

@@ -22,6 +22,7 @@ Loss = Callable[[Tensor, Any], Tensor]
 
 UNITS = {"tokens": "t", "nodes": "d", "heads": "h", "steps": "z", "rtol": "z"}
 """What a resolution counts, and the axis it belongs to."""
+AXES = {"t": "token time", "d": "embedding", "h": "heads", "z": "depth"}
 
 
 class Resolutions(NamedTuple):
@@ -138,7 +139,7 @@ class ResolutionReport:
         for row in self.rows:
             losses = ["" if row.loss is None else f"{row.loss:.6g}"]
             losses += ["" if row.loss_change is None else f"{row.loss_change:+.1e}"]
-            lines.append([row.axis, _count(row.unit, row.resolution), f"{row.change:.1e}", *losses])
+            lines.append([AXES[row.axis], _count(row.unit, row.resolution), f"{row.change:.1e}", *losses])
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         table = ["  ".join(word.ljust(n) for word, n in zip(line, widths, strict=True)).rstrip() for line in lines]
         own = ", ".join(_count(unit, value) for unit, value in self.own.items())
@@ -147,7 +148,7 @@ class ResolutionReport:
         absent = []
         for unit, resolution, reason in self.left_out:
             place = "" if resolution is None else f" at {_count(unit, resolution)}"
-            absent.append(f"left out, {UNITS[unit]}{place}: {reason}")
+            absent.append(f"left out, {AXES[UNITS[unit]]}{place}: {reason}")
         invariance = f"solver invariance {gap}, against {self.reference}"
         return "\n".join([f"the model as it is: {own}{loss}", *table, invariance, *absent])
 
@@ -163,8 +164,7 @@ class _Study:
     """The model in evaluation mode, its inputs, its output as it is, and what was found at other resolutions."""
 
     def __init__(self, model: ContinuousTransformer, inputs: tuple[Any, ...], targets: Any, loss: Loss | None) -> None:
-        self.model = model.at()
-        self.model.training = False  # of this copy alone: `eval()` would reach the parts that both share
+        self.model = model.in_eval_mode()
         self.inputs, self.targets, self.loss = inputs, targets, loss
         found = self.model(*inputs, full=True)
         self.output, self.present = found.output, found.cloud.present

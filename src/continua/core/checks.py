@@ -75,3 +75,11 @@ def has_shape(expected: tuple[int | None, ...], cure: str, **tensors: Any) -> No
         if not fits:
             wanted = ", ".join("any" if e is None else str(e) for e in expected)
             reject(name, sizes, f"the shape must be ({wanted})", cure)
+
+
+def refuse_where(bad: Any, why: str, cure: str, **tensor: Any) -> None:
+    """Rejects the first entry of the tensor, given by its name, at which `bad` is true."""
+    if bool(bad.any()):
+        place = bad.nonzero()[0].tolist()
+        for name, x in tensor.items():
+            reject(f"{name}{place}", x[tuple(place)].detach(), why, cure)

@@ -23,6 +23,7 @@ from continua.lab.clusters.experiment import Clusters, FastestMode, Overlap
 from continua.lab.clusters.particles import check_question
 from continua.lab.depth_limit import DepthLimit, PostNormLimit
 from continua.lab.experiment import AbstractExperiment, ExperimentResult
+from continua.lab.intervals import Interval
 from continua.lab.lions import LionsDerivative
 from continua.lab.lipschitz import AttentionLipschitz
 from continua.lab.mean_field import MeanField
@@ -138,7 +139,7 @@ class Lab:
                 if self.json:
                     print(json.dumps(record), flush=True)
                 else:
-                    _show(console, record)
+                    show_record(console, record)
         if not self.json and run is not None:
             report = f"continua lab report{elsewhere(self.output)}"
             _tell(console, f"kept in {self.output}; `{report}` tells all of it")
@@ -187,7 +188,7 @@ class Lab:
         run = Run.open(self.output)
         latest = {record["experiment"]: record for record in run.records("experiment")}
         for record in latest.values():
-            _show(console, record)
+            show_record(console, record)
         left = find_unfinished(run, EXPERIMENTS)
         for one in left:
             console.print(f"[yellow]incomplete[/]: {escape(str(one))}", highlight=False, soft_wrap=True)
@@ -225,14 +226,15 @@ def _tell(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _show(console: Console, record: dict) -> None:
+def show_record(console: Console, record: dict) -> None:
+    """Prints what was measured beside what is claimed, and the verdict."""
     word = record["verdict"]
     console.print(f"[bold]{record['experiment']}[/bold]: {record['claim']}", highlight=False)
     console.print(f"  source: {record['source']}", highlight=False)
     for name, value in record["measured"].items():
         if name != "reason":
             against = record["bound"].get(name)
-            beside = "" if against is None else f"   (claimed: {_number(against)})"
+            beside = "" if against is None else f"   (claimed {_number(against)})"
             console.print(f"  {name}: {_number(value)}{beside}", highlight=False)
     console.print(f"  [{_COLOURS[word]}]{word}[/]: {record['measured']['reason']}", highlight=False)
     console.print(f"  {record['seconds']:.1f} s\n", highlight=False)
@@ -240,7 +242,9 @@ def _show(console: Console, record: dict) -> None:
 
 def _number(value: object) -> str:
     if isinstance(value, dict) and {"value", "low", "high"} <= value.keys():
-        return f"{value['value']:.3f} in ({value['low']:.3f}, {value['high']:.3f})"
+        return str(Interval(value["value"], value["low"], value["high"]))
+    if isinstance(value, dict) and "at_most" in value:
+        return f"at most {_number(value['at_most'])}"
     if isinstance(value, dict):
         return ", ".join(f"{k}: {_number(v)}" for k, v in value.items())
     if isinstance(value, list):

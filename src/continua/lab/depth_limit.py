@@ -7,7 +7,7 @@ import torch
 
 from continua.core.shapes import Float, Points, Tensor
 from continua.fields import Expansion
-from continua.lab.experiment import AbstractExperiment, Findings, curves
+from continua.lab.experiment import AbstractExperiment, AtMost, Findings, curves
 from continua.lab.flows import attention_flow, in_ball, random_theta, solve_flow
 from continua.lab.intervals import slope_interval
 from continua.lab.sweep import AbstractCell, Row
@@ -236,4 +236,4 @@ class PostNormLimit(AbstractExperiment):
             figure("constant of the depth limit", "constant", "L x distance"),
             figure("largest state at depth 1", "state", "|x(1)|"),
         )
-        return Findings(figures, measured, {"largest ratio": 1.0}, judgement)
+        return Findings(figures, measured, {"largest ratio": AtMost(1.0)}, judgement)

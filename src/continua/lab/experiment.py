@@ -17,7 +17,13 @@ OVERFLOW = 1e300
 """What stands, in rows and numbers, for all that is as large or larger."""
 
 Numbers: TypeAlias = Mapping[str, Any]
-"""Names and plain numbers, intervals, or lists of them."""
+"""Names and plain numbers, intervals, limits, or lists of them."""
+
+
+class AtMost(NamedTuple):
+    """The claim that a number is no larger than this one."""
+
+    limit: float
 
 
 class Findings(NamedTuple):
@@ -119,9 +125,11 @@ class ExperimentResult(NamedTuple):
 
 
 def plain(value: Any) -> Any:
-    """Numbers as JSON has them: an interval is an object of three numbers."""
+    """Numbers as JSON has them: an interval is an object of three numbers, a limit an object of one."""
     if isinstance(value, Interval):
         return {"value": value.value, "low": value.low, "high": value.high}
+    if isinstance(value, AtMost):
+        return {"at_most": value.limit}
     if isinstance(value, Mapping):
         return {str(key): plain(held) for key, held in value.items()}
     if isinstance(value, list | tuple):
@@ -134,6 +142,8 @@ def _format(value: Any) -> str | None:
         return value
     if isinstance(value, float):
         return f"{value:.5g}" if abs(value) < OVERFLOW else "overflow"
+    if isinstance(value, AtMost):
+        return f"at most {_format(value.limit)}"
     if isinstance(value, list | tuple) and not isinstance(value, Interval):
         return ", ".join(str(_format(v)) for v in value)
     return str(value)

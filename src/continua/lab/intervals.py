@@ -19,7 +19,11 @@ class Interval(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        """With as many digits as tell one end from the other."""
+        width, digits = self.high - self.low, 3
+        if 0.0 < width < math.inf:
+            digits = min(15, max(digits, 1 - math.floor(math.log10(width))))
+        return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
 
 
 def slope_interval(sizes: Sequence[float | int], errors: Sequence[float], level: float = 0.95) -> Interval:

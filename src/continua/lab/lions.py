@@ -8,7 +8,7 @@ import torch
 
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Points, Tensor
-from continua.lab.experiment import AbstractExperiment, Findings, curves
+from continua.lab.experiment import AbstractExperiment, AtMost, Findings, curves
 from continua.lab.flows import Queries, softmax_mean
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most
@@ -145,4 +145,6 @@ class LionsDerivative(AbstractExperiment):
         }
         found = tuple(Series.of(n, range(len(rows)), [row[n] for row in rows], mark="points") for n in limits)
         figure = curves("relative gaps of the closed form", "cell", "largest relative gap", found, "y")
-        return Findings((figure,), measured, {**limits, "slope_of_bound": 1.0, "curvature_of_bound": 1.0}, judgement)
+        claimed = {**limits, "slope_of_bound": 1.0, "curvature_of_bound": 1.0}
+        bound = {name: AtMost(limit) for name, limit in claimed.items()}
+        return Findings((figure,), measured, bound, judgement)

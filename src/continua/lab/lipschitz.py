@@ -10,7 +10,7 @@ import torch
 from continua.core.extras import extra
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Points, Tensor
-from continua.lab.experiment import AbstractExperiment, Findings
+from continua.lab.experiment import AbstractExperiment, AtMost, Findings
 from continua.lab.flows import Queries, in_ball, random_theta, softmax_mean
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most
@@ -165,4 +165,4 @@ class AttentionLipschitz(AbstractExperiment):
         found = {
             f"found / bound, p = {row['p']:g}, tilt {row['query']:g}": row["found"] / row["bound"] for row in measures
         }
-        return Findings((figure,), {**worst, **found}, dict.fromkeys(worst, 1.0), judgement)
+        return Findings((figure,), {**worst, **found}, dict.fromkeys(worst, AtMost(1.0)), judgement)

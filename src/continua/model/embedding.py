@@ -6,13 +6,14 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import nn
 
-from continua.core.checks import at_least, has_shape, is_a
+from continua.core.checks import at_least, has_shape, is_a, refuse_where
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Points, Tensor
 from continua.fields import Constant
 from continua.model.positions import AbstractPositionCode, Clock
 from continua.operators import AbstractNorm, LayerNorm
 from continua.spaces import AbstractCausalRule, AbstractManifold, AbstractSampleRule, Cloud, Counting, Trapezoid
+from continua.spaces.measure import check_times
 
 Code: TypeAlias = AbstractPositionCode | None
 WithQueries: TypeAlias = tuple[Cloud, Tensor]
@@ -89,26 +90,26 @@ class AbstractSampleEmbedding(AbstractEmbedding):
     def forward(
         self,
         samples: Tensor,
-        positions: Tensor | None = None,
+        times: Tensor | None = None,
         present: Tensor | None = None,
         query_times: Tensor | None = None,
     ) -> Cloud | WithQueries:
-        """The weighted cloud of embedded tokens; without positions and without a clock, time is the index."""
+        """The weighted cloud of embedded tokens; without times and without a clock, time is the index."""
         self._check(samples)
-        _check_rows(samples.shape[:2], positions, present)
+        _check_rows(samples.shape[:2], times, present)
         points, code, rule = self._states(samples, present), self.code, self.rule
-        times = self._times(points, positions, present)
+        t = self._token_times(points, times, present)
         if code is not None:
-            points = points + code(times if present is None else times.masked_fill(~present, 0.0))
-        given = None if positions is None and self.clock is None else times
+            points = points + code(t if present is None else t.masked_fill(~present, 0.0))
+        given = None if times is None and self.clock is None else t
         if isinstance(rule, Counting):  # no quadrature, so absent tokens may stand anywhere
             cloud = Cloud(points, None if present is None else present.to(points.dtype), given)
         else:
-            own = rule.own(times, present) if isinstance(rule, AbstractCausalRule) else None
-            cloud = Cloud(points, rule.mass(times, present), given, own)
+            own = rule.own(t, present) if isinstance(rule, AbstractCausalRule) else None
+            cloud = Cloud(points, rule.mass(t, present), given, own)
         return cloud if query_times is None else cloud.with_queries(*self._queries(query_times, cloud))
 
-    def _times(self, points: Points, times: Tensor | None, present: Tensor | None) -> Tensor:
+    def _token_times(self, points: Points, times: Tensor | None, present: Tensor | None) -> Tensor:
         """Without a clock float64 times, such as seconds since 1970, would be rounded to float32 and merge."""
         batch, tokens, _ = points.shape
         if self.clock is not None:
@@ -119,7 +120,7 @@ class AbstractSampleEmbedding(AbstractEmbedding):
             return torch.arange(tokens, dtype=points.dtype, device=points.device).expand(batch, tokens)
         if times.is_floating_point() and times.dtype != points.dtype:
             cure = "Give the embedding a Clock(start, end), or shift times to start near 0 and convert them."
-            reject("positions", times.dtype, f"the model works in {points.dtype}", cure)
+            reject("times", times.dtype, f"the model works in {points.dtype}", cure)
         return times.to(points)
 
     def _queries(self, query_times: Tensor, cloud: Cloud) -> tuple[Points, Tensor]:
@@ -128,7 +129,7 @@ class AbstractSampleEmbedding(AbstractEmbedding):
             why, cure = "this embedding has no state for times without a sample", "Build the model with queries=True."
             reject("query_times", tuple(query_times.shape), why, cure)
         has_shape((None, None), "Pass a tensor of shape (batch, queries).", query_times=query_times)
-        times = self._times(cloud.points, query_times, None)
+        times = self._token_times(cloud.points, query_times, None)
         points = self.unobserved.expand(*times.shape, -1)
         return points if self.code is None else points + self.code(times), times
 
@@ -162,10 +163,8 @@ class TokenEmbedding(AbstractSampleEmbedding):
 
     def _states(self, samples: Tensor, present: Bool[Tensor, "batch tokens"] | None) -> Points:
         tokens = samples if present is None else samples.masked_fill(~present, 0)
-        unknown = tokens[(tokens < 0) | (tokens >= self.vocabulary)]
-        if unknown.numel() > 0:
-            cure = f"Pass whole numbers from 0 to {self.vocabulary - 1}, and mark padding in present."
-            reject("tokens", int(unknown[0]), "there is no such token", cure)
+        cure = f"Pass whole numbers from 0 to {self.vocabulary - 1}, and mark padding in present."
+        refuse_where((tokens < 0) | (tokens >= self.vocabulary), "there is no such token", cure, tokens=tokens)
         return self.table[tokens]
 
 
@@ -190,20 +189,31 @@ class VectorEmbedding(AbstractSampleEmbedding):
 
     def _check(self, samples: Tensor) -> None:
         _check_tensor("values", samples)
-        if samples.ndim != 3 or samples.numel() == 0 or samples.shape[-1] != self.features:
-            cure = f"Pass a tensor of shape (batch, tokens, {self.features}); a single sequence is values.unsqueeze(0)."
-            reject("values", tuple(samples.shape), "the shape does not fit the embedding", cure)
+        shape, features = tuple(samples.shape), self.features
+        if samples.numel() == 0:
+            reject("values", shape, "there are no tokens", f"Pass at least one: (batch, tokens, {features}).")
+        if samples.ndim != 3 or shape[-1] != features:
+            reject("values", shape, f"the shape must be (batch, tokens, {features})", _reshape(shape, features))
         if samples.dtype != self.linear.weight.dtype:
             cure = f"Convert with values.to({self.linear.weight.dtype})."
             reject("values", samples.dtype, "the model has another dtype", cure)
 
     def _states(self, samples: Tensor, present: Bool[Tensor, "batch tokens"] | None) -> Points:
         values = samples if present is None else samples.masked_fill(~present.unsqueeze(-1), 0.0)
-        if not bool(torch.isfinite(values).all()):
-            at = (~torch.isfinite(values)).nonzero()[0].tolist()
-            cure = "Remove or impute the sample, or mark it absent in present."
-            reject(f"values{at}", float(values[tuple(at)]), "a sample is not finite", cure)
+        cure = "Remove or impute the sample, or mark it absent in present."
+        refuse_where(~torch.isfinite(values), "a sample is not finite", cure, values=values)
         return self.linear(values)
+
+
+def _reshape(shape: tuple[int, ...], features: int) -> str:
+    """What most likely turns values of this shape into (batch, tokens, features)."""
+    if shape[1:] == (features,):
+        return "A single sequence is values.unsqueeze(0)."
+    if len(shape) == 2 and features == 1:
+        return "Give the values an axis for the feature: values.unsqueeze(-1)."
+    if len(shape) == 3 and shape[1] == features:
+        return "The features stand before the tokens: pass values.transpose(1, 2)."
+    return f"Pass {features} numbers for each token, or build the model with another number of features."
 
 
 def _check_tensor(name: str, value: object) -> None:
@@ -216,19 +226,24 @@ def _check_tensor(name: str, value: object) -> None:
         reject(name, type(value).__name__, "this is no plain tensor", cure)
 
 
-def _check_rows(shape: torch.Size, positions: Tensor | None, present: Tensor | None) -> None:
-    """Mask and times have one entry per token."""
-    for name, tensor in (("positions", positions), ("present", present)):
+def _check_rows(shape: torch.Size, times: Tensor | None, present: Tensor | None) -> None:
+    """Mask and times have one entry per token; times are checked as they came, before a clock reads them."""
+    for name, tensor in (("times", times), ("present", present)):
         if tensor is None:
             continue
         _check_tensor(name, tensor)
         if tensor.shape != shape:
             cure = f"Pass one entry per token: shape {tuple(shape)}."
             reject(name, tuple(tensor.shape), "the shape does not fit the tokens", cure)
-    if positions is not None and positions.dtype == torch.bool:
-        reject("positions", positions.dtype, "this is a mask, and times are numbers", "Pass the mask as present=...")
-    if present is not None and present.dtype != torch.bool:
-        reject("present", present.dtype, "this is no mask", "Convert with present.bool(); true means present.")
+    if times is not None and times.dtype == torch.bool:
+        reject("times", times.dtype, "this is a mask, and times are numbers", "Pass the mask as present=...")
+    if present is not None:
+        if present.dtype != torch.bool:
+            reject("present", present.dtype, "this is no mask", "Convert with present.bool(); true means present.")
+        cure = "Mark at least one token true, or leave the sequence out of the batch."
+        refuse_where(~present.any(-1), "this sequence has no observed token", cure, present=present)
+    if times is not None:
+        check_times("times", times, torch.ones_like(times, dtype=torch.bool) if present is None else present)
 
 
 class AbstractEmbeddingWrapper(AbstractEmbedding):

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import nn
 
-from continua.core.checks import at_least, positive
+from continua.core.checks import at_least, positive, refuse_where
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Points, Positions, Tensor
 
@@ -78,14 +78,10 @@ class LearnedPositions(AbstractPositionCode):
 
     def forward(self, positions: Positions) -> Points:
         index = positions.long()
-        between = positions[positions != index]
-        if between.numel() > 0:
-            cure = "Use SinusoidalPositions, which reads any time."
-            reject("positions", between[0].item(), "a learned table knows whole numbers only", cure)
-        beyond = index[(index < 0) | (index >= self.length)]
-        if beyond.numel() > 0:
-            cure = f"Shorten the sequence, or build LearnedPositions(length > {int(beyond.max())}, width)."
-            reject("positions", int(beyond[0]), f"the table reaches from 0 to {self.length - 1}", cure)
+        cure = "Use SinusoidalPositions, which reads any time."
+        refuse_where(positions != index, "a learned table knows whole numbers only", cure, times=positions)
+        why, cure = f"the table reaches from 0 to {self.length - 1}", "Shorten the sequence, or build a longer table."
+        refuse_where((index < 0) | (index >= self.length), why, cure, positions=index)
         return self.table[index]
 
 

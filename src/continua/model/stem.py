@@ -60,7 +60,8 @@ class InterpolatedStem(nn.Module):
     def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
         unit, weights = self._unit.to(cloud.points), self._weights.to(cloud.points)
         lags = self.radius * (unit if self.causal else 2.0 * unit - 1.0)
-        times = times_of(cloud)
+        times = cloud.measure.times(cloud.points)
+        times = times if cloud.present is None else times.masked_fill(~cloud.present, 0.0)
         where = (times.unsqueeze(-1) - lags).flatten(1)  # (batch tokens*lags)
         latest = times.repeat_interleave(len(lags), 1) if self.causal else None
         seen, distance = interpolate(cloud, times, where, latest)
@@ -90,14 +91,6 @@ class StemEmbedding(AbstractEmbeddingWrapper):
     def wrap(self, cloud: Cloud) -> Cloud:
         points = cloud.points if self.skip is None else self.skip(cloud.points)
         return cloud.at(points + self.stem(cloud))
-
-
-def times_of(cloud: Cloud) -> Positions:
-    """The times of the tokens, zero for absent ones, whatever stands there; without positions, the index."""
-    if cloud.positions is None:
-        index = torch.arange(cloud.points.shape[1], dtype=cloud.points.dtype, device=cloud.points.device)
-        return index.expand(cloud.points.shape[:2])
-    return cloud.positions if cloud.present is None else cloud.positions.masked_fill(~cloud.present, 0.0)
 
 
 def _lag_rule(modes: int, causal: bool) -> tuple[Float[Tensor, " lags"], Float[Tensor, "lags modes"]]:

@@ -69,9 +69,7 @@ class Rotary:
         return torch.addcmul(x * turns.cos, torch.cat([second, first], -1), turns.sin).flatten(3)
 
     def _turns(self, measure: Measure, key: int, axis: Axis | None, like: Float[Tensor, "batch tokens *_"]) -> "_Turns":
-        times = measure.positions
-        if times is None:
-            times = torch.arange(like.shape[1], dtype=like.dtype, device=like.device).expand(like.shape[0], -1)
+        times = measure.times(like)
         angles = times.masked_fill(~measure.present, 0.0) if measure.present is not None else times
         angles = angles[:, None, :, None, None] * self.frequencies(key, axis, like)  # (batch 1 tokens nodes half)
         cos, sin = angles.cos(), angles.sin()

@@ -14,7 +14,8 @@ from continua.core.shapes import Tensor
 from continua.solve.integration import AbstractController, Integration, OnStep
 from continua.solve.runge_kutta import AbstractRungeKutta, Step, StepResult
 from continua.solve.step_size import (
-    STEEPER,
+    EASIER,
+    STIFF,
     StepSizeState,
     Tolerance,
     first_lengths,
@@ -102,6 +103,11 @@ class AbstractAdaptive(AbstractController):
         Tolerance(self.rtol, self.atol)
         at_least(1, max_steps=self.max_steps)
 
+    def _out_of_steps(self, what: str, z: float) -> SolveError:
+        more = f"controller={type(self).__name__}(max_steps={2 * self.max_steps})"
+        advice = f"{EASIER} Or allow more: {more}, for a model in at(solver=Solver(...))."
+        return SolveError(f"max_steps = {self.max_steps} {what} were tried", z, advice)
+
 
 @dataclasses.dataclass(frozen=True)
 class Adaptive(AbstractAdaptive):
@@ -130,7 +136,7 @@ class Adaptive(AbstractAdaptive):
         stats.grid = [size.z]
         while not size.at_end:
             if stats.accepted + stats.rejected >= self.max_steps:
-                raise SolveError(f"max_steps = {self.max_steps} steps were tried", size.z, f"Increase it. {STEEPER}")
+                raise self._out_of_steps("steps", size.z)
             dz = size.aim()
             step = Step(size.z, dz)
             result = stepper.step(f, step, state, slope, with_error=True)
@@ -182,8 +188,7 @@ class PerSequence(AbstractAdaptive):
         rounds = 0
         while not all(size.at_end for size in sizes):
             if rounds >= self.max_steps:
-                depth = min(size.z for size in sizes)
-                raise SolveError(f"max_steps = {self.max_steps} rounds were tried", depth, f"Increase it. {STEEPER}")
+                raise self._out_of_steps("rounds", min(size.z for size in sizes))
             state = self._round(integration, sizes, state, on_step)
             rounds += 1
         return state
@@ -231,7 +236,7 @@ def _check_finite(f: AbstractVectorField, state: State, z: float) -> None:
     total = sum((x.detach().sum() for x in state.costs), state.x.detach().sum())
     if math.isfinite(total.item()):
         return
-    advice = "Take more steps, damp the flow (Damping), or shrink the weights."
+    advice = f"{STIFF} Take more steps: `integrate` and `model.at` take steps=."
     broken = ~torch.isfinite(state.x.detach())
     if f.weights is not None:
         broken = broken & (f.weights > 0).unsqueeze(-1)

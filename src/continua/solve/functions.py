@@ -37,11 +37,15 @@ class FunctionVectorField(AbstractVectorField):
         self.evaluations += 1
         # a kernel on the device of x: `torch.tensor` would be a copy that the host waits for
         depth = per_sequence(z, x) if isinstance(z, Tensor) else torch.full((), z, dtype=x.dtype, device=x.device)
-        velocity = self.f(depth, x)
+        try:
+            velocity = self.f(depth, x)
+        except (IndexError, RuntimeError, TypeError) as error:
+            error.add_note(f"f is called as f(z, x), z of shape {tuple(depth.shape)} and x of shape {tuple(x.shape)}.")
+            raise
         if not isinstance(velocity, Tensor) or velocity.shape != x.shape or velocity.dtype != x.dtype:
             got = f"{tuple(velocity.shape)}, {velocity.dtype}" if isinstance(velocity, Tensor) else type(velocity)
             why = f"it must return dx/dz in the shape and dtype of x, {tuple(x.shape)}, {x.dtype}"
-            reject("f(z, x)", got, why, "Return one tensor; several states are concatenated into one.")
+            reject("f(z, x)", got, why, "Return one tensor, of several states joined; f(z, x) gets the depth first.")
         return State(velocity)
 
     def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:

@@ -45,7 +45,7 @@ class Solver(AbstractSolver):
     controller: AbstractController = Adaptive()
 
     def __post_init__(self) -> None:
-        is_a(AbstractStepper, "Pass an object such as DormandPrince().", stepper=self.stepper)
+        is_a(AbstractStepper, "Pass an object: DormandPrince() for 'dopri5', RK4() for 'rk4'.", stepper=self.stepper)
         cure = "Pass an object such as Adaptive(rtol=1e-4) or Fixed(steps=8)."
         is_a(AbstractController, cure, controller=self.controller)
         if self.stepper.error_order is None and isinstance(self.controller, AbstractAdaptive):
@@ -104,7 +104,8 @@ def integrate(  # noqa: PLR0913 - a front door: one word for each choice, all bu
     the first axis for the batch. Raises `SolveError`, with the depth and advice, when the step limit is reached, a step
     underflows or a state is no longer finite. Reference implementation: torchdiffeq's `odeint`.
     """
-    is_a((Tensor, State), "Pass a tensor of any shape, or bound.initial() of a flow bound to a cloud.", x0=x0)
+    cure = "Pass a tensor of any shape; join several, torch.cat([a.flatten(), b.flatten()]), and split x in f."
+    is_a((Tensor, State), cure, x0=x0)
     state = State(x0) if isinstance(x0, Tensor) else x0
     solver = Solver(stepper, _choose_controller(controller, steps, rtol))
     if isinstance(f, AbstractVectorField):
@@ -141,7 +142,7 @@ def check_problem(
     is_a((list, tuple), "Pass a list of observers, [Observer(step=...)].", observers=observers)
     for observer in observers:
         is_a(Observer, "Pass [Observer(step=..., costate=...)].", observers=observer)
-    if len(span) != 2:
+    if not hasattr(span, "__len__") or len(span) != 2:
         reject("span", span, "a span has two ends", "Pass (start, end), and further depths as save_at=[...].")
     start, end = float(span[0]), float(span[1])
     if not (math.isfinite(start) and math.isfinite(end)):

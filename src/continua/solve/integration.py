@@ -53,6 +53,11 @@ class Solution(NamedTuple):
     depths: tuple[float, ...] = ()
     xs: Float[Tensor, "depths ..."] | None = None
 
+    def __repr__(self) -> str:
+        grid = self.stats.grid
+        span = f", depth {grid[0]:g} to {grid[-1]:g}" if grid else ""
+        return f"Solution(x of shape {tuple(self.x.shape)}{span}, {self.stats})"
+
 
 @dataclasses.dataclass(frozen=True)
 class Observer:

@@ -20,7 +20,8 @@ _STRETCH = 1.05
 _SHORTEST = 1e-14
 """Steps shorter than this share of the depth are lost in rounding."""
 
-STEEPER = "Loosen rtol/atol, damp the flow (Damping), or shrink the weights."
+STIFF = "The problem may be stiff, or its solution may diverge."
+EASIER = f"{STIFF} Try a larger rtol=, or equal steps=: `integrate` and `model.at` take both."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,12 +127,11 @@ class StepSizeState:
         if self.dz * _STRETCH >= abs(remaining):
             return remaining
         if self.dz < _SHORTEST * max(abs(self.z), abs(self.stops[-1]), abs(remaining)):
-            reason = "the step underflowed: however short, its error stays above the tolerance"
-            advice = "The flow is too steep here."
+            reason, advice = "the step underflowed: however short, its error stays above the tolerance", EASIER
             if self.rejected is not None and not math.isfinite(self.rejected):
                 reason = "the velocity is not finite however short the step"
-                advice = "The state blows up at this depth, or a parameter is not finite."
-            raise SolveError(reason, self.z, f"{advice} {STEEPER}")
+                advice = "The solution diverges at this depth, or the velocity is not defined beyond it."
+            raise SolveError(reason, self.z, advice)
         return math.copysign(min(self.dz, 0.5 * abs(remaining)), remaining)
 
     def accept(self, dz: float, error: float) -> bool:
@@ -171,7 +171,7 @@ def first_lengths(
     slope = f(start, state, inside)
     sizes, speeds = norms(state.x), norms(slope.x)
     if not all(map(math.isfinite, speeds)):
-        raise SolveError("the velocity is not finite", start, "Look for nan or inf in the parameters or the input.")
+        raise SolveError("the velocity is not finite", start, "Look for nan, inf or a division by zero there.")
     reach = abs(end - start)
     probes = [min(0.01 * d0 / d1 if min(d0, d1) > 1e-5 else 1e-6, reach) for d0, d1 in zip(sizes, speeds, strict=True)]
     probe = sign * depth(probes)

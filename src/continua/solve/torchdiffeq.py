@@ -14,7 +14,7 @@ from continua.solve.backsolve import Backsolve
 from continua.solve.gradients import AbstractGradient, Direct, needs_gradient, refuse_shards
 from continua.solve.integrate import AbstractSolver, check_problem
 from continua.solve.integration import Observer, Solution, Stats
-from continua.solve.step_size import Tolerance, mean_square
+from continua.solve.step_size import STIFF, Tolerance, mean_square
 from continua.solve.vector_field import AbstractVectorField, State
 
 _ADAPTIVE = frozenset({"dopri8", "dopri5", "bosh3", "fehlberg2", "adaptive_heun"})
@@ -121,5 +121,5 @@ def _between(a: float, b: float, depths: Sequence[float]) -> list[float]:
 
 
 def _failure(reason: str, z: float) -> SolveError:
-    advice = "Loosen rtol/atol, set options such as max_num_steps or step_size, or damp the flow (Damping)."
+    advice = f"{STIFF} Loosen rtol and atol of TorchdiffeqSolver, or set options: max_num_steps, step_size."
     return SolveError(f"torchdiffeq gave up on the piece that starts here: {reason}", z, advice)

@@ -1,4 +1,4 @@
-"""What a solver solves: the state that moves along depth, and the vector fieldield that says how."""
+"""What a solver solves: the state that moves along depth, and the vector field that says how."""
 
 import abc
 import math

@@ -7,10 +7,10 @@ from typing import final
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from continua.core.checks import at_least, has_shape
+from continua.core.checks import at_least, has_shape, refuse_where
 from continua.core.errors import reject
 from continua.core.shapes import Float, Int, Mass, Points, Positions, Present, Tensor
-from continua.spaces.measure import Measure, check_alike, refuse_where
+from continua.spaces.measure import Measure, check_alike
 
 
 @final
@@ -118,8 +118,7 @@ class Cloud:
         that token's mass.
         """
         _check_queries(self, points, times)
-        index = torch.arange(self.points.shape[1], dtype=times.dtype, device=times.device)
-        own_times = index.expand(self.points.shape[:2]) if self.positions is None else self.positions
+        own_times = self.measure.times(times)
         present = torch.ones_like(own_times, dtype=torch.bool) if self.present is None else self.present
         mass = torch.ones_like(own_times) if self.mass is None else self.mass
         order = torch.cat([own_times.masked_fill(~present, torch.inf), times], 1).argsort(dim=-1, stable=True)
@@ -162,8 +161,7 @@ def _check_queries(cloud: Cloud, points: Tensor, times: Tensor) -> None:
         reject("times", tuple(times.shape), f"there are {batch} sequences, each with times to ask at", cure)
     has_shape((*times.shape, width), "Pass one point per query, as wide as the tokens.", points=points)
     check_alike(cloud.points, "cloud.points", times=times, points=points)
-    if not bool(torch.isfinite(times).all()):
-        reject("times", times.detach(), "a query needs a finite time", "Ask at finite times only.")
+    refuse_where(~torch.isfinite(times), "a query needs a finite time", "Ask at finite times only.", times=times)
     if cloud.measure.log_own is not None:
         why = "a query after a token would read the next time from its mass"
         reject("own", "given", why, "Use a rule without own masses, such as BackwardRectangle.")

@@ -5,56 +5,46 @@ from typing import final
 
 import torch
 
-from continua.core.checks import has_shape
+from continua.core.checks import has_shape, refuse_where
 from continua.core.errors import reject
 from continua.core.shapes import Float, Mass, Positions, Present, Tensor
 
 
-def checked_samples(positions: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def checked_samples(times: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Times and mask: absent tokens repeat their row's last present time, or have time 0 in an empty row.
 
-    Raises `ValueError` unless positions are floating, two-dimensional, finite and non-decreasing where
+    Raises `ValueError` unless times are floating, two-dimensional, finite and non-decreasing where
     present, and absent tokens come last. Shapes are open in the signature, as they are checked here.
     """
-    if not positions.is_floating_point():
-        reject("positions", positions.dtype, "it is not a floating dtype", "Use positions.to(torch.float32).")
-    has_shape((None, None), "Pass (batch, tokens); use positions[None] for one sequence.", positions=positions)
+    if not times.is_floating_point():
+        reject("times", times.dtype, "it is not a floating dtype", "Use times.to(torch.float32).")
+    has_shape((None, None), "Pass (batch, tokens); use times[None] for one sequence.", times=times)
     if present is not None and present.dtype != torch.bool:
         reject("present", present.dtype, "it is not a mask", "Use present.bool().")
-    has_shape(tuple(positions.shape), "Give present the shape of positions.", present=present)
-    seen = torch.ones_like(positions, dtype=torch.bool) if present is None else present
-    if positions.shape[1] == 0:
-        return positions, seen
+    has_shape(tuple(times.shape), "Give present the shape of times.", present=present)
+    seen = torch.ones_like(times, dtype=torch.bool) if present is None else present
+    if times.shape[1] == 0:
+        return times, seen
     last = (seen.sum(dim=1, keepdim=True) - 1).clamp_min(0)
-    times = torch.where(seen, positions, torch.where(seen, positions, 0.0).gather(1, last))
+    filled = torch.where(seen, times, torch.where(seen, times, 0.0).gather(1, last))
     cure = "Move the absent tokens to the end of their row."
     refuse_where(~seen[:, :-1] & seen[:, 1:], "an absent token comes before a present one", cure, present=seen)
-    check_times(positions, seen)
-    return times, seen
+    check_times("times", times, seen)
+    return filled, seen
 
 
-def refuse_where(bad: Tensor, why: str, cure: str, **tensor: Tensor) -> None:
-    """Rejects the first entry of the tensor, given by its name, at which `bad` is true."""
-    if bool(bad.any()):
-        place = bad.nonzero()[0].tolist()
-        for name, x in tensor.items():
-            reject(f"{name}{place}", x[tuple(place)].detach(), why, cure)
-
-
-def check_times(positions: Tensor, present: Tensor) -> None:
-    """Rejects times of present tokens that are not finite, or that decrease along a sequence."""
-    why, cure = "a present token needs a finite time", "Drop the token, or mark it absent (zero mass)."
-    refuse_where(present & ~torch.isfinite(positions), why, cure, positions=positions)
-    running = torch.where(present, positions, -torch.inf).cummax(-1).values
-    falls = (present & (positions < running)).nonzero()
+def check_times(name: str, times: Tensor, present: Tensor) -> None:
+    """Rejects times, an argument of this name, that are not finite or decrease among the present tokens of a row."""
+    absent = "give it zero mass" if name == "positions" else "mark it false in present"
+    why, cure = "a present token needs a finite time", f"Drop the token, or {absent}."
+    refuse_where(present & ~torch.isfinite(times), why, cure, **{name: times})
+    running = torch.where(present, times, -torch.inf).cummax(-1).values
+    falls = (present & (times < running)).nonzero()
     if falls.numel() > 0:
         row, token = falls[0].tolist()
         why = f"it comes after a token at {running[row, token].item()}, and times may not decrease"
-        cure = (
-            "Sort the tokens of each sequence by time, with their points: positions.argsort(dim=-1, stable=True); "
-            "if these are padding, mark them false in present."
-        )
-        reject(f"positions[{row}, {token}]", positions[row, token].item(), why, cure)
+        cure = f"Sort each sequence by time: {name}.argsort(dim=-1, stable=True); if this is padding, {absent}."
+        reject(f"{name}[{row}, {token}]", times[row, token].item(), why, cure)
 
 
 @final
@@ -104,16 +94,17 @@ class Measure:
         check_alike(like, "points", mass=mass, positions=positions, own=own)
         if mass is not None:
             _check_mass("mass", mass)
-        if own is not None:
-            _check_mass("own", own)
-            _check_own(own, mass)
         everyone = torch.ones(size, dtype=torch.bool, device=like.device)
         weighty = everyone if mass is None else mass.detach() > 0
+        if own is not None:
+            _check_mass("own", own)
+            why = "a token is present in its own row exactly where it has mass in later ones"
+            refuse_where((own > 0) != weighty, why, "Give own and mass their zeros at the same tokens.", own=own)
         heavy = None if mass is None or bool(weighty.all()) else weighty
         present = heavy if present is None else _checked_present(present, weighty)
         shown = everyone if present is None else present
         if positions is not None:
-            check_times(positions, shown)
+            check_times("positions", positions, shown)
         queries = shown & ~weighty
         querying = heavy is not None and bool(queries.any())
         if querying and own is not None:
@@ -140,6 +131,12 @@ class Measure:
     def tensors(self) -> tuple[Tensor, ...]:
         """What a velocity on this measure depends on; on the times, if they turn queries and keys (`Rotary`)."""
         return tuple(x for x in (self.log_mass, self.log_own, self.positions) if x is not None)
+
+    def times(self, like: Tensor) -> Positions:
+        """t_i; without positions the index, in the dtype and on the device of `like`."""
+        if self.positions is not None:
+            return self.positions
+        return torch.arange(self.shape[1], dtype=like.dtype, device=like.device).expand(self.shape)
 
     def weights(self) -> Float[Tensor, "batch tokens"] | None:
         """Masses scaled to sum to one in each sequence, without a graph; `None` where all tokens count alike."""
@@ -177,22 +174,12 @@ def _check_mass(name: str, mass: Tensor) -> None:
     refuse_where(total == 0, "the sequence has no mass at all", cure, **{name: mass})
 
 
-def _check_own(own: Tensor, mass: Tensor | None) -> None:
-    mass = torch.ones_like(own) if mass is None else mass
-    torn = ((own > 0) != (mass > 0)).nonzero()
-    if torn.numel() > 0:
-        place = torn[0].tolist()
-        weight = mass[tuple(place)].item()
-        why = f"its mass is {weight}, and a token is present in its own row exactly where it is in later ones"
-        reject(f"own{place}", own[tuple(place)].detach(), why, "Give own and mass their zeros at the same tokens.")
-
-
 def _checked_present(present: Tensor, weighty: Tensor) -> Tensor | None:
     if present.shape != weighty.shape or present.dtype != torch.bool:
         cure = f"Pass a mask of shape {tuple(weighty.shape)}; true means present."
         reject("present", f"{tuple(present.shape)}, {present.dtype}", "this is no mask of the tokens", cure)
-    if bool((~present & weighty).any()):
-        reject("present", present, "a token with mass is present", "Give absent tokens zero mass.")
+    cure = "Give absent tokens zero mass."
+    refuse_where(~present & weighty, "a token with mass is present", cure, present=present)
     return None if bool(present.all()) else present
 
 

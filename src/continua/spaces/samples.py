@@ -12,9 +12,9 @@ from typing import final
 
 import torch
 
-from continua.core.errors import reject
+from continua.core.checks import refuse_where
 from continua.core.shapes import Mass, Positions, Present
-from continua.spaces.measure import checked_samples, refuse_where
+from continua.spaces.measure import checked_samples
 
 
 class AbstractSampleRule(abc.ABC):
@@ -24,12 +24,12 @@ class AbstractSampleRule(abc.ABC):
     """The error on smooth integrands is O(h^order) in the spacing h; 0 where no integral is approximated."""
 
     @final
-    def mass(self, positions: Positions, present: Present | None = None) -> Mass:
+    def mass(self, times: Positions, present: Present | None = None) -> Mass:
         """`w_i >= 0` with `sum_i w_i f(t_i)` standing for the integral of `f` over the sampled span.
 
         Positions are finite and non-decreasing along each row; `present` (default: all) is true, then false.
         """
-        times, seen = checked_samples(positions, present)
+        times, seen = checked_samples(times, present)
         return torch.where(seen, self._cells(times, seen), 0.0)
 
     @abc.abstractmethod
@@ -85,8 +85,8 @@ def trapezoid_cells(times: Positions, present: Present) -> Mass:
     after = torch.diff(times, dim=1, append=times[:, -1:])
     count = present.sum(dim=1, keepdim=True)
     why = "all tokens share one time: their total mass is zero"
-    cure = "Give positions that differ, or weigh the tokens with Counting() or Uniform()."
-    refuse_where(((count > 1) & (times[:, -1:] <= times[:, :1])).any(-1), why, cure, positions=times)
+    cure = "Give times that differ, or weigh the tokens with Counting() or Uniform()."
+    refuse_where(((count > 1) & (times[:, -1:] <= times[:, :1])).any(-1), why, cure, times=times)
     return torch.where(count == 1, 1.0, shared_among_ties(times, present, 0.5 * (before + after)))
 
 
@@ -106,7 +106,7 @@ class AbstractCausalRule(AbstractSampleRule):
     """A sample rule that stands for every running integral at once; `mass` holds the columns `w_j`."""
 
     @abc.abstractmethod
-    def own(self, positions: Positions, present: Present | None = None) -> Mass | None:
+    def own(self, times: Positions, present: Present | None = None) -> Mass | None:
         """The mass `w_ii` of token `i` in its own row, or None when it is the column mass `w_i`."""
 
 
@@ -126,16 +126,14 @@ class BackwardRectangle(AbstractCausalRule):
 
     order = 1.0
 
-    def own(self, positions: Positions, present: Present | None = None) -> None:
+    def own(self, times: Positions, present: Present | None = None) -> None:
         return None
 
     def _cells(self, times: Positions, present: Present) -> Mass:
         early = present[:, :1] & (times[:, :1] <= self.start)
-        if bool(early.any()):
-            first = times[int(early.nonzero()[0, 0]), 0].item()
-            why = f"a first sample, at {first}, does not come after it and would have no mass"
-            cure = "Choose an earlier start, such as one spacing before the first sample."
-            reject("start", self.start, why, cure)
+        why = f"a first sample has no mass unless it comes after start = {self.start}"
+        cure = "Choose an earlier start, such as one spacing before the first sample."
+        refuse_where(early, why, cure, times=times)
         gaps = torch.diff(times, dim=1, prepend=times.new_full((times.shape[0], 1), self.start))
         return shared_among_ties(times, present, gaps)
 
@@ -157,8 +155,8 @@ class CausalTrapezoid(AbstractCausalRule):
 
     order = 2.0
 
-    def own(self, positions: Positions, present: Present | None = None) -> Mass:
-        times, seen = checked_samples(positions, present)
+    def own(self, times: Positions, present: Present | None = None) -> Mass:
+        times, seen = checked_samples(times, present)
         _check_strict(times, seen)
         halves = 0.5 * torch.diff(times, dim=1)
         masses = torch.cat([torch.ones_like(times[:, :1]), halves], dim=1)
@@ -171,8 +169,5 @@ class CausalTrapezoid(AbstractCausalRule):
 
 def _check_strict(times: Positions, present: Present) -> None:
     tied = (torch.diff(times, dim=1) <= 0) & present[:, 1:]
-    if bool(tied.any()):
-        row, token = tied.nonzero()[0].tolist()
-        why = "tied tokens see each other, and the mass of one would tell the other the next time"
-        cure = "Separate the times, or use BackwardRectangle(start=...)."
-        reject(f"positions[{row}, {token}:{token + 2}]", times[row, token : token + 2].detach(), why, cure)
+    why = "the next token is tied to it: they see each other, and the mass of one would tell the other the next time"
+    refuse_where(tied, why, "Separate the times, or use BackwardRectangle(start=...).", times=times)

@@ -9,7 +9,7 @@ import numpy as np
 
 from continua.lab.clusters.exact import exact_overlap
 from continua.lab.clusters.particles import CircleModes, Collapse, Equiangular, Film, Metastable
-from continua.lab.experiment import AbstractExperiment, Findings, curves
+from continua.lab.experiment import AbstractExperiment, AtMost, Findings, curves
 from continua.lab.intervals import Interval
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, at_most, equals
@@ -89,11 +89,11 @@ class Clusters(AbstractExperiment):
             "collapse_rates": rates,
         }
         bound = {
-            "overlap_gap": DIGITS,
-            "rate_gap": DIGITS,
+            "overlap_gap": AtMost(DIGITS),
+            "rate_gap": AtMost(DIGITS),
             "modes": [row["formula_mode"] for row in modes],
             "rates": [row["formula_rate"] for row in modes],
-            "half_time_gap": 1e-6,
+            "half_time_gap": AtMost(1e-6),
             "collapse_rates": 2.0,
         }
         figures = (*self._figures(angles, lasting, collapse), _rates_figure(modes), _film_figure(rows[-1]))
@@ -193,7 +193,7 @@ class Overlap(AbstractExperiment):
         (row,) = rows
         gap = abs(row["overlap"] - row["exact"])
         judgement = all_of(at_most("gap to the exact overlap", gap, DIGITS), at_most("spread", row["spread"], DIGITS))
-        return Findings((), dict(row), {"overlap": row["exact"], "gap": DIGITS}, judgement)
+        return Findings((), dict(row), {"overlap": row["exact"], "gap": AtMost(DIGITS)}, judgement)
 
 
 @final
@@ -221,7 +221,7 @@ class FastestMode(AbstractExperiment):
             at_most("wrong mode", wrong, 0.0),
         )
         measured = {k: value for k, value in row.items() if k not in ("rates", "formula_rates")}
-        bound = {"mode": row["formula_mode"], "rate": row["formula_rate"], "gap": DIGITS}
+        bound = {"mode": row["formula_mode"], "rate": row["formula_rate"], "gap": AtMost(DIGITS)}
         return Findings((_rates_figure(rows),), measured, bound, judgement)
 
 

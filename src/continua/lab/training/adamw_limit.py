@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from continua.lab.experiment import AbstractExperiment, Findings, rms_series
+from continua.lab.experiment import AbstractExperiment, AtMost, Findings, rms_series
 from continua.lab.intervals import Interval, bootstrap_slopes, slope_interval
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.training.cells import Adversarial, AgainstLimit, ClosedForm
@@ -117,8 +117,8 @@ class AdamWLimit(AbstractExperiment):
             **slopes,
             "adversarial gain": [(np.mean(row["found"]) / np.mean(row["drawn"])) ** 0.5 for row in climbed],
         }
-        bound = {"adjoint_gap": 1e-12, "gradient_gap": 1e-12, "slope_without_sampling": -1.0}
-        bound |= {name: 0.0 for name in slopes if name.startswith(("excess", "slope in N"))}
+        bound = {"adjoint_gap": AtMost(1e-12), "gradient_gap": AtMost(1e-12), "slope_without_sampling": -1.0}
+        bound |= {name: AtMost(0.0) for name in slopes if name.startswith(("excess", "slope in N"))}
         figures = (
             *(self._figure(kind, drawn, every) for kind in ("states", "adjoints", "parameters")),
             self._ascent_figure(climbed),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 import torch
 
 from continua.core.shapes import Tensor
-from continua.lab.experiment import OVERFLOW, AbstractExperiment, Findings, curves
+from continua.lab.experiment import OVERFLOW, AbstractExperiment, AtMost, Findings, curves
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.training.cells import AgainstLimit
 from continua.lab.training.networks import Network, NetworkPass, train
@@ -253,10 +253,10 @@ def _judge_sizes(name: str, row: Row) -> _Part:
         f"{name}: adjoints, second half over first": max(row["adjoints"][half:]) / max(row["adjoints"][:half]),
     }
     bound = {
-        f"{name}: parameters": row["allowed"],
-        f"{name}: log states": row["log_states"],
-        f"{name}: log adjoint growth": max(row["pull_allowed"]),
-        f"{name}: log adjoint growth, of its bound": 1.0,
+        f"{name}: parameters": AtMost(row["allowed"]),
+        f"{name}: log states": AtMost(row["log_states"]),
+        f"{name}: log adjoint growth": AtMost(max(row["pull_allowed"])),
+        f"{name}: log adjoint growth, of its bound": AtMost(1.0),
     }
     return _Part(judgements, measured, bound)
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from continua.core.shapes import Points, Tensor
-from continua.lab.experiment import AbstractExperiment, Findings, curves, rms_series
+from continua.lab.experiment import AbstractExperiment, AtMost, Findings, curves, rms_series
 from continua.lab.intervals import bootstrap_slopes
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.training.cells import AgainstLimit
@@ -70,7 +70,7 @@ class DimensionFree(AbstractExperiment):
                 (slope,) = bootstrap_slopes(sizes, squares, paired=problem == "same")
                 slopes[f"{rule}, {problem} problem: slope of {kind} in d"] = slope
         judged = [stays_below(name, slope, 0.0, 0.1) for name, slope in slopes.items() if name.startswith("Blockwise")]
-        bound = {name: 0.0 for name in slopes if name.startswith("Blockwise")}
+        bound = {name: AtMost(0.0) for name in slopes if name.startswith("Blockwise")}
         figures = tuple(
             self._figure(kind, problem, families[problem, "AdamW"], families[problem, "Blockwise AdamW"])
             for problem in ("same", "full")
@@ -169,4 +169,4 @@ class RMSScaling(AbstractExperiment):
             for kind in ("states", "adjoints", "parameters")
         )
         figure = curves("gap of the two scalings after training", "width d", "relative gap", found, "xy")
-        return Findings((figure,), measured, dict.fromkeys(measured, 1e-10), judgement)
+        return Findings((figure,), measured, dict.fromkeys(measured, AtMost(1e-10)), judgement)
