@@ -1,6 +1,6 @@
 """One rank of a distributed training run, for `train/test_ranks.py`: python training_ranks.py RANK WORLD FILE.
 
-Every case trains 20 updates on this rank's share of a batch, by an `Objective` alone (float32) or as a `Learner` of the
+Every case trains 8 updates on this rank's share of a batch, by an `Objective` alone (float32) or as a `Learner` of the
 training loop does (float64), and beside it, alone, the same model on the whole batch. Prints JSON: the largest
 difference of the losses.
 """
@@ -19,7 +19,7 @@ from continua import Adaptive, Batch, Checkpointed, CrossEntropy, Direct, Fixed,
 from continua.solve import BogackiShampine
 from continua.train import Learner, Plan
 
-UPDATES = 20
+UPDATES = 8
 OBJECTIVE = Objective(CrossEntropy(), (KineticEnergy(),), (0.01,))
 SOLVERS = {
     "adaptive, checkpointed": (Solver(BogackiShampine(), Adaptive(1e-2, 1e-2, all_ranks=True)), Checkpointed()),
