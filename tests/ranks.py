@@ -1,24 +1,27 @@
-"""One rank of a sharded training run, for `solve/test_sharded.py`: python ranks.py RANK WORLD FILE, prints JSON.
+"""The ranks of a sharded training run, for `solve/test_sharded.py`: python ranks.py FOLDER, writes RANK.json there.
 
-FILE is where the ranks meet. Every case trains three updates on this rank's share of a batch, and beside it, alone, the
-same model on the whole batch.
+Every case trains three updates on this rank's share of a batch, and beside it, alone, the same model on the whole
+batch.
 """
 
 import json
 import sys
 from functools import cache
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.multiprocessing.spawn import start_processes
 
 from continua.fields import Expansion
 from continua.model import Flow, Part
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, RMSNorm
 from continua.solve import AbstractGradient, Adaptive, Backsolve, Checkpointed, Direct, Fixed, integrate
 from continua.spaces import Chebyshev, Cloud
+from start_ranks import WORLD
 
 WIDTH = 4
 TOLERANCE: dict[type[AbstractGradient], float] = {Backsolve: 1e-6}
@@ -120,10 +123,10 @@ def parts_sharded(
     }
 
 
-def main(rank: int, world: int, meeting: str) -> None:
+def main(rank: int, world: int, folder: Path) -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     mesh = init_device_mesh("cpu", (world,))
     share = whole_batch()[2 * rank : 2 * rank + 2]
     found = {
@@ -138,9 +141,10 @@ def main(rank: int, world: int, meeting: str) -> None:
         "fields, Checkpointed": parts_sharded(Checkpointed(), mesh, share, fields=True),
         "parts, Backsolve": parts_sharded(Backsolve(), mesh, share),
     }
-    print(json.dumps(found))
+    (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    # when one rank fails, torch ends those that would wait for it for ever
+    start_processes(main, (WORLD, Path(sys.argv[1])), WORLD, start_method="fork")

@@ -1,4 +1,4 @@
-"""Start a script once on every rank of a small world, and read the JSON that each rank prints last."""
+"""Run a script on every rank of a small world, and read what each rank found."""
 
 import json
 import subprocess
@@ -8,21 +8,12 @@ from pathlib import Path
 WORLD = 2
 
 
-def start_ranks(script: str, meeting: Path) -> list[dict]:
-    """What each rank of `python SCRIPT RANK WORLD FILE` found; `script` lies beside this file, the ranks meet in FILE.
+def start_ranks(script: str, folder: Path) -> list[dict]:
+    """What `python SCRIPT FOLDER` leaves as RANK.json for each rank; the script lies beside this file.
 
-    A start imports torch once for each rank, so that all cases of a script belong into one start.
+    It imports torch, which takes seconds, and forks the ranks: all cases of a script belong into one start.
     """
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / script)]
-    processes = [
-        subprocess.Popen([*command, str(rank), str(WORLD), str(meeting)], stdout=-1, stderr=-1, text=True)
-        for rank in range(WORLD)
-    ]
-    try:
-        outputs = [process.communicate(timeout=600) for process in processes]
-    finally:
-        for process in processes:  # a rank that waits for one that failed would wait for ever
-            process.kill()
-    for process, (_, errors) in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, errors
-    return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / script), str(folder)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]

@@ -4,13 +4,13 @@ import pytest
 
 from start_ranks import start_ranks
 
-pytestmark = pytest.mark.slow  # two more processes to start
+pytestmark = pytest.mark.slow  # three more processes to start
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """What each rank of `ranks.py` found."""
-    return start_ranks("ranks.py", tmp_path_factory.mktemp("ranks") / "meeting")
+    return start_ranks("ranks.py", tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", ["Direct", "Checkpointed", "Checkpointed, resharded"])

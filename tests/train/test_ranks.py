@@ -6,7 +6,7 @@ import pytest
 
 from start_ranks import start_ranks
 
-pytestmark = pytest.mark.slow  # two more processes to start
+pytestmark = pytest.mark.slow  # three more processes to start
 SETTINGS = ["adaptive, checkpointed; float32", "adaptive, checkpointed; float64", "split, direct; float64"]
 CASES = [f"{wrapper}; {rest}" for wrapper, rest in itertools.product(["DDP", "FSDP2", "FSDP2, parts"], SETTINGS)]
 
@@ -14,7 +14,7 @@ CASES = [f"{wrapper}; {rest}" for wrapper, rest in itertools.product(["DDP", "FS
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """What each rank of `training_ranks.py` found."""
-    return start_ranks("training_ranks.py", tmp_path_factory.mktemp("ranks") / "meeting")
+    return start_ranks("training_ranks.py", tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("case", CASES)
