@@ -1,23 +1,27 @@
-"""One rank of a sharded training run, for `solve/test_sharded.py`: python ranks.py RANK WORLD FILE, prints JSON.
+"""The ranks of a sharded training run, for `solve/test_sharded.py`: python ranks.py FOLDER, writes RANK.json there.
 
-FILE is where the ranks meet. Every case trains three updates on this rank's share of a batch, and beside it, alone, the
-same model on the whole batch.
+Every case trains three updates on this rank's share of a batch, and beside it, alone, the same model on the whole
+batch.
 """
 
 import json
 import sys
+from functools import cache
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.multiprocessing.spawn import start_processes
 
 from continua.fields import Expansion
 from continua.model import Flow, Part
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm, RMSNorm
 from continua.solve import AbstractGradient, Adaptive, Backsolve, Checkpointed, Direct, Fixed, integrate
 from continua.spaces import Chebyshev, Cloud
+from start_ranks import WORLD
 
 WIDTH = 4
 TOLERANCE: dict[type[AbstractGradient], float] = {Backsolve: 1e-6}
@@ -61,9 +65,21 @@ def trained(model: Model, batch: torch.Tensor) -> Model:
     return model
 
 
+def whole_batch() -> torch.Tensor:
+    sequences = 2 * dist.get_world_size()
+    scale = torch.arange(1, sequences + 1).view(-1, 1, 1)  # ranks that would choose other steps on their own
+    return torch.randn(sequences, 3, WIDTH, generator=torch.Generator().manual_seed(1)) * scale
+
+
 def made(gradient: AbstractGradient, steps: int | None = None) -> Model:
     torch.manual_seed(0)
     return Model(gradient, steps)
+
+
+@cache
+def train_alone(gradient: AbstractGradient, steps: int | None = None) -> Model:
+    """Without shards: the batch is whole, and both ranks hold the same, so that the joint norm is the local one."""
+    return trained(made(gradient, steps), whole_batch())
 
 
 def gap(sharded: Model, alone: Model) -> float:
@@ -71,22 +87,20 @@ def gap(sharded: Model, alone: Model) -> float:
     return max((p.full_tensor() - q).abs().max().item() for p, q in pairs)
 
 
-def case(gradient: AbstractGradient, mesh: DeviceMesh, batch: torch.Tensor, share: torch.Tensor, **settings) -> dict:
+def case(gradient: AbstractGradient, mesh: DeviceMesh, share: torch.Tensor, **settings) -> dict:
     """The root sharded as a whole: how far the parameters are from those of the run alone, and whether grids agree."""
     sharded = made(gradient)
     fully_shard(sharded, mesh=mesh, **settings)
     trained(sharded, share)
     dist.barrier()
     grid = list(sharded.grid)
-    # alone: the batch is whole, and both ranks hold the same, so that the joint norm is the local one
-    alone = trained(made(gradient), batch)
+    alone = train_alone(gradient)
     return {"gap": gap(sharded, alone), "grids": max(abs(a - b) for a, b in zip(grid, alone.grid, strict=True))}
 
 
 def parts_sharded(
     gradient: AbstractGradient,
     mesh: DeviceMesh,
-    batch: torch.Tensor,
     share: torch.Tensor,
     steps: int | None = None,
     fields: bool = False,
@@ -102,37 +116,35 @@ def parts_sharded(
         return {"refused": str(refusal)}
     losses = torch.tensor(model.losses)
     dist.all_reduce(losses)
-    alone = trained(made(gradient, steps), batch)
+    alone = train_alone(gradient, steps)
     return {
         "gap": gap(model, alone),
         "losses": (losses / dist.get_world_size() - torch.tensor(alone.losses)).abs().max().item(),
     }
 
 
-def main(rank: int, world: int, meeting: str) -> None:
+def main(rank: int, world: int, folder: Path) -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     mesh = init_device_mesh("cpu", (world,))
-    torch.manual_seed(1)
-    scale = torch.arange(1, 2 * world + 1).view(-1, 1, 1)  # ranks that would choose other steps on their own
-    batch = torch.randn(2 * world, 3, WIDTH) * scale
-    share = batch[2 * rank : 2 * rank + 2]
+    share = whole_batch()[2 * rank : 2 * rank + 2]
     found = {
-        "Direct": case(Direct(), mesh, batch, share),
-        "Checkpointed": case(Checkpointed(), mesh, batch, share),
-        "Checkpointed, resharded": case(Checkpointed(), mesh, batch, share, reshard_after_forward=True),
-        "Backsolve": case(Backsolve(trust=1.0), mesh, batch, share),
-        "parts, Direct": parts_sharded(Direct(), mesh, batch, share),
-        "parts, Checkpointed": parts_sharded(Checkpointed(), mesh, batch, share),
-        "parts, Checkpointed, fixed steps": parts_sharded(Checkpointed(1.0, 3), mesh, batch, share, steps=4),
-        "fields, Direct": parts_sharded(Direct(), mesh, batch, share, fields=True),
-        "fields, Checkpointed": parts_sharded(Checkpointed(), mesh, batch, share, fields=True),
-        "parts, Backsolve": parts_sharded(Backsolve(), mesh, batch, share),
+        "Direct": case(Direct(), mesh, share),
+        "Checkpointed": case(Checkpointed(), mesh, share),
+        "Checkpointed, resharded": case(Checkpointed(), mesh, share, reshard_after_forward=True),
+        "Backsolve": case(Backsolve(trust=1.0), mesh, share),
+        "parts, Direct": parts_sharded(Direct(), mesh, share),
+        "parts, Checkpointed": parts_sharded(Checkpointed(), mesh, share),
+        "parts, Checkpointed, fixed steps": parts_sharded(Checkpointed(1.0, 3), mesh, share, steps=4),
+        "fields, Direct": parts_sharded(Direct(), mesh, share, fields=True),
+        "fields, Checkpointed": parts_sharded(Checkpointed(), mesh, share, fields=True),
+        "parts, Backsolve": parts_sharded(Backsolve(), mesh, share),
     }
-    print(json.dumps(found))
+    (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    # when one rank fails, torch ends those that would wait for it for ever
+    start_processes(main, (WORLD, Path(sys.argv[1])), WORLD, start_method="fork")

@@ -1,25 +1,28 @@
-"""One rank of a distributed training run, for `train/test_ranks.py`: python training_ranks.py RANK WORLD FILE.
+"""The ranks of a distributed training run, for `train/test_ranks.py`: python training_ranks.py FOLDER.
 
-Every case trains 20 updates on this rank's share of a batch, by an `Objective` alone (float32) or as a `Learner` of the
-training loop does (float64), and beside it, alone, the same model on the whole batch. Prints JSON: the largest
-difference of the losses.
+Every case trains 8 updates on this rank's share of a batch, by an `Objective` alone (float32) or as a `Learner` of the
+training loop does (float64), and beside it, alone, the same model on the whole batch. Writes RANK.json: the largest
+difference of the losses, and how far they fell.
 """
 
 import json
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.multiprocessing.spawn import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 import continua
 from continua import Adaptive, Batch, Checkpointed, CrossEntropy, Direct, Fixed, KineticEnergy, Objective, Solver
 from continua.solve import BogackiShampine
 from continua.train import Learner, Plan
+from start_ranks import WORLD
 
-UPDATES = 20
+UPDATES = 8
 OBJECTIVE = Objective(CrossEntropy(), (KineticEnergy(),), (0.01,))
 SOLVERS = {
     "adaptive, checkpointed": (Solver(BogackiShampine(), Adaptive(1e-2, 1e-2, all_ranks=True)), Checkpointed()),
@@ -60,9 +63,9 @@ def train(model: nn.Module, batch: Batch) -> torch.Tensor:
     return torch.stack(losses)
 
 
-def main(rank: int, world: int, meeting: str) -> None:
+def main(rank: int, world: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     found = {}
     for dtype in (torch.float32, torch.float64):
         torch.set_default_dtype(dtype)
@@ -78,9 +81,10 @@ def main(rank: int, world: int, meeting: str) -> None:
                 dist.all_reduce(losses)
                 gap = (losses / world - alone).abs().max().item()
                 found[f"{name}; {solver}; {dtype}".replace("torch.", "")] = [gap, (alone[0] - alone[-1]).item()]
-    print(json.dumps(found))
+    (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    # when one rank fails, torch ends those that would wait for it for ever
+    start_processes(main, (WORLD, Path(sys.argv[1])), WORLD, start_method="fork")

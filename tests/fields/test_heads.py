@@ -160,7 +160,7 @@ def test_a_hypernetwork_of_continuous_heads_trains_and_reads_at_other_nodes(tmp_
     signal = torch.randn(24, 7, 2)
     labels = (signal[:, :, 0].mean(1) > 0).long() + (signal[:, :, 1].mean(1) > 0).long()
     steps, losses = Recipe().build(trained), []
-    for _ in range(120):
+    for _ in range(60):
         steps.zero_grad()
         loss = torch.nn.functional.cross_entropy(trained(signal), labels)
         loss.backward()

@@ -118,52 +118,57 @@ def test_binding_changes_the_path_only_when_asked():
     assert operator.bind(Context(cloud, second_derivatives=True)).integral == Exact(materialised=True)
 
 
-PEAK = """
-import sys, torch
+PEAKS = """
+import multiprocessing, sys, torch
 from continua.bench.memory import high_water
 from continua.operators import Attention, Exact
 from continua.operators import draw_theta, map_leaves
 from continua.spaces import Cloud
 
-kind, tokens = sys.argv[1], int(sys.argv[2])
-generator = torch.Generator().manual_seed(0)
-integral = Exact(materialised=kind == "materialised")
-operator = Attention(heads=4, key=32, causal=kind != "fixed masses", integral=integral)
-theta = map_leaves(lambda leaf: leaf.requires_grad_(), draw_theta(operator.spec(128), generator))
-points = torch.randn(1, tokens, 128, generator=generator, requires_grad=True)
-mass = torch.rand(1, tokens, generator=generator) + 0.5
-own = (mass / 2).requires_grad_() if kind == "own masses" else None
-mass.requires_grad_(kind != "fixed masses")
-start = high_water()
-velocity = operator.velocity(theta, Cloud(points, mass, own=own))
-velocity.square().sum().backward()
-wanted = [points] + [part for part in (mass, own) if part is not None and part.requires_grad]
-assert all(bool(torch.isfinite(part.grad).all()) for part in wanted)
-print(high_water() - start)
+def peak(case):
+    kind, tokens = case.split(":")
+    generator = torch.Generator().manual_seed(0)
+    integral = Exact(materialised=kind == "materialised")
+    operator = Attention(heads=4, key=32, causal=kind != "fixed masses", integral=integral)
+    theta = map_leaves(lambda leaf: leaf.requires_grad_(), draw_theta(operator.spec(128), generator))
+    points = torch.randn(1, int(tokens), 128, generator=generator, requires_grad=True)
+    mass = torch.rand(1, int(tokens), generator=generator) + 0.5
+    own = (mass / 2).requires_grad_() if kind == "own masses" else None
+    mass.requires_grad_(kind != "fixed masses")
+    start = high_water()
+    velocity = operator.velocity(theta, Cloud(points, mass, own=own))
+    velocity.square().sum().backward()
+    wanted = [points] + [part for part in (mass, own) if part is not None and part.requires_grad]
+    assert all(bool(torch.isfinite(part.grad).all()) for part in wanted)
+    return high_water() - start
+
+with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+    print(*pool.map(peak, sys.argv[1:], chunksize=1))
 """
+LIMITS = {
+    "causal masses:16384": 1024,
+    "own masses:16384": 1024,
+    "fixed masses:8192": 256,  # one kernel of 4 heads alone would be 1024
+}
+MATERIALISED = "materialised:4096"
 
 
-def peak(kind: str, tokens: int) -> float:
-    """MiB above the start, in a process of its own."""
-    ran = subprocess.run([sys.executable, "-c", PEAK, kind, str(tokens)], capture_output=True, text=True)
+@pytest.fixture(scope="module")
+def peaks():
+    """MiB above the start, each case in a process of its own, forked from one that has only imported."""
+    cases = [*LIMITS, MATERIALISED]
+    ran = subprocess.run([sys.executable, "-c", PEAKS, *cases], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    return float(ran.stdout)
+    return dict(zip(cases, map(float, ran.stdout.split()), strict=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "tokens", "mebibytes"),
-    [
-        ("causal masses", 16384, 1024),
-        ("own masses", 16384, 1024),
-        ("fixed masses", 8192, 256),  # one kernel of 4 heads alone would be 1024
-    ],
-)
-def test_memory_grows_with_the_tokens_and_not_with_their_square(kind, tokens, mebibytes):
+@pytest.mark.parametrize("case", LIMITS)
+def test_memory_grows_with_the_tokens_and_not_with_their_square(peaks, case):
     """Forward and backward, 4 heads of 32; one materialised kernel would be 4 GiB at 16,384 tokens."""
-    assert peak(kind, tokens) < mebibytes
+    assert peaks[case] < LIMITS[case]
 
 
-def test_a_materialised_kernel_would_be_seen():
+def test_a_materialised_kernel_would_be_seen(peaks):
     """The measurement has teeth: 4 heads of 4,096 tokens squared are 256 MiB, several times over on the way back."""
-    assert peak("materialised", 4096) > 256
+    assert peaks[MATERIALISED] > 256

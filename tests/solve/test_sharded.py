@@ -1,34 +1,16 @@
 """Two ranks, sharded by FSDP2: the same steps and the same parameters as one process on the whole batch."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-pytestmark = pytest.mark.slow  # two more processes to start
-WORLD = 2
+from start_ranks import start_ranks
+
+pytestmark = pytest.mark.slow  # three more processes to start
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """What each rank of `ranks.py` found."""
-    meeting = tmp_path_factory.mktemp("ranks") / "meeting"
-    script = Path(__file__).parents[1] / "ranks.py"
-    command = [sys.executable, "-W", "ignore", str(script)]
-    processes = [
-        subprocess.Popen([*command, str(rank), str(WORLD), str(meeting)], stdout=-1, stderr=-1, text=True)
-        for rank in range(WORLD)
-    ]
-    try:
-        outputs = [process.communicate(timeout=240) for process in processes]
-    finally:
-        for process in processes:  # a rank that waits for one that failed would wait for ever
-            process.kill()
-    for process, (_, errors) in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, errors
-    return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+    return start_ranks("ranks.py", tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", ["Direct", "Checkpointed", "Checkpointed, resharded"])
