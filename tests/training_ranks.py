@@ -19,10 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 import continua
 from continua import Adaptive, Batch, Checkpointed, CrossEntropy, Direct, Fixed, KineticEnergy, Objective, Solver
 from continua.solve import BogackiShampine
-from continua.train import Learner, Plan
+from continua.train import Learner, Plan, RandomGrids
 from start_ranks import WORLD
 
-UPDATES = 8
+UPDATES = 20
 OBJECTIVE = Objective(CrossEntropy(), (KineticEnergy(),), (0.01,))
 SOLVERS = {
     "adaptive, checkpointed": (Solver(BogackiShampine(), Adaptive(1e-2, 1e-2, all_ranks=True)), Checkpointed()),
@@ -50,8 +50,8 @@ def train(model: nn.Module, batch: Batch) -> torch.Tensor:
     """The loss of every update."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if torch.get_default_dtype() == torch.float64:
-        plan = Plan(UPDATES, len(batch.targets), jitter=0.5, clip=0.5)
-        learner = Learner("one", model, OBJECTIVE, optimiser)
+        plan = Plan(UPDATES, len(batch.targets), clip=0.5)
+        learner = Learner("one", model, OBJECTIVE, optimiser, grids=RandomGrids(0.5, 0.25))
         return torch.tensor([learner.update(batch, number, plan).loss for number in range(UPDATES)])
     losses = []
     for _ in range(UPDATES):

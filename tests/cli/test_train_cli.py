@@ -38,7 +38,7 @@ def text_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     (folder / "tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 12)
     words = ["train", "text", "--text", str(folder / "tale.txt"), "--context", "8", *SMALL]
-    words += ["--compare", "--optimizer", "soap", "--soap-lr", "0.002"]
+    words += ["--compare", "--optimizer", "soap", "--kernel-learning-rate", "0.002"]
     assert main([*words, "--quiet", "--output", str(folder / "run")]) == 0
     return folder / "run"
 
@@ -59,27 +59,26 @@ def test_a_run_holds_everything(text_run, capsys):
     assert run.manifest["state"] == "finished" and run.manifest["config"]["updates"] == 3
     assert len(list(run.records("update"))) == 6 and len(list(run.records("test"))) == 2
     sizes = run.manifest["facts"]["parameters"]
-    assert abs(sizes["standard"] / sizes["continuous"] - 1) < 0.05
-    for learner in ("continuous", "standard"):
+    assert abs(sizes["layers"] / sizes["continuous"] - 1) < 0.05
+    for learner in ("continuous", "layers"):
         names = [path.stem for path in (text_run / "figures").glob(f"*-{learner}.json")]
         shown = {name[3:].removesuffix(f"-{learner}") for name in names}
         assert {"depth", "tokens", "attention", "optimal-control", "resolution"} <= shown
     optimisers = run.manifest["facts"]["optimisers"]
-    assert optimisers["standard"] == "AdamW, rate 0.001"
-    assert "SOAP" in optimisers["continuous"] and optimisers["continuous"].endswith("rate 0.002")
+    assert all("SOAP" in name and name.endswith("rate 0.002") for name in optimisers.values())
     assert any("Vaswani" in str(reference) for reference in run.manifest["facts"]["references"])
     page = (run.folder / "report.html").read_text()
     assert "Optimal control" in page and "Attention is all you need" in page
-    assert optimisers["standard"] in page and optimisers["continuous"] in page and "improving and stabilizing" in page
+    assert optimisers["layers"] in page and optimisers["continuous"] in page and "improving and stabilizing" in page
     assert capsys.readouterr().out == ""
 
 
 def test_eval_reads_a_run(text_run, capsys):
     assert main(["eval", str(text_run), "--json"]) == 0
     results = json.loads(capsys.readouterr().out)["results"]
-    assert set(results) == {"continuous", "standard"}
+    assert set(results) == {"continuous", "layers"}
     by_steps = results["continuous"]["depth"]
-    assert by_steps["2"]["loss"] == pytest.approx(results["continuous"]["samplings"]["as trained"]["loss"], abs=1e-5)
+    assert by_steps["4"]["loss"] == pytest.approx(results["continuous"]["samplings"]["as trained"]["loss"], abs=1e-5)
     assert main(["eval", str(text_run)]) == 0
     shown = capsys.readouterr().out
     assert "tight adaptive solve" in shown and "nats per character" in shown
@@ -90,11 +89,11 @@ def test_eval_reads_a_run(text_run, capsys):
 def test_tables_fit_a_terminal_without_a_word_cut():
     measures = dict.fromkeys(("loss", "mean squared error", "squared error between", "squared error ahead"), 0.5)
     found = {"samplings": {"as trained": measures, "half of the rows unseen": measures}, "depth": {"1": measures}}
-    tables = results_tables(Spirals(), {"continuous": found, "standard": found})
+    tables = results_tables(Spirals(), {"continuous": found, "layers": found})
     with (console := Console(width=80)).capture() as shown:
         console.print(*tables, sep="\n", soft_wrap=True)
     assert "…" not in shown.get() and max(map(len, shown.get().splitlines())) <= 80
-    assert all(word in shown.get() for word in ("continuous", "standard", "between", "ahead", "squared", "as trained"))
+    assert all(word in shown.get() for word in ("continuous", "layers", "between", "ahead", "squared", "as trained"))
     assert "validation" not in shown.get()
 
 
@@ -127,7 +126,7 @@ def test_generate_stops_where_it_is_told(text_run, capsys):
 
 def test_kept_keys_and_values_change_no_text(text_run, capsys):
     """Beyond the window of eight characters, one at a time and in blocks."""
-    for model in ("continuous", "standard"):
+    for model in ("continuous", "layers"):
         told = {}
         for extra in ([], ["--uncached"], ["--slide", "5"], ["--slide", "5", "--uncached"]):
             words = ["generate", str(text_run), "--prompt", "the ", "--max-new-tokens", "24", "--model", model]
@@ -232,7 +231,8 @@ def test_a_config_file_and_words_that_come_before_it(tmp_path):
         ('lr = "fast"', "run.toml: --learning-rate = 'fast': this is no number. Pass one, such as 0.5."),
         ("updates = 1.5", "run.toml: --updates = '1.5': this is no whole number. Pass one, such as 2."),
         ("learning_rate = nan", "run.toml: --learning-rate = nan: this is no finite number"),
-        ("compare = 1", "run.toml: compare = 1: true or false is needed"),
+        ("compare = 1", "run.toml: --compare = '1': there is no such network to compare with"),
+        ("quiet = 1", "run.toml: quiet = 1: true or false is needed"),
         ('task = "cats"', "run.toml: TASK = 'cats': there is no such task"),
         ('config = "other.toml"', "run.toml: config = 'other.toml': a file of options names no other"),
         ("lr 3", "this is no TOML"),
@@ -252,10 +252,17 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         (["train", "--preset", "huge"], "--preset = 'huge'"),
         (["train", "--lr", "nan"], "--learning-rate = nan"),
         (["train", "--lr", "-1"], "--learning-rate = -1.0"),
-        (["train", "--width", "10"], "--heads = 3: they do not share the width 10"),
+        (["train", "--width", "10"], "--nodes = 6: they do not share the width 10"),
+        (["train", "--width", "12", "--head-modes", "0"], "--heads = 4: they do not share the 2 channels of a node"),
         (["train", "--optimizer", "sgd"], "--optimizer = 'sgd'"),
-        (["train", "--baseline-optimizer", "recipe"], "Pass --compare as well"),
-        (["train", "--soap-lr", "0"], "--soap-learning-rate = 0.0"),
+        (
+            ["train", "--compare", "layer"],
+            "--compare = 'layer': there is no such network to compare with. Did you mean",
+        ),
+        (["train", "--kernel-learning-rate", "-1"], "--kernel-learning-rate = -1.0"),
+        (["train", "--refined", "2"], "--refined = 2.0"),
+        (["train", "--field", "layers"], "--head-modes = 4: weights that are constant on layers have counted heads"),
+        (["train", "--field-size", "1"], "the objective has an L2 term of the parameters already"),
         (["train", "--floor", "2"], "--floor = 2.0"),
         (["train", "--warmup-ratio", "1"], "--warmup-ratio = 1.0"),
         (["train", "--beta2", "1"], "--beta2 = 1.0"),
@@ -268,7 +275,7 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         (["train", "--weight-decay", "-1"], "--weight-decay = -1.0"),
         (["train", "--seed", str(2**70)], "--seed = 1180591620717411303424"),
         (["train", "spirals", "--batch-size", "5000"], "--batch-size = 5000: the training split has 1000 samples"),
-        (["train", "spirals", "--width", "0"], "--width = 0: a model needs at least one"),
+        (["train", "spirals", "--width", "0"], "--width = 0: it must be a whole number, at least 1"),
         (["train", "--text", "a.txt"], "--text = 'a.txt'"),
         (["train", "text", "--text", "absent.txt"], "absent.txt"),
         (["train", "--config", "absent.toml"], "absent.toml"),
@@ -313,7 +320,7 @@ def test_generate_wants_a_run_on_text(text_run, capsys):
     assert main(["generate", str(text_run), "--prompt", "Ü"]) == 2
     assert "not in the alphabet" in capsys.readouterr().err
     assert main(["generate", str(text_run), "--model", "other"]) == 2
-    assert "Choose from continuous, standard" in capsys.readouterr().err
+    assert "Choose from continuous, layers" in capsys.readouterr().err
 
 
 def test_help_shows_a_line_break_as_it_is_written(capsys):

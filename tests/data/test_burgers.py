@@ -10,7 +10,7 @@ from scipy.integrate import quad
 
 from continua.core.slopes import fitted_slope
 from continua.data import Burgers, Split, burgers_solution
-from continua.train import build_continuous, presets_of
+from continua.train import PRESETS, build_continuous
 
 
 def cole_hopf(x: float, t: float, nu: float) -> float:
@@ -75,7 +75,7 @@ def test_the_three_splits_are_three():
 def test_positions_turn_slowly_enough_for_half_of_the_points():
     """The fastest rotary wave of a model has less than half a turn between points of the coarsest test."""
     task = Burgers()
-    model = build_continuous(task.form, presets_of(task)["demo"])
+    model = build_continuous(task.form, PRESETS["burgers"]["demo"])
     fastest = max(
         part.operator.inner.rotary.fastest for part in model.flow.parts if hasattr(part.operator.inner, "rotary")
     )

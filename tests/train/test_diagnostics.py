@@ -151,13 +151,16 @@ def test_a_resolution_report_becomes_a_table():
     )
 
 
+PAID = Preset().replace(width=8, heads=2, hidden=8, nodes=2, modes=2, steps=2)
+
+
 def test_costates_of_asked_times_are_those_of_the_asking_objective():
     """The derivative of J by the tokens at depth 0, by autograd through the objective itself."""
     torch.manual_seed(0)
     task = Spirals(samples=10, tokens=8, queries=2)
-    model = build_continuous(task.form, Preset(8, 2, 8, modes=2, steps=2)).double()
+    model = build_continuous(task.form, PAID).double()
     batch = task.batch(Split.TEST, torch.arange(3)).to(dtype=torch.float64)
-    asking = objective_of(task.form, model, energy=0.1)
+    asking = objective_of(task.form, model, PAID)
     sections = {section.heading: section for section in diagnose(model, batch, asking)}
     table = {row[0]: row[1] for row in sections["Optimal control"].figures[-1].rows}
     total = asking(model, batch).total

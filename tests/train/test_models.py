@@ -1,25 +1,18 @@
-"""Models built from presets: the flow of every one is resolved by its own steps before training begins."""
+"""Models built from presets: flows that converge, tokens of unit size, grids drawn at random."""
 
-import dataclasses
+import itertools
 
 import pytest
 import torch
 
 from continua.control import KineticEnergy, call_model
+from continua.core.batch import Batch
+from continua.core.seeds import generator_of
 from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
-from continua.optim import adamw
-from continua.train import (
-    Learner,
-    Plan,
-    Preset,
-    build_continuous,
-    objective_of,
-    presets_of,
-)
+from continua.model import Depth, transformer
+from continua.train import PRESETS, Preset, RandomGrids, build_continuous, objective_of
 
 SERIES = "@problemName Two\n@univariate true\n@classLabel true a b\n@data\n"
-RESOLVED = 0.1
-"""How far, relatively, outputs with the steps of a preset may be from those with eight times as many."""
 
 
 @pytest.fixture
@@ -36,32 +29,25 @@ def tasks(tmp_path):
     return [*signals, *series, Text(text)]
 
 
-def gap(task, preset, seed):
+def gap(task, preset, seed, steps):
     torch.manual_seed(seed)
     model = build_continuous(task.form, preset).eval()
     batch = task.training_batch(4, 0, 0)
     with torch.no_grad():
-        own, fine = (call_model(model.at(steps=n * preset.steps), batch).output for n in (1, 8))
+        own, fine = (call_model(model.at(steps=n), batch).output for n in (steps, 2 * steps))
     return float((own - fine).norm() / fine.norm())
 
 
 @pytest.mark.slow
-def test_new_models_of_all_presets_are_resolved(tasks, unchecked):
-    gaps = {}
+def test_new_models_of_all_presets_converge_at_first_order(tasks, unchecked):
     for task in tasks:
-        flows = {dataclasses.replace(p, updates=1): None for p in presets_of(task).values()}  # updates build no flow
-        gaps |= {(task.name, p): [gap(task, p, seed) for seed in range(2)] for p in flows}
-    assert len(gaps) >= 8 and {key: worst for key, worst in gaps.items() if max(worst) >= RESOLVED} == {}
-
-
-def test_rough_modes_and_small_tokens_are_what_a_few_steps_do_not_resolve():
-    preset = next(iter(presets_of(Mnist1d()).values()))
-    assert gap(Mnist1d(), dataclasses.replace(preset, mode_ratio=1.0), 0) > 2 * RESOLVED
+        gaps = [gap(task, PRESETS[task.name]["demo"], 0, steps) for steps in (16, 32, 64)]
+        assert all(0.35 < b / a < 0.65 for a, b in itertools.pairwise(gaps)), (task.name, gaps)
 
 
 def test_tokens_start_at_unit_variance(tasks):
     for task in tasks:
-        model = build_continuous(task.form, next(iter(presets_of(task).values())))
+        model = build_continuous(task.form, PRESETS[task.name]["demo"])
         cloud = model.embedding(*task.training_batch(4, 0, 0).inputs)
         points = cloud.points if cloud.present is None else cloud.points[cloud.present]
         deviations = points.std(-1, correction=0)
@@ -69,27 +55,38 @@ def test_tokens_start_at_unit_variance(tasks):
 
 
 def test_energy_is_a_running_cost_of_the_objective():
-    task, preset = Digits(), Preset(8, 2, 16)
+    task, preset = Digits(), Preset().replace(width=8, hidden=16, nodes=2, head_modes=0, heads=2, energy=0.5)
     model = build_continuous(task.form, preset)
     batch = task.training_batch(4, 0, 0)
-    plain, paid = objective_of(task.form)(model, batch), objective_of(task.form, energy=0.5)(model, batch)
+    plain, paid = objective_of(task.form)(model, batch), objective_of(task.form, model, preset)(model, batch)
     (energy,) = paid.running.values()
     assert plain.running == {} and torch.equal(plain.terminal, paid.terminal) and energy > 0
     torch.testing.assert_close(paid.total, paid.terminal + 0.5 * energy)
-    asking = objective_of(Spirals(samples=40).form, energy=0.5)
+    asking = objective_of(Spirals(samples=40).form, model, preset)
     assert asking.weights == (0.5,) and isinstance(asking.costs[0], KineticEnergy)
 
 
 def test_jitter_moves_the_inner_depths_of_the_grid_within_half_a_step():
-    task, preset = Digits(), Preset(8, 2, 16, steps=3, depth=1.5)
-    model = build_continuous(task.form, preset)
-    learner, grids = Learner("one", model, objective_of(task.form), adamw(model, 1e-3, 0.0, (0.9, 0.98))), []
+    task, preset = Digits(), Preset().replace(width=8, hidden=16, nodes=2, steps=3, depth=1.5)
+    model, grids = build_continuous(task.form, preset), []
     for seed in range(20):
-        grid = learner._grid(Plan(1, 1, jitter=0.6), seed)
+        grid, refined = RandomGrids(jitter=0.6).draw(model, generator_of(seed))
         found = call_model(model, task.training_batch(2, 0, 0), grid=grid)
-        assert found.solution.stats.grid == grid
+        assert found.solution.stats.grid == grid and not refined
         grids.append(torch.tensor(grid))
-    assert learner._grid(Plan(1, 1), 0) is None
+    assert RandomGrids().draw(model, generator_of(0)) == (None, False)
     moved = torch.stack(grids) - torch.tensor([0.0, 0.5, 1.0, 1.5])
     assert bool((moved[:, [0, 3]].abs() < 1e-6).all()) and float(moved.abs().max()) <= 0.5 * 0.6 * 0.5 + 1e-6
     assert bool((moved[:, 1:3].std(0) > 0.05).all())
+
+
+def test_refined_grids_have_twice_the_steps_and_keep_jumps():
+    layers = transformer(8, 2, features=1, axis=1, heads=2, depth=Depth(3.0, 3))
+    drawn = [RandomGrids(1.0, 0.25).draw(layers, generator_of(seed)) for seed in range(200)]
+    assert 0.15 < sum(refined for _, refined in drawn) / 200 < 0.35
+    for grid, refined in drawn:
+        assert len(grid) == (7 if refined else 4) and {0.0, 1.0, 2.0, 3.0} <= set(grid)
+        assert not refined or all(abs(z - k - 0.5) <= 0.25 for k, z in enumerate(grid[1::2]))
+    batch = Batch((torch.zeros(5, 3, 1), torch.zeros(5, 3)), torch.zeros(5))
+    assert [len(x) for x in (*batch.half().inputs, batch.half().targets)] == [2, 2, 2]
+    assert len(batch.half().half().targets) == 1 and len(batch.half().half().half().targets) == 1

@@ -6,18 +6,20 @@ import pytest
 import torch
 
 from continua.cli.options import OPTIMISERS
-from continua.data import Spirals, Text
+from continua.data import Spirals
 from continua.fields import Constant, ContinuousHeads, Expansion
 from continua.model import BasisProfile, ContinuousTransformer, Flow, Part
 from continua.operators import Attention, Convolution, FeedForward, LayerNorm, PreNorm
 from continua.optim import SOAP, Composite, CosineDecay, Recipe, Schedule, adamw, by_tokens, optimiser_name
 from continua.runs import Run
 from continua.spaces import Axis, Legendre
-from continua.train import Learner, Plan, Preset, Training, build_continuous, objective_of, presets_of
+from continua.train import PRESETS, Learner, Plan, Preset, Training, build_continuous, objective_of
 
 BETAS = (0.9, 0.98)
 TASK = Spirals(samples=40, tokens=8, queries=3)
-SMALL = Preset(8, 2, 16, modes=2, steps=1, stem_radius=3.0, stem_modes=3)
+SMALL = Preset().replace(
+    width=8, heads=2, hidden=16, nodes=1, head_modes=0, modes=2, steps=1, stem_radius=3.0, stem_modes=3
+)
 
 
 def member_of(model, optimiser):
@@ -92,7 +94,7 @@ def test_the_recipe_of_the_library_is_that_of_the_command_line():
     ours, theirs = Recipe().build(model), Recipe.with_lr(1e-3).build(model)
     assert ours.members.keys() == theirs.members.keys() and member_of(model, ours) == member_of(model, theirs)
     assert [g | {"params": 0} for g in ours.param_groups] == [g | {"params": 0} for g in theirs.param_groups]
-    preset = dataclasses.replace(SMALL, learning_rate=2e-3, weight_decay=0.2, beta2=0.95)
+    preset = SMALL.replace(learning_rate=2e-3, weight_decay=0.2, beta2=0.95)
     built = {word: make(model, preset) for word, make in OPTIMISERS.items()}
     assert {type(built[word]) for word in ("recipe", "soap")} == {Composite}
     assert built["recipe"].members.keys() == ours.members.keys()
@@ -127,7 +129,7 @@ def training(folder, plan):
 
 def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path):
     """Beyond the update at which SOAP renews its eigenbases (10), and before it."""
-    plan = Plan(updates=14, batch_size=4, validations=1, checkpoints=2, jitter=1.0, seed=3)
+    plan = Plan(updates=14, batch_size=4, validations=1, checkpoints=2, seed=3)
     whole, halves = training(tmp_path / "whole", plan), training(tmp_path / "halves", plan)
     whole.go()
     for number in range(7):
@@ -161,10 +163,9 @@ def test_the_rate_falls_to_its_floor():
         Plan(updates=1, batch_size=1, floor=1.5)
 
 
-def test_text_is_trained_as_nanogpt_trains_it(tmp_path):
-    (tmp_path / "a.txt").write_text("to be or not to be " * 20)
-    preset = presets_of(Text(tmp_path / "a.txt"))["demo"]
-    plan = Plan(preset.updates, preset.batch_size, warmup_ratio=preset.warmup_ratio, floor=preset.floor)
-    assert [round(preset.learning_rate * plan.curve.factor(n), 12) for n in (100, 2000)] == [1e-3, 1e-4]
-    assert (preset.width, preset.heads, preset.batch_size, preset.updates) == (128, 4, 12, 2000)
-    assert (preset.weight_decay, preset.beta2) == (0.1, 0.99)
+def test_text_is_trained_as_nanogpt_trains_it():
+    model, how = PRESETS["text"]["demo"].model, PRESETS["text"]["demo"].training
+    plan = Plan(how.updates, how.batch_size, warmup_ratio=how.warmup_ratio, floor=how.floor)
+    assert [round(how.learning_rate * plan.curve.factor(n), 12) for n in (100, 2000)] == [1e-3, 1e-4]
+    assert (model.width, model.heads, how.batch_size, how.updates) == (128, 4, 12, 2000)
+    assert (how.weight_decay, how.beta2) == (0.1, 0.99)

@@ -10,7 +10,7 @@ from continua.control import Batch, CrossEntropy, KineticEnergy, Objective
 from continua.data import Mnist1d
 from continua.model import transformer
 from continua.optim import adamw
-from continua.train import Learner, Plan, build_continuous, objective_of, presets_of
+from continua.train import PRESETS, Learner, Plan, RandomGrids, build_continuous, objective_of
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -20,10 +20,11 @@ def learner():
     """What `make demo` trains."""
     torch.manual_seed(0)
     task = Mnist1d()
-    preset = presets_of(task)["demo"]
+    preset = PRESETS[task.name]["demo"]
     model = build_continuous(task.form, preset)
     optimiser = adamw(model, 1e-3, 0.05, (0.9, 0.98))
-    return task, Learner("demo", model, objective_of(task.form, model, energy=preset.energy), optimiser)
+    objective = objective_of(task.form, model, preset)
+    return task, Learner("demo", model, objective, optimiser, grids=RandomGrids(1.0))
 
 
 def is_own(frame) -> bool:
@@ -48,7 +49,7 @@ def test_few_frames_lie_between_the_model_and_the_attention_of_torch(learner, mo
 
 def test_an_update_of_four_evaluations_takes_few_calls(learner):
     task, trained = learner
-    plan, calls = Plan(10, 8, jitter=1.0), []
+    plan, calls = Plan(10, 8), []
     batch = task.training_batch(8, 0, 0)
     trained.update(batch, 0, plan)  # what is made once is made here
     sys.setprofile(lambda frame, event, _: calls.append(1) if event == "call" and is_own(frame) else None)
@@ -64,7 +65,7 @@ def test_a_forward_hook_fires_once_per_update(learner):
     seen = []
     trained.model.register_forward_hook(lambda *_: seen.append(1))
     for update in range(3):
-        trained.update(task.training_batch(4, update, 0), update, Plan(10, 4, jitter=1.0))
+        trained.update(task.training_batch(4, update, 0), update, Plan(10, 4))
     assert len(seen) == 3
 
 

@@ -10,7 +10,7 @@ import tyro
 from torch import nn
 from tyro.constructors import PrimitiveConstructorSpec
 
-from continua.cli.parsing import Count, Measure, SomeFile, SomeFiles, SomeFolder, Toggle, Word, choose, flag
+from continua.cli.parsing import Count, Measure, SomeFile, SomeFiles, SomeFolder, Toggle, Word, flag, offer
 from continua.core.checks import at_least, not_negative, positive, share
 from continua.core.errors import reject
 from continua.core.extras import extra
@@ -22,20 +22,27 @@ TaskName = Literal["mnist1d", "text", "digits", "spirals", "burgers", "darcy", "
 
 
 def _read_rivals(words: list[str]) -> tuple[RivalName, ...]:
-    names = [name for word in words for name in word.split(",")]
+    """Names apart or joined by commas; `none`, and a file's `false`, is for those who have a file that names some."""
+    names = dict.fromkeys(name for word in words for name in word.split(","))
+    if tuple(names) in (("none",), ("False",), ("",)):
+        return ()
+    if tuple(names) in ((), ("True",)):
+        return ("layers",)
+    known = (*get_args(RivalName), "none")
     for name in names:
-        choose("--compare", name, get_args(RivalName), "network to compare with", "train")
-    return tuple(dict.fromkeys(names)) or ("layers",)  # pyright: ignore[reportReturnType]
+        if name not in known:
+            raise ValueError(f"{name!r}: there is no such network to compare with. {offer(name, known)}")
+    return tuple(names)  # pyright: ignore[reportReturnType]
 
 
 Rivals = Annotated[
-    tuple[RivalName, ...] | None,
+    tuple[RivalName, ...],
     PrimitiveConstructorSpec(
         nargs="*",
         metavar="[layers] [priced] [usual]",
         instance_from_str=_read_rivals,
-        is_instance=lambda value: value is None or isinstance(value, tuple),
-        str_from_instance=lambda value: list(value or ()),
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda value: list(value or ("none",)),
     ),
     tyro.conf.arg(help_behavior_hint=""),
 ]
@@ -48,7 +55,7 @@ class RunOptions:
 
     preset: Annotated[Literal["demo", "full"], tyro.conf.arg(metavar="demo|full")] = "demo"
     """sizes and updates: demo takes minutes, full takes longer and is better"""
-    compare: Rivals = None
+    compare: Rivals = ()
     """also train layers of as many evaluations and parameters, on the same batches (priced: paying the same costs;
     usual: textbook positions, no stem)"""
     seed: int = 0

@@ -152,7 +152,7 @@ def _options(kind: type[Any]) -> dict[str, _Option]:
         aliases = [alias for each in extras for alias in getattr(each, "aliases", None) or ()]
         positional = tyro.conf.Positional in extras
         names = (metavars[-1],) if positional else (flag(name), *aliases)
-        found[name] = _Option(names, positional, typing.get_args(hint)[:1] == (bool,))
+        found[name] = _Option(names, positional, hint is bool or typing.get_args(hint)[:1] == (bool,))
     return found
 
 
@@ -176,16 +176,15 @@ def read_command(kind: type[Any], command: str, words: Sequence[str]) -> Any:
     Where defaults hang on other options, as those of `train` on task and preset, a command has `defaults()`: what was
     read says which they are, and is read again above them.
     """
-    asked = [word for word in words if word not in _HELP]
-    try:
-        options = _read_above(kind, command, asked, None)
-    except MisuseError:
-        if len(asked) == len(words):
-            raise
-        options = kind()  # whoever asks for help gets it
-    if not hasattr(options, "defaults"):
-        return options if len(asked) == len(words) else _parse(kind, command, words)
-    return _read_above(kind, command, words, options.defaults())
+    default = None
+    if hasattr(kind, "defaults"):
+        plain = [word for word in words if word not in _HELP]
+        try:
+            default = _read_above(kind, command, plain, None).defaults()
+        except MisuseError:
+            if len(plain) == len(words):
+                raise  # but whoever asks for help gets it
+    return _read_above(kind, command, words, default)
 
 
 def _read_above(kind: type[Any], command: str, words: Sequence[str], default: Any) -> Any:
@@ -253,8 +252,8 @@ def _describe(event: tyro_errors.ParseErrorEvent, kind: type[Any], command: str)
             return f"{_name(argument)} needs a value. Write it behind: {_name(argument)} {argument.lowered.metavar}."
         case tyro_errors.InvalidChoice(argument=argument, value=value, choices=choices):
             what = str(argument.get_output_key()).rpartition(".")[2].lower()
-            offer = _offer(value, [choice for choice in choices if choice != "None"])
-            return f"{_name(argument)} = {value!r}: there is no such {what}. {offer}"
+            near = offer(value, [choice for choice in choices if choice != "None"])
+            return f"{_name(argument)} = {value!r}: there is no such {what}. {near}"
         case tyro_errors.InstantiationFailure(message=message, argument=argument) if argument is not None:
             return f"{_name(argument)} = {message}"
     return f"these words cannot be read ({type(event).__name__})."
@@ -313,18 +312,19 @@ def choose(argument: str, word: str, known: Iterable[str], what: str, command: s
     """The word, which is among the known ones; another one is refused with the nearest and with all of them."""
     names = list(known)
     if word not in names:
-        reject(argument, word, f"there is no such {what}", f"{_offer(word, names)} {more(command)}")
+        reject(argument, word, f"there is no such {what}", f"{offer(word, names)} {more(command)}")
     return word
 
 
-def _offer(word: str, names: Sequence[str]) -> str:
+def offer(word: str, names: Sequence[str]) -> str:
+    """The nearest of the names, and all of them."""
     return f"{suggest(word, names)}Choose from {', '.join(names)}."
 
 
 def completion(shell: str, commands: Mapping[str, type[Any]]) -> str:
     """The script that teaches a shell all commands with their options, as tyro writes it."""
     if shell not in _SHELLS:
-        reject("--completion", shell, "there is no completion for this shell", _offer(shell, _SHELLS))
+        reject("--completion", shell, "there is no completion for this shell", offer(shell, _SHELLS))
     written = io.StringIO()
     with contextlib.redirect_stdout(written), contextlib.suppress(SystemExit):
         words = ["--tyro-print-completion", shell]

@@ -117,12 +117,13 @@ class Train:
             reporters.append(Events(folder / "tensorboard"))
         preset, how = Preset(self.model, self.depth, self.costs, self.training), self.training
         check_sizes(preset)
-        windows = task.count(Split.TRAIN)  # a file of the user's may have fewer than the batch
-        plan = Plan(how.updates, min(how.batch_size, windows), self.run.seed, how.warmup_ratio, how.clip,
-                    how.validations, floor=how.floor)  # fmt: skip
+        plan = Plan(how.updates, how.batch_size, self.run.seed, how.warmup_ratio, how.clip, how.validations,
+                    floor=how.floor)  # fmt: skip
         learners = self._learners(task, preset)
         for split in Split:  # data that do not fit are refused before a folder is made
             task.count(split)
+        if self.task == "csv":  # a file of the user's may have fewer windows than the batch
+            plan = dataclasses.replace(plan, batch_size=min(plan.batch_size, task.count(Split.TRAIN)))
         task.training_batch(plan.batch_size, 0, self.run.seed)
         again = run is not None
         if run is None:
@@ -152,7 +153,7 @@ class Train:
         model = build_continuous(task.form, preset)
         objective = objective_of(task.form, model, preset)
         learners = [Learner("continuous", model, objective, build(model, preset), grids=grids)]
-        for name in self.run.compare or ():
+        for name in self.run.compare:
             torch.manual_seed(self.run.seed)
             rival = build_layers(task.form, preset, count_parameters(model), usual=name == "usual")
             paid = objective_of(task.form, rival, preset) if name == "priced" else objective_of(task.form)

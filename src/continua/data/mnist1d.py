@@ -42,9 +42,7 @@ class Mnist1d(AbstractTask):
 
     @property
     def form(self) -> Form:
-        return Form(
-            outputs=10, question=Question.LABEL, features=1, spacing=1.0 / 39.0, gaps=self.dropped > 0.0
-        )
+        return Form(outputs=10, question=Question.LABEL, features=1, spacing=1.0 / 39.0, gaps=self.dropped > 0.0)
 
     def count(self, split: Split) -> int:
         return len(_generate()[split is not Split.TRAIN][1])

@@ -83,9 +83,10 @@ RivalName = Literal["layers", "priced", "usual"]
 def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     """The model of a preset for a task: a call of the one builder."""
     check_sizes(preset)
-    sizes, modes = preset.model, preset.model.kernel_modes or None
+    sizes, spectral = preset.model, preset.model.kernel == "spectral"
+    modes = sizes.kernel_modes or (sizes.nodes if spectral else (sizes.nodes - 1) // 2)
     axis = 1 if sizes.nodes == 1 else EmbeddingAxis(
-        sizes.nodes, modes, periodic=sizes.kernel != "spectral", unitary=sizes.kernel == "unitary"
+        sizes.nodes, modes, periodic=not spectral, unitary=sizes.kernel == "unitary"
     )  # fmt: skip
     heads = HeadMeasure(sizes.heads, sizes.head_modes) if sizes.head_modes else sizes.heads
     return _build(form, sizes, axis, heads, _time(form, sizes), _depth(preset.depth))
@@ -160,8 +161,8 @@ def _depth(how: DepthOptions) -> Depth:
     adaptive = how.rtol > 0.0
     if stepper.error_order is None and (adaptive or (how.gradient == "backsolve" and not stepper.reversible)):
         stepper = DormandPrince()  # on the summed velocity
-    steps = {"rtol": how.rtol} if adaptive else {"steps": how.steps}
-    return Depth(how.depth, bases[how.field], **steps, stepper=stepper, gradient=gradients[how.gradient],
+    steps, rtol = (None, how.rtol) if adaptive else (how.steps, None)
+    return Depth(how.depth, bases[how.field], steps, rtol, stepper, gradient=gradients[how.gradient],
                  damping=how.damping, spectral_limit=how.spectral_limit or None)  # fmt: skip
 
 

@@ -35,7 +35,7 @@ class ModelOptions:
     kernel: KernelName = "spectral"
     """kernels along the embedding axis: in cosine modes, as convolutions by FFT, or these with unitary multipliers"""
     kernel_modes: int = 0
-    """modes of the kernels; 0: three quarters of the nodes, or the frequencies that a third of them resolves"""
+    """modes of the kernels; 0: as many as there are nodes, of a convolution the frequencies that they resolve"""
     heads: int = 4
     """nodes at which the measure of heads is read, or heads that share the width"""
     head_modes: int = 4
@@ -114,7 +114,7 @@ class TrainingOptions:
     updates: int = 1000
     """updates of the optimiser"""
     batch_size: int = 50
-    """sequences in a batch"""
+    """sequences in a batch (csv: at most the windows of the file)"""
     optimizer: OptimizerName = "adamw"
     """adamw; recipe: each parameter by its space; or that with soap, shampoo (extra `optim`) or kfac for kernels"""
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 3e-3
