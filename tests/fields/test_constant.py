@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from continua.fields import Constant, Expansion, Hypernetwork, PiecewiseConstant
+from continua.fields import Constant, Expansion, Hypernetwork, PiecewiseConstant, join_layers
+from continua.model import Depth, transformer
 from continua.operators import Attention, FeedForward, draw_theta, leaves, map_leaves
 from continua.spaces import Cloud, Legendre
 
@@ -146,3 +147,21 @@ def test_masses_that_are_expanded_or_generated_start_even_and_scale_attention(ma
     theta = field(0.4)._replace(bo=None)
     double = HEADS.velocity(theta._replace(p=2 * theta.p), cloud)
     torch.testing.assert_close(double, 2 * HEADS.velocity(theta, cloud))
+
+
+def test_joined_layers_are_means_and_steps_that_do_not_fit_are_refused():
+    torch.manual_seed(0)
+    model = transformer(8, 2, features=1, axis=1, heads=2, depth=Depth(4.0, 4)).eval()
+    x = torch.randn(2, 5, 1)
+    attention = model.flow.parts[0].field
+    joined = join_layers(attention, 2)
+    q = [dict(leaves(attention(z)))["inner.q"] for z in (0.5, 1.5, 2.5, 3.5)]
+    for z, mean in ((1.0, (q[0] + q[1]) / 2), (3.0, (q[2] + q[3]) / 2)):
+        torch.testing.assert_close(dict(leaves(joined(z)))["inner.q"], mean)
+    assert joined.edges == (0.0, 2.0, 4.0)
+    grids = {n: model.at(steps=n)(x, full=True).solution.stats.grid for n in (1, 2, 4, 8)}
+    assert {n: len(grid) - 1 for n, grid in grids.items()} == {1: 1, 2: 2, 4: 4, 8: 8}
+    with pytest.raises(ValueError, match=r"steps = 3: the weights are those of 4 layers.*Pass steps from 1, 2, 4, 8"):
+        model.at(steps=3)
+    smooth = transformer(8, 2, features=1, axis=1, heads=2)
+    assert len(smooth.at(steps=3)(x, full=True).solution.stats.grid) == 4

@@ -21,7 +21,7 @@ def model_of(kind, stepping="midpoint"):
     model = build_continuous(FORM, preset)
     model = model if kind == "continuous" else build_layers(FORM, preset, count_parameters(model))
     with torch.no_grad():
-        model.readout.linear.weight.mul_(4.0)  # draws that depend on what was read
+        getattr(model.readout, "inner", model.readout).linear.weight.mul_(4.0)  # draws that depend on what was read
     return model.double()
 
 

@@ -91,7 +91,7 @@ def test_tied_tables_are_one_parameter_everywhere():
         model,
         copy.deepcopy(model),
         model.to(torch.float64),
-        model.at(steps=4),
+        model.at(steps=6),
         pickle.loads(pickle.dumps(model)),
     ):
         assert other.readout.linear.weight is other.embedding.table
@@ -105,7 +105,7 @@ def test_tied_tables_are_one_parameter_everywhere():
 @models
 def test_at_shares_parameters(name):
     model = built(name)
-    other = model.at(steps=4)
+    other = model.at(steps=6)
     assert {id(p) for p in other.parameters()} == {id(p) for p in model.parameters()}
     model.to(torch.float64)
     assert run(other, TOKENS, PRESENT).dtype == torch.float64
@@ -113,7 +113,7 @@ def test_at_shares_parameters(name):
     assert all(p.grad is not None for p in model.parameters())
     with torch.no_grad():
         next(model.parameters()).zero_()
-    assert torch.equal(run(other, TOKENS, PRESENT), run(model.at(steps=4), TOKENS, PRESENT))
+    assert torch.equal(run(other, TOKENS, PRESENT), run(model.at(steps=6), TOKENS, PRESENT))
 
 
 @pytest.mark.parametrize("name", ["gpt", "encoder_decoder"])
@@ -127,7 +127,7 @@ def test_at_has_a_mode_of_its_own(name):
     model.eval()
     other.train()
     assert torch.equal(run(model, TOKENS), run(model, TOKENS)), "dropout in evaluation mode"
-    assert not model.at(steps=4).training
+    assert not model.at(steps=6).training
 
 
 def test_at_leaves_the_model_alone():

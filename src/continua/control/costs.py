@@ -103,7 +103,7 @@ class HeadNegentropy(AbstractRunningCost):
 
     def bind(self, setting: Setting, place: int) -> Rate:
         fields = _fields(setting.flow)
-        measures = [f for f in fields if any(leaf.role is Role.HEAD_MASS for _, leaf in leaves(f.spec))]
+        measures = [field for field in fields if field.has_masses]
         if not measures:
             cure = "Build the flow with Attention(..., measured=True) and a field such as ContinuousHeads."
             reject("flow", [type(f).__name__ for f in fields], "no head of this flow has a mass", cure)
@@ -149,10 +149,9 @@ def _fields(flow: Flow) -> list[AbstractField]:
 
 def _head_masses(field: AbstractField, z: DepthValue) -> Iterator[tuple[Tensor, Tensor]]:
     """(p, om) of every measure of heads in theta(z)."""
-    for (_, spec), (_, p) in zip(leaves(field.spec), leaves(field(z)), strict=True):
-        if spec.role is Role.HEAD_MASS:
-            even = torch.full_like(p.detach(), 1.0 / p.shape[-1])
-            yield p, field.weights(p) if isinstance(field, AbstractHeadField) else even
+    for p in field.head_masses(z) if field.has_masses else ():
+        even = torch.full_like(p.detach(), 1.0 / p.shape[-1])
+        yield p, field.weights(p) if isinstance(field, AbstractHeadField) else even
 
 
 # --- any of them, at a random stretch of depth

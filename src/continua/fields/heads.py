@@ -13,7 +13,7 @@ from continua.core.errors import reject
 from continua.core.shapes import DepthValue, Float, Tensor
 from continua.fields.expansion import constant_coefficients, is_rigid, modal_spaces, modes_at, spread_of, turning_leaves
 from continua.fields.field import AbstractField, generator_shape, parameter_dict, turn
-from continua.operators import Filled, Role, Spec, Structure, Theta, leaves, map_leaves
+from continua.operators import Filled, Role, Spec, Structure, Theta, map_leaves
 from continua.spaces.bases import AbstractBasis, BSpline, Legendre
 from continua.spaces.parameter_spaces import AbstractParameterSpace, SimplexSpace
 from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
@@ -48,7 +48,7 @@ class AbstractHeadField(AbstractField):
     @final
     def masses(self, z: float) -> Float[Tensor, " heads"]:
         """p_k(z)."""
-        return dict(leaves(self(z)))[self.structure.names[self._masses[0]]]
+        return self.head_masses(z)[0]
 
     @final
     def weights(self, like: Tensor) -> Float[Tensor, " heads"]:
@@ -112,9 +112,7 @@ class ContinuousHeads(AbstractHeadField):
         values = []
         for spec, C in zip(self.structure.specs, coefficients, strict=True):
             if spec.role is Role.HEAD_MASS:
-                same = self.density_over_z == self.over_z
-                N = psi if same else modes_at(self.density_over_z, self.depth, z, inside, like)
-                values.append(N @ torch.softmax(C, 0).mT @ nodes.masses.mT)
+                values.append(self._masses_of(C, nodes, z, inside))
             elif spec.role is Role.HEAD:
                 values.append((both @ C.flatten(0, 1).flatten(1)).view(*both.shape[:-1], *C.shape[2:]))
             else:
@@ -122,6 +120,14 @@ class ContinuousHeads(AbstractHeadField):
         for i, key, space in self._turning:
             values[i] = turn(space, self.frames[key], values[i])
         return self.structure.unflatten(values)
+
+    def head_masses(self, z: DepthValue) -> list[Tensor]:
+        coefficients = [*self.structure.read(self.coefficients)]
+        return [self._masses_of(coefficients[i], self._nodes(coefficients[i]), z) for i in self._masses]
+
+    def _masses_of(self, C: Tensor, nodes: "_Nodes", z: DepthValue, inside: DepthValue | None = None) -> Tensor:
+        N = modes_at(self.density_over_z, self.depth, z, inside, C)
+        return N @ torch.softmax(C, 0).mT @ nodes.masses.mT
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         # logits of the density's columns c_.b, whose degrees run along the axis before the last

@@ -179,8 +179,8 @@ def to_torch(model: ContinuousTransformer, layers: int) -> nn.TransformerEncoder
     stack = nn.TransformerEncoder(layer, layers, _last(model, placed), enable_nested_tensor=False)
     fields = [part.field for part in model.to_layers(layers).flow.parts]
     for index, filled in enumerate(stack.layers):
-        z, middle = index * dz, (index + 0.5) * dz
-        scale = dz if profile is None else dz * float(profile(z, middle))
+        middle = (index + 0.5) * dz
+        scale = dz if profile is None else dz * float(profile(middle, middle))
         for held, field in zip(_branches(filled), fields, strict=True):
             _copy(held, field(middle), scale)
     return stack.train(model.training)

@@ -167,9 +167,13 @@ class AbstractFunctionKernel(AbstractKernel):
     def apply(self, w: Tensor, b: Tensor | None, x: Incoming, from_heads: int = 1, to_heads: int = 1) -> Outgoing:
         # Transforms cost per token what the matrix costs once: with more tokens than numbers in a token's state, one
         # dense product is faster. Weights per sequence would make one matrix for each.
-        nodes = self.nodes
+        nodes = self.axis.nodes
         if w.ndim == 2 + len(self.own) and x.shape[0] * x.shape[1] > x.shape[2] and not _by_transforms:
-            matrix = _swap(_swap(self.matrix(w), 0, nodes, to_heads), 1, nodes, from_heads)
+            matrix = self.matrix(w)
+            if to_heads > 1:
+                matrix = _swap(matrix, 0, nodes, to_heads)
+            if from_heads > 1:
+                matrix = _swap(matrix, 1, nodes, from_heads)
             return F.linear(x, matrix, None if b is None else b.view(to_heads, 1, -1).expand(-1, nodes, -1).flatten())
         y = self.transform(w, _swap(x, 2, from_heads, nodes))
         if b is not None:

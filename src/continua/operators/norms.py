@@ -74,8 +74,8 @@ class AbstractAffineNorm(AbstractNorm):
         if self.written or (axis is not None and not axis.even):
             return _along(axis or Axis(1, x.shape[-1]), theta, x, self.eps, self.centred)
         if axis is not None and gain is not None:  # constant along the axis
-            gain = gain.repeat(*(1 for _ in gain.shape[1:]), axis.nodes)
-            bias = None if bias is None else bias.repeat(*(1 for _ in bias.shape[1:]), axis.nodes)
+            times = (axis.nodes,) if gain.ndim == 1 else (1, axis.nodes)
+            gain, bias = gain.repeat(times), None if bias is None else bias.repeat(times)
         if gain is None or gain.ndim == 1:
             return self.fuse(x, gain, bias)
         x = self.fuse(x) * per_token(gain)

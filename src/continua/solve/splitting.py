@@ -6,10 +6,12 @@ import itertools
 import math
 from collections.abc import Sequence
 
+import torch
+
 from continua.core.errors import reject
 from continua.core.shapes import DepthValue, Tensor
 from continua.solve.runge_kutta import AbstractStepper, Euler, Midpoint, Step, StepResult, hermite
-from continua.solve.vector_field import AbstractVectorField, State, advance, displace, within
+from continua.solve.vector_field import AbstractVectorField, State, displace, within
 from continua.spaces import AbstractManifold
 
 
@@ -38,7 +40,7 @@ class AbstractSplitting(AbstractStepper):
         for part, start, length in self.schedule(f):
             if euler:  # the weights of the middle: layers do not notice, smooth fields are read to second order
                 middle = z + (start + 0.5 * length) * dz
-                x = advance(x, length * dz, (1.0,), [part(middle, State(x), middle).x])
+                x = torch.add(x, part(middle, State(x), middle).x, alpha=length * dz)  # pyright: ignore[reportArgumentType]
             else:
                 x = self.sub.step(part, Step(z + start * dz, length * dz), State(x)).state.x
         return StepResult(displace(f, z, dz, state, x))
