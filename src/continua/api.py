@@ -17,8 +17,8 @@ from continua.model import (
     EmbeddingAxis, EncoderDecoder, Flow, FourierPositions, HypernetworkWeights, HeadMeasure, InterpolatedStem, Layers,
     LearnedPositions, LinearProfile, MeanReadout, NormedEmbedding, NormReadout, Part, Result, Sampling,
     SinusoidalPositions, Stem, StemEmbedding, SynthesisEmbedding, TokenEmbedding, TokenReadout, TokenTime,
-    VectorEmbedding, Window, bert, citation, encoder, encoder_decoder, from_torch, generate, gpt, load, macaron,
-    parallel, save, sphere, to_torch, transformer,
+    VectorEmbedding, Window, at_budget, bert, citation, encoder, encoder_decoder, from_torch, generate, gpt, load,
+    macaron, parallel, save, sphere, to_torch, transformer,
 )  # fmt: skip
 from continua.operators import (
     Attention, Controlled, Convolution, Damping, Debiased, Dense, Dropout, FeedForward, LayerNorm, LogTokens,
@@ -52,7 +52,7 @@ __all__ = [
     "Resolutions", "Result", "RiemannianAdam", "Rotary", "Sampling", "SinusoidalPositions", "Sobol", "SolveError",
     "Solver", "Spectral", "Stem", "StemEmbedding", "Strang", "Subset", "SuccessiveApproximations", "Sum",
     "SynthesisEmbedding", "TokenEmbedding", "TokenReadout", "TokenTime", "Trapezoid", "Tsitouras",
-    "VectorEmbedding", "Window", "bert", "citation", "encoder", "encoder_decoder", "from_layers", "from_torch",
-    "generate", "gpt", "integrate", "load", "macaron", "parallel", "pontryagin", "resolution_report", "save",
-    "solve_extremal", "sphere", "to_layers", "to_torch", "transformer", "use", "with_token_integral",
+    "VectorEmbedding", "Window", "at_budget", "bert", "citation", "encoder", "encoder_decoder", "from_layers",
+    "from_torch", "generate", "gpt", "integrate", "load", "macaron", "parallel", "pontryagin", "resolution_report",
+    "save", "solve_extremal", "sphere", "to_layers", "to_torch", "transformer", "use", "with_token_integral",
 ]  # fmt: skip

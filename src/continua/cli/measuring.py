@@ -14,8 +14,16 @@ from continua.data import AbstractTask, Question, Split
 from continua.model import ContinuousTransformer, citation
 from continua.report import format_number
 from continua.runs import Run, Table
-from continua.train import Learner, diagnose, keep_diagnostics
-from continua.train.evaluation import evaluate_depths, evaluate_samplings, prediction_section, solver_gap
+from continua.train import (
+    Learner,
+    diagnose,
+    evaluate_depths,
+    evaluate_readings,
+    evaluate_samplings,
+    keep_diagnostics,
+    prediction_section,
+    solver_gap,
+)
 
 Results = dict[str, dict[str, Any]]
 BEGUN = "measuring the test, in other samplings and with other depth steps (some moments)"
@@ -29,6 +37,7 @@ def measure_models(run: Run, task: AbstractTask, models: Mapping[str, Continuous
         jumps = any(part.field.breaks for part in model.flow.parts)  # pyright: ignore[reportAttributeAccessIssue]
         found: dict[str, Any] = {"samplings": evaluate_samplings(model, task)}
         found["depth"] = {str(steps): metrics for steps, metrics in evaluate_depths(model, task).items()}
+        found["readings"] = evaluate_readings(model, task)
         if not jumps:
             with contextlib.suppress(SolveError):  # a flow too wild for it is no reason to lose the other results
                 found["gap to a tight solve"] = solver_gap(model, task)
@@ -57,11 +66,10 @@ def keep_results(run: Run, task: AbstractTask, learners: Sequence[Learner], sequ
 def results_tables(task: AbstractTask, results: Results) -> list[rich.table.Table]:
     """The results as tables, which say whether validation has read the same samples."""
     same = " (validation read the same samples)" if "validation" in task.facts() else ""
-    by = {key: {name: found[key] for name, found in results.items() if key in found} for key in ("samplings", "depth")}
-    tables = [_table(f"test{same}", "sampling", by["samplings"])]
-    if by["depth"]:
-        tables.append(_table(f"test by depth steps{same}", "steps", by["depth"]))
-    return [show_table(table) for table in tables]
+    titles = {"samplings": (f"test{same}", "sampling"), "depth": (f"test by depth steps{same}", "steps"),
+              "readings": ("first sequences of the test, milliseconds per sequence", "reading")}  # fmt: skip
+    by = {key: {name: found[key] for name, found in results.items() if found.get(key)} for key in titles}
+    return [show_table(_table(*titles[key], found)) for key, found in by.items() if found]
 
 
 def _table(title: str, first: str, by_model: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:

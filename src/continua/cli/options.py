@@ -16,7 +16,7 @@ from continua.core.errors import reject
 from continua.core.extras import extra
 from continua.data import AbstractTask, Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
 from continua.optim import KFAC, SOAP, Recipe, Shampoo, adamw
-from continua.train import Preset, RivalName, TrainingOptions
+from continua.train import ModelOptions, Preset, RivalName, TrainingOptions
 
 TaskName = Literal["mnist1d", "text", "digits", "spirals", "burgers", "darcy", "uea", "csv"]
 
@@ -62,6 +62,12 @@ class RunOptions:
     """seed of weights, batches and augmentation"""
     threads: int = 0
     """threads of torch, 0 for its own choice"""
+    device: Annotated[Literal["cpu", "cuda", "mps"], tyro.conf.arg(metavar="cpu|cuda|mps")] = "cpu"
+    """where the model is trained"""
+    dtype: Annotated[Literal["float32", "float64"], tyro.conf.arg(metavar="float32|float64")] = "float32"
+    """precision of the weights and of the solve"""
+    compile: Toggle = False
+    """compile the operators of the flow with torch.compile; the first update then takes longer"""
     resume: SomeFolder = None
     """a run to go on with; its own options are taken, beside it only --quiet, --json, --tensorboard and --threads"""
     config: SomeFiles = ()
@@ -142,12 +148,19 @@ def task_of(name: TaskName, data: DataOptions) -> AbstractTask:
     return kind(**{reads[option]: value for option, value in given.items()})
 
 
-def check_options(threads: int, training: TrainingOptions) -> None:
-    """Refuses what no training can take, whatever its task: numbers, and optimisers not installed."""
-    at_least(0, threads=threads)
+def check_options(run: RunOptions, model: ModelOptions, training: TrainingOptions) -> None:
+    """Refuses what no training can take, whatever its task: numbers, devices and optimisers that are not there."""
+    at_least(0, threads=run.threads)
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there[run.device]:
+        cure = f"Pass --device {' or '.join(name for name, here in there.items() if here)}."
+        reject("--device", run.device, "torch finds no such device on this machine", cure)
     not_negative(weight_decay=training.weight_decay, kernel_learning_rate=training.kernel_learning_rate)
     positive(learning_rate=training.learning_rate)
     share(all=False, beta2=training.beta2)
+    if model.kernel == "unitary" and training.optimizer == "adamw":
+        cure = "Pass --optimizer recipe, whose steps stay among unitary matrices."
+        reject("--optimizer", training.optimizer, "its steps leave the unitary kernels that --kernel asks for", cure)
     if training.optimizer in ("soap", "shampoo"):
         extra("pytorch_optimizer", "optim", f"`--optimizer {training.optimizer}`")
 

@@ -19,6 +19,7 @@ from continua.cli.measuring import BEGUN, keep_results, measure_models, results_
 from continua.cli.parsing import flag, read_values, values_of
 from continua.core.errors import SolveError, reject
 from continua.data import AbstractTask, Split
+from continua.model import ContinuousTransformer
 from continua.optim import optimiser_name
 from continua.report import write_report
 from continua.runs import Run, finite
@@ -44,6 +45,8 @@ from continua.train import (
     check_sizes,
     count_parameters,
     objective_of,
+    place,
+    update_memory,
 )
 
 _BESIDE = ("quiet", "json", "tensorboard", "threads", "resume")
@@ -102,7 +105,7 @@ class Train:
                 reject("TASK" if name == "task" else flag(name), value, why, "Leave it out, or train a new run.")
 
     def _train(self, console: Console, run: Run | None) -> None:
-        options.check_options(self.run.threads, self.training)
+        options.check_options(self.run, self.model, self.training)
         task = options.task_of(self.task, self.data)  # reads nothing: what can be refused without data comes first
         folder = self.output.output or free_folder(self.task) if run is None else run.folder
         if run is None:
@@ -124,13 +127,18 @@ class Train:
             task.count(split)
         if self.task == "csv":  # a file of the user's may have fewer windows than the batch
             plan = dataclasses.replace(plan, batch_size=min(plan.batch_size, task.count(Split.TRAIN)))
-        task.training_batch(plan.batch_size, 0, self.run.seed)
+        first = task.training_batch(plan.batch_size, 0, self.run.seed)
         again = run is not None
         if run is None:
             run = Run.begin(folder, "train", values_of(self), {"task": task.facts()})
             sizes = {learner.name: count_parameters(learner.model) for learner in learners}
             optimisers = {learner.name: optimiser_name(learner.optimiser) for learner in learners}
-            run.note(parameters=sizes, optimisers=optimisers, preset=values_of(preset), threads=torch.get_num_threads())
+            memory = dict[str, int]()
+            for one in () if self.run.compile else learners:
+                memory[one.name] = update_memory(one.model, one.objective, place(first, one.model))
+            described = {one.name: repr(one.model) for one in learners}
+            run.note(models=described, parameters=sizes, optimisers=optimisers, memory=memory,
+                     preset=values_of(preset), threads=torch.get_num_threads())  # fmt: skip
         self._introduce(console, run, task, learners)
         training = Training(run, task, learners, plan, reporters)
         with note_failure(run):
@@ -150,17 +158,22 @@ class Train:
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.run.seed)
         build, grids = options.OPTIMISERS[self.training.optimizer], RandomGrids(self.depth.jitter, self.depth.refined)
-        model = build_continuous(task.form, preset)
+        model = self._place(build_continuous(task.form, preset))
         objective = objective_of(task.form, model, preset)
         learners = [Learner("continuous", model, objective, build(model, preset), grids=grids)]
         for name in self.run.compare:
             torch.manual_seed(self.run.seed)
-            rival = build_layers(task.form, preset, count_parameters(model), usual=name == "usual")
+            rival = self._place(build_layers(task.form, preset, count_parameters(model), usual=name == "usual"))
             paid = objective_of(task.form, rival, preset) if name == "priced" else objective_of(task.form)
             learners.append(Learner(name, rival, paid, build(rival, preset)))
         for learner in learners:
+            if self.run.compile:
+                learner.model.flow.compile()
             learner.objective.check(learner.optimiser, learner.model)
         return learners
+
+    def _place(self, model: ContinuousTransformer) -> ContinuousTransformer:
+        return model.to(self.run.device, getattr(torch, self.run.dtype))
 
     def _introduce(self, console: Console, run: Run, task: AbstractTask, learners: list[Learner]) -> None:
         sizes = "; ".join(

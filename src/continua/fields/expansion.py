@@ -152,7 +152,7 @@ def to_layers(field: AbstractField, layers: int, depth: float) -> PiecewiseConst
     """
     at_least(1, layers=layers)
     thetas = [field(z) for z in layer_depths(layers, depth)]
-    return _filled(field.spec, [depth * layer / layers for layer in range(layers + 1)], thetas)
+    return _fill_pieces(field.spec, [depth * layer / layers for layer in range(layers + 1)], thetas)
 
 
 @torch.no_grad()
@@ -163,10 +163,10 @@ def join_layers(field: PiecewiseConstant, layers: int) -> PiecewiseConstant:
     for first in range(0, len(thetas), each):
         values = [dict(leaves(theta)) for theta in thetas[first : first + each]]
         means.append(rebuild(thetas[0], {name: torch.stack([v[name] for v in values]).mean(0) for name in values[0]}))
-    return _filled(field.spec, field.edges[::each], means)
+    return _fill_pieces(field.spec, field.edges[::each], means)
 
 
-def _filled(spec: Theta, edges: Sequence[float], thetas: Sequence[Theta]) -> PiecewiseConstant:
+def _fill_pieces(spec: Theta, edges: Sequence[float], thetas: Sequence[Theta]) -> PiecewiseConstant:
     pieces, like = PiecewiseConstant(spec, edges), [leaf for _, leaf in leaves(thetas[0])]
     return (pieces.to(like[0]) if like else pieces).fill(thetas)
 

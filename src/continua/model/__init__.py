@@ -1,5 +1,6 @@
 """Floor 3: the model - the one builder, embedding, flow, readout, and the standard networks as special cases."""
 
+from continua.model.budget import at_budget
 from continua.model.builder import Depth, EmbeddingAxis, HeadMeasure, HypernetworkWeights, Stem, TokenTime, transformer
 from continua.model.citation import LITERATURE, citation
 from continua.model.embedding import (
@@ -58,8 +59,8 @@ __all__ = [
     "FourierPositions", "HeadMeasure", "HypernetworkWeights", "InterpolatedStem", "LITERATURE", "Layers",
     "LearnedPositions", "LinearProfile", "MeanReadout", "NormReadout", "NormedEmbedding", "Part", "ProjectedEmbedding",
     "Rate", "Result", "Sampling", "Setting", "SinusoidalPositions", "Stem", "StemEmbedding", "SynthesisEmbedding",
-    "TokenEmbedding", "TokenReadout", "TokenTime", "VectorEmbedding", "Window", "activation_of", "attention_theta",
-    "bert", "citation", "decode", "decoder", "encode", "encoder", "encoder_decoder", "feedforward_theta",
-    "from_torch", "generate", "gpt", "interpolate", "load", "macaron", "norm_theta", "parallel", "save",
+    "TokenEmbedding", "TokenReadout", "TokenTime", "VectorEmbedding", "Window", "activation_of", "at_budget",
+    "attention_theta", "bert", "citation", "decode", "decoder", "encode", "encoder", "encoder_decoder",
+    "feedforward_theta", "from_torch", "generate", "gpt", "interpolate", "load", "macaron", "norm_theta", "parallel", "save",
     "source_and_target", "sphere", "stream_tokens", "to_torch", "transformer", "why_not_cacheable",
 ]  # fmt: skip

@@ -33,6 +33,8 @@ class LearnerRecord:
     validations: Sequence[dict[str, Any]]
     test: dict[str, Any]
     optimiser: str | None = None
+    memory: int | None = None
+    """Bytes at the peak of an update, above the model."""
     validation: str = ""
     """What its validation reads, where it reads no samples of its own."""
 
@@ -41,10 +43,10 @@ class LearnerRecord:
         """From the rows of a run and the facts of its manifest."""
         own = [row for row in rows if row.get("learner") == learner]
         updates, validations, tests = ([r for r in own if r["kind"] == k] for k in ("update", "validation", "test"))
-        size, optimiser = (facts.get(key, {}).get(learner) for key in ("parameters", "optimisers"))
+        size, memory, optimiser = (facts.get(key, {}).get(learner) for key in ("parameters", "memory", "optimisers"))
         task = facts.get("task", {})
         validation = str(task.get("validation", "")) if isinstance(task, dict) else ""
-        return cls(name, learner, size, updates, validations, tests[-1] if tests else {}, optimiser, validation)
+        return cls(name, learner, size, updates, validations, tests[-1] if tests else {}, optimiser, memory, validation)
 
     def clock(self, rows: Sequence[dict[str, Any]]) -> np.ndarray:
         """Seconds that this learner's own updates had taken at the update of every row; learners take turns."""
@@ -99,8 +101,9 @@ def _summary_section(learners: Learners) -> Section | None:
     if not learners:
         return None
     tests = list(dict.fromkeys(name for one in learners for name in one.tests))
-    names = ("parameters", "optimiser", *(f"test {name}" for name in tests), "best validation loss",
-             "last validation loss", "updates", "evaluations / update", "tokens / s", "training time")  # fmt: skip
+    names = ("parameters", "memory of an update, MiB", "optimiser", *(f"test {name}" for name in tests),
+             "best validation loss", "last validation loss", "updates", "evaluations / update", "tokens / s",
+             "training time")  # fmt: skip
     found = [_facts(one, tests) for one in learners]
     if len(learners) <= _FEW:
         columns, rows = ("", *(one.name for one in learners)), tuple(zip(names, *found, strict=True))
@@ -116,8 +119,9 @@ def _summary_section(learners: Learners) -> Section | None:
 def _facts(one: LearnerRecord, tests: Sequence[str]) -> tuple[Cell, ...]:
     losses = one.metric("loss")
     best, last = (float(np.nanmin(losses)), float(losses[-1])) if np.isfinite(losses).any() else (None, None)
-    return (one.parameters, one.optimiser, *(one.tests.get(name) for name in tests), best, last, len(one.updates),
-            one.median("evaluations"), one.median("tokens_per_second"),
+    memory = one.memory and round(one.memory / 2**20, 1)
+    return (one.parameters, memory, one.optimiser, *(one.tests.get(name) for name in tests), best, last,
+            len(one.updates), one.median("evaluations"), one.median("tokens_per_second"),
             format_duration(one.seconds) if one.seconds > 0.0 else None)  # fmt: skip
 
 
@@ -231,11 +235,25 @@ def _anytime_section(learners: Learners) -> Section | None:
         about = {"title": f"Test {name} by depth steps", "measured": "the whole test split", "y": Scale(name)}
         curves = [([steps for steps, _ in test], _column([row for _, row in test], name)) for test in tests]
         figures += _curves(learners, curves, x=Scale("depth steps", log=True), **about)
+    readings = [sorted(one.test.get("readings", {}).values(), key=lambda row: row["evaluations"]) for one in learners]
+    costs = [(_column(rows, "evaluations"), _column(rows, "loss")) for rows in readings]
+    about = {"title": "Loss against evaluations", "measured": "the first sequences of the test", "y": Scale("loss")}
+    caption = "Depth steps, tolerances, twice the head nodes, twice the nodes of the embedding axis: one model."
+    figures += _curves(learners, costs, x=Scale("evaluations of the velocity", log=True), caption=caption, **about)
+    figures += [_readings_table(one) for one in learners if one.test.get("readings")]
     gaps = [(one.name, one.test.get("gap to a tight solve")) for one in learners if one.test.get("depth")]
     prose = ("The same weights, solved in fewer or more steps: a coarse answer early, a finer one later.",
              *(f"{name}: at most {gap:.1%} of the largest output away from a tight adaptive solve."
                for name, gap in gaps if gap is not None))  # fmt: skip
     return Section("Anytime depth", prose, figures=tuple(figures))
+
+
+def _readings_table(one: LearnerRecord) -> Table:
+    rows = one.test["readings"]
+    names = tuple(dict.fromkeys(name for row in rows.values() for name in row))
+    cells = tuple((reading, *(row.get(name) for name in names)) for reading, row in rows.items())
+    caption = "Milliseconds per sequence, in one batch of the first sequences of the test."
+    return Table(title=f"{one.name}, read otherwise", columns=("reading", *names), rows=cells, caption=caption)
 
 
 def _samplings_section(learners: Learners) -> Section | None:

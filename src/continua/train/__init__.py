@@ -1,9 +1,17 @@
 """Floor 5: training - models that fit a task, the loop, validation, diagnostics."""
 
 from continua.train.diagnostics import diagnose, keep_diagnostics, resolution_section
-from continua.train.evaluation import evaluate, evaluate_depths, evaluate_samplings, prediction_section, solver_gap
-from continua.train.learner import Learner, RandomGrids, Row, TrainingError
+from continua.train.evaluation import (
+    evaluate,
+    evaluate_depths,
+    evaluate_readings,
+    evaluate_samplings,
+    prediction_section,
+    solver_gap,
+)
+from continua.train.learner import Learner, RandomGrids, Row, TrainingError, place
 from continua.train.loop import Interrupted, StopRequest, Training
+from continua.train.memory import update_memory
 from continua.train.models import (
     STEPPERS,
     RivalName,
@@ -20,6 +28,7 @@ __all__ = [
     "AbstractReporter", "Bar", "CostOptions", "DepthOptions", "Events", "Interrupted", "JsonLines", "Learner",
     "ModelOptions", "PRESETS", "Plan", "Preset", "RandomGrids", "RivalName", "Row", "STEPPERS", "StopRequest",
     "Training", "TrainingError", "TrainingOptions", "build_continuous", "build_layers", "check_sizes",
-    "count_parameters", "diagnose", "evaluate", "evaluate_depths", "evaluate_samplings", "keep_diagnostics",
-    "objective_of", "prediction_section", "resolution_section", "solver_gap",
+    "count_parameters", "diagnose", "evaluate", "evaluate_depths", "evaluate_readings", "evaluate_samplings",
+    "keep_diagnostics", "objective_of", "place", "prediction_section", "resolution_section", "solver_gap",
+    "update_memory",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,14 @@ import torch
 
 from continua.control import call_model
 from continua.core.batch import Batch
-from continua.core.errors import ArgumentError
+from continua.core.errors import ArgumentError, SolveError
 from continua.core.shapes import Float, Tensor
 from continua.data import AbstractTask, Question, Split, Wording
+from continua.fields import AbstractHeadField
 from continua.model import ContinuousTransformer
 from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series, Table
 from continua.solve import Adaptive, DormandPrince, Solver
+from continua.train.learner import place
 from continua.train.models import objective_of
 
 _CURVES = 6
@@ -37,7 +40,7 @@ def evaluate(model: ContinuousTransformer, task: AbstractTask, split: Split, siz
     model.eval()
     objective, totals, count = objective_of(form), dict[str, float](), 0
     try:
-        for batch in task.batches(split, size):
+        for batch in (place(each, model) for each in task.batches(split, size)):
             terms = objective(model, batch)
             assert batch.targets is not None
             rows = len(terms.output)
@@ -72,11 +75,38 @@ def evaluate_depths(
     return found
 
 
+def evaluate_readings(model: ContinuousTransformer, task: AbstractTask, size: int = 256) -> dict[str, dict[str, float]]:
+    """The first sequences of the test read by other steps, tolerances, head nodes and embedding nodes, with the cost.
+
+    Beside the measures of the task: evaluations of the velocity, and milliseconds per sequence in one batch.
+    """
+    batch, found = place(next(iter(task.batches(Split.TEST, size))), model), dict[str, dict[str, float]]()
+    objective = objective_of(task.form)
+    readings: dict[str, dict[str, Any]] = {f"{n} steps": {"steps": n} for n in (1, 2, 3, 4, 6, 8, 16, 32)}
+    if not any(part.field.breaks for part in model.flow.parts):  # pyright: ignore[reportAttributeAccessIssue]
+        readings |= {f"rtol {rtol:g}": {"rtol": rtol} for rtol in (1e-2, 1e-3, 1e-4)}
+    heads = [part.field.heads for part in model.flow.parts if isinstance(part.field, AbstractHeadField)]
+    readings |= {f"{2 * n} heads": {"heads": 2 * n} for n in heads}
+    if model.axis is not None:
+        readings[f"{2 * model.axis.nodes} nodes"] = {"nodes": 2 * model.axis.nodes}
+    for name, how in readings.items():
+        with contextlib.suppress(ArgumentError, SolveError), torch.no_grad():
+            read = model.at(**how).in_eval_mode()
+            start = time.perf_counter()
+            terms = objective(read, batch)
+            taken = 1000.0 * (time.perf_counter() - start) / len(batch.inputs[0])
+            assert batch.targets is not None
+            metrics = {k: float(v.mean()) for k, v in task.metrics(terms.output, batch.targets).items()}
+            cost = {"evaluations": float(terms.stats.evaluations), "milliseconds": taken}
+            found[name] = cost | {"loss": float(terms.terminal)} | metrics
+    return found
+
+
 @torch.no_grad()
 def solver_gap(model: ContinuousTransformer, task: AbstractTask, size: int = 32, rtol: float = 1e-5) -> float:
     """The largest difference of an output to that of a tight adaptive solve, relative to the largest output."""
     tight = model.at(solver=Solver(DormandPrince(), Adaptive(rtol, rtol)))
-    batch = next(iter(task.batches(Split.TEST, size)))
+    batch = place(next(iter(task.batches(Split.TEST, size))), model)
     own, exact = (call_model(each.in_eval_mode(), batch).output for each in (model, tight))
     return float((own - exact).abs().max() / exact.abs().max())
 
@@ -108,10 +138,10 @@ def _confusions(task: AbstractTask, model: ContinuousTransformer, size: int) -> 
     """counts[label, answer] over the test."""
     outputs = task.form.outputs
     counts = torch.zeros(outputs * outputs, dtype=torch.long)
-    for batch in task.batches(Split.TEST, size):
+    for batch in (place(each, model) for each in task.batches(Split.TEST, size)):
         assert batch.targets is not None
         answer = call_model(model, batch).output.argmax(-1)
-        counts += torch.bincount(batch.targets * outputs + answer, minlength=outputs * outputs)
+        counts += torch.bincount(batch.targets * outputs + answer, minlength=outputs * outputs).cpu()
     return counts.view(outputs, outputs).numpy()
 
 
@@ -141,7 +171,7 @@ def _curves(task: AbstractTask, models: Models) -> list[AbstractFigure]:
     sequences = min(max(1, _CURVES // outputs), task.count(Split.TEST))
     batch = task.batch(Split.TEST, torch.arange(sequences))
     query = _dense(batch) if task.form.queries else batch
-    answered = {name: call_model(model, query).output for name, model in models.items()}
+    answered = {name: call_model(model, place(query, model)).output.cpu() for name, model in models.items()}
     places = itertools.product(range(sequences), range(outputs))
     return [_curve(task, batch, query, answered, sequence, output) for sequence, output in places]
 
@@ -225,7 +255,7 @@ def _fields(task: AbstractTask, models: Models) -> Heat:
     truth, gap = to_grid(batch.targets), np.full((count, len(ys), 1), np.nan)
     panels = [
         np.concatenate([truth, gap, answer, gap, np.abs(answer - truth)], axis=2)
-        for answer in (to_grid(call_model(model, batch).output) for model in models.values())
+        for answer in (to_grid(call_model(model, place(batch, model)).output.cpu()) for model in models.values())
     ]
     name = task.form.wording.names[0] if task.form.wording.names else "value"
     return Heat(

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import nn
 
-from continua.control import Objective, Terms, unwrap
+from continua.control import CrossEntropy, NextToken, Objective, Terms, call_model, unwrap
 from continua.core.batch import Batch
 from continua.core.checks import share
 from continua.core.errors import ArgumentError, reject
 from continua.core.seeds import branch_seed, generator_of
 from continua.model import ContinuousTransformer
-from continua.optim import Schedule, clip_gradients
+from continua.optim import KFAC, AbstractLikelihood, Categorical, Composite, Gaussian, Schedule, clip_gradients
 from continua.solve import Fixed, Solver
 from continua.train.presets import Plan
 
@@ -92,10 +92,13 @@ class Learner:
 
     def __post_init__(self) -> None:
         self.model: ContinuousTransformer = unwrap(self.wrapped)  # pyright: ignore[reportAttributeAccessIssue]
+        members = self.optimiser.members.values() if isinstance(self.optimiser, Composite) else (self.optimiser,)
+        self._observing = [member for member in members if isinstance(member, KFAC)]
 
     def update(self, batch: Batch, number: int, plan: Plan) -> Row:
         """One update on a batch. All randomness comes from the seed and the number of the update."""
         start, seed = time.perf_counter(), branch_seed(branch_seed(plan.seed, -2), number)
+        batch = place(batch, self.model)
         if self.schedule is None:  # the optimiser keeps its highest rates: a resumed run needs its number alone
             self.schedule = Schedule(self.optimiser, plan.curve, spent=number)
         lr, tokens = self.schedule.get_last_lr()[0], _tokens(batch)
@@ -109,11 +112,18 @@ class Learner:
             norm = float(clip_gradients(self.model, plan.clip))
         except ArgumentError as error:
             raise TrainingError(self._failure(number, "the gradient", math.nan)) from error
+        for member in self._observing:
+            member.observe(lambda: call_model(self.model.in_eval_mode(), batch).output, self._likelihood,
+                           generator=generator_of(branch_seed(seed, 2)))  # fmt: skip
         self.optimiser.step()
         self.schedule.step(tokens)
         running = {name: cost.item() for name, cost in terms.running.items()}
         counts = (terms.stats.evaluations, terms.stats.accepted, tokens)
         return Row(terms.total.item(), terms.terminal.item(), running, lr, *counts, time.perf_counter() - start, norm)
+
+    @property
+    def _likelihood(self) -> AbstractLikelihood:
+        return Categorical() if isinstance(self.objective.loss, CrossEntropy | NextToken) else Gaussian()
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -144,6 +154,12 @@ class Learner:
     def _failure(self, number: int, what: str, value: float) -> str:
         advice = "Lower the learning rate, clip more, or look at the data of this batch"
         return f"update {number}: {what} of {self.name} is {value}. {advice}; the last checkpoint is whole."
+
+
+def place(batch: Batch, model: nn.Module) -> Batch:
+    """The batch where the model is, in its precision."""
+    like = next(model.parameters())
+    return batch if like.dtype is torch.float32 and like.device.type == "cpu" else batch.to(like.device, like.dtype)
 
 
 def _tokens(batch: Batch) -> int:

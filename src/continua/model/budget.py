@@ -1,0 +1,48 @@
+"""One model, every budget: as many depth steps as there is time for."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from continua.core.checks import positive
+from continua.core.errors import ArgumentError, reject
+from continua.model.transformer import ContinuousTransformer
+
+_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+@torch.no_grad()
+def at_budget(
+    model: ContinuousTransformer, inputs: Sequence[Any], milliseconds: float, repeats: int = 3
+) -> ContinuousTransformer:
+    """The same model, parameters shared, with the most depth steps that a call on `inputs` takes in this time.
+
+    Calls with more and more steps are timed, the median of `repeats`, until one is too slow; a model of layers is
+    read with the steps that it has. `at_budget(model, (values, times), milliseconds=5).solver` says what was chosen.
+    """
+    positive(milliseconds=milliseconds)
+    found, fastest = None, float("inf")
+    for steps in _STEPS:
+        try:
+            reading = model.at(steps=steps).in_eval_mode()
+        except ArgumentError:  # no steps that these layers have
+            continue
+        reading(*inputs)  # what is made once is made here
+        taken = statistics.median(_time(reading, inputs) for _ in range(repeats))
+        fastest = min(fastest, taken)
+        if taken > milliseconds:
+            break
+        found = model.at(steps=steps)
+    if found is None:
+        why = f"the coarsest reading takes {fastest:.3g} ms on these inputs"
+        reject("milliseconds", milliseconds, why, "Allow more time, or pass fewer sequences at once.")
+    return found
+
+
+def _time(model: ContinuousTransformer, inputs: Sequence[Any]) -> float:
+    start = time.perf_counter()
+    model(*inputs)
+    return 1000.0 * (time.perf_counter() - start)

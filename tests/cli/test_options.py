@@ -1,0 +1,86 @@
+"""Every choice of `continua train` within reach of the command line: 20 updates with it lower the loss."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from continua.cli.main import main
+from continua.runs import Run
+
+WORDS = (
+    "--updates 20 --batch-size 25 --width 16 --nodes 4 --heads 2 --head-modes 2 --hidden 16 --modes 2 --steps 2 "
+    "--lr 0.01 --warmup-ratio 0 --validations 1 --threads 1 --quiet"
+)
+CHOICES = {
+    "": {},
+    "--field legendre": {"field": "Expansion"},
+    "--field hypernetwork": {"field": "Hypernetwork"},
+    "--field layers --head-modes 0": {"field": "PiecewiseConstant"},
+    "--head-modes 0": {"heads": "counted"},
+    "--nodes 1": {"state": "vectors"},
+    "--kernel fft": {"kernel": "Convolution"},
+    "--kernel unitary --optimizer recipe": {"kernel": "unitary=True"},
+    "--kernel-modes 2": {},
+    "--integral subset --samples 4": {"integral": "Subset"},
+    "--integral debiased --samples 4": {"integral": "Debiased"},
+    "--integral nystrom --samples 4": {"integral": "Nystrom"},
+    "--stepper strang": {"solver": "Strang"},
+    "--stepper euler": {"solver": "Euler"},
+    "--stepper rk4 --gradient checkpointed": {"solver": "RK4", "gradient": "Checkpointed"},
+    "--rtol 0.01": {"solver": "Adaptive"},
+    "--rtol 0.01 --gradient backsolve --clip-costate 10": {"gradient": "Backsolve"},
+    "--damping 0.1": {"part": "Damping"},
+    "--spectral-limit 2": {"part": "SpectrallyNormed"},
+    "--energy 0.01 --length 0.01 --head-entropy 0.01": {},
+    "--field-size 1e-5 --weight-decay 0": {},
+    "--jacobian 1e-4": {},
+    "--jacobian-frobenius 1e-4": {},
+    "--jitter 0 --refined 0": {},
+    "--dropout 0.1": {"part": "Dropout"},
+    "--optimizer recipe": {},
+    "--optimizer soap": {},
+    "--optimizer shampoo": {},
+    "--optimizer kfac": {},
+    "--dtype float64": {},
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_choice_learns_and_is_noted(choice, tmp_path, monkeypatch, unchecked):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "spirals", *WORDS.split(), *choice.split(), "--output", "run"]) == 0
+    run = Run.open(Path("run"))
+    losses = [row["terminal"] for row in run.records("update")]
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5]), losses
+    described = run.manifest["facts"]["models"]["continuous"]
+    assert all(word in described for word in CHOICES[choice].values() if word not in ("counted", "vectors"))
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]["updates"] == 20
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--device cuda", "--device = 'cuda': torch finds no such device on this machine. Pass --device cpu."),
+        ("--dtype float16", "--dtype = 'float16': there is no such dtype."),
+        ("--field lagrange", "--field = 'lagrange': there is no such field. Did you mean 'layers'?"),
+        ("--integral nystroem", "--integral = 'nystroem': there is no such integral. Did you mean 'nystrom'?"),
+        ("--gradient adjoint", "--gradient = 'adjoint': there is no such gradient."),
+        ("--kernel spectrum", "--kernel = 'spectrum': there is no such kernel. Did you mean 'spectral'?"),
+        ("--head-modes -1", "--head-modes = -1: it must be a whole number, at least 0"),
+        ("--nodes 5", "--nodes = 5: they do not share the width 48 in equal, even parts. Pass --nodes from 1, 2, 3,"),
+        ("--rtol -1", "--rtol = -1.0: it must be finite and not negative"),
+        ("--samples 0", "--samples = 0: it must be a whole number, at least 1"),
+        ("--spectral-limit -1", "--spectral-limit = -1.0"),
+        ("--clip-costate -1", "--clip-costate = -1.0"),
+        ("--length -1", "--length = -1.0"),
+        ("--kernel unitary", "--optimizer = 'adamw': its steps leave the unitary kernels that --kernel asks for."),
+        ("--dropout 1", "--dropout = 1.0: it must be a fraction"),
+        ("--kernel-modes 9", "nodes = 6: 6 nodes do not resolve 9 modes"),
+    ],
+)
+def test_a_mistake_in_a_choice_is_one_line(words, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *words.split(), "--output", "run"]) == 2
+    printed = capsys.readouterr().err
+    assert told in printed and printed.count("\n") == 1 and not Path("run").exists()
