@@ -18,6 +18,8 @@ import pytest
 from mktestdocs import check_md_file, grab_code_blocks
 
 import continua
+from continua.cli.parsing import flag, values_of
+from continua.cli.train import Train
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "continua"
@@ -302,6 +304,15 @@ def test_examples_run(page, tmp_path, monkeypatch, unchecked):
     assert grab_code_blocks(readme.read_text(encoding="utf-8"), lang="python"), f"{page} has no python example"
     monkeypatch.chdir(tmp_path)  # what an example saves does not belong in the repository
     check_md_file(readme, memory=True)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tasks.md", "docs/recipes.md", "docs/mathematics.md"])
+def test_options_of_training_exist(page):
+    known = {flag(name) for name in values_of(Train())} | {"--help"}
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if page == "README.md":  # it shows other commands too
+        text = "\n".join(re.findall(r"continua train[^#`\n]*", text))
+    assert sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text)) - known) == []
 
 
 def is_documented(name: str, thing: object) -> bool:
