@@ -21,6 +21,7 @@ from continua.train import (
     evaluate_readings,
     evaluate_samplings,
     keep_diagnostics,
+    place,
     prediction_section,
     solver_gap,
 )
@@ -51,8 +52,9 @@ def keep_results(run: Run, task: AbstractTask, learners: Sequence[Learner], sequ
     answers = prediction_section(task, {learner.name: learner.model for learner in learners})
     if answers is not None:
         run.keep_section("answers", answers)
-    batch = task.batch(Split.TEST, torch.arange(min(sequences, task.count(Split.TEST))))
+    shown = task.batch(Split.TEST, torch.arange(min(sequences, task.count(Split.TEST))))
     for learner in learners:
+        batch = place(shown, learner.model)
         resolution = None
         if not task.form.queries:  # answers at query times are compared in the samplings of the test
             labels = task.form.question in (Question.LABEL, Question.TOKEN)
@@ -89,8 +91,8 @@ def _table(title: str, first: str, by_model: Mapping[str, Mapping[str, Mapping[s
 def show_table(table: Table) -> rich.table.Table:
     """A table of a report for the terminal."""
     shown = rich.table.Table(title=table.title or None, title_justify="left")
-    for place, name in enumerate(table.columns):
-        shown.add_column(name, justify="right" if place else "left", overflow="fold")
+    for column, name in enumerate(table.columns):
+        shown.add_column(name, justify="right" if column else "left", overflow="fold")
     for row in table.rows:
         shown.add_row(*(format_number(cell, 3) for cell in row))
     return shown

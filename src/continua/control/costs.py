@@ -13,7 +13,7 @@ from continua.core.checks import is_a, share
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import DepthValue, Float, Points, Tensor
-from continua.fields import AbstractField, AbstractHeadField
+from continua.fields import AbstractField, AbstractHeadField, head_masses
 from continua.model import Flow, Part, Rate, Setting
 from continua.operators import Role, leaves
 
@@ -149,7 +149,7 @@ def _fields(flow: Flow) -> list[AbstractField]:
 
 def _head_masses(field: AbstractField, z: DepthValue) -> Iterator[tuple[Tensor, Tensor]]:
     """(p, om) of every measure of heads in theta(z)."""
-    for p in field.head_masses(z) if field.has_masses else ():
+    for p in head_masses(field, z) if field.has_masses else ():
         even = torch.full_like(p.detach(), 1.0 / p.shape[-1])
         yield p, field.weights(p) if isinstance(field, AbstractHeadField) else even
 

@@ -3,10 +3,10 @@
 from continua.fields.constant import Constant, PiecewiseConstant
 from continua.fields.expansion import Expansion, from_layers, join_layers, to_layers
 from continua.fields.field import AbstractField, parameter_spaces
-from continua.fields.heads import AbstractHeadField, ContinuousHeads
+from continua.fields.heads import AbstractHeadField, ContinuousHeads, head_masses
 from continua.fields.hypernetwork import HeadHypernetwork, Hypernetwork
 
 __all__ = [
     "AbstractField", "AbstractHeadField", "Constant", "ContinuousHeads", "Expansion", "HeadHypernetwork",
-    "Hypernetwork", "PiecewiseConstant", "from_layers", "join_layers", "parameter_spaces", "to_layers",
+    "Hypernetwork", "PiecewiseConstant", "from_layers", "head_masses", "join_layers", "parameter_spaces", "to_layers",
 ]  # fmt: skip

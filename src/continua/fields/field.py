@@ -55,11 +55,6 @@ class AbstractField(nn.Module, abc.ABC):
         """Whether its operator has a measure of heads."""
         return len(self._masses) > 0
 
-    def head_masses(self, z: DepthValue) -> list[Tensor]:
-        """p_k(z) of every measure of heads in theta(z)."""
-        values = dict(leaves(self(z)))
-        return [values[self.structure.names[i]] for i in self._masses]
-
     @final
     def _theta(self, values: list[Tensor]) -> Theta:
         """Theta from the values of its leaves, masses among them as logits."""

@@ -13,7 +13,7 @@ from continua.core.errors import reject
 from continua.core.shapes import DepthValue, Float, Tensor
 from continua.fields.expansion import constant_coefficients, is_rigid, modal_spaces, modes_at, spread_of, turning_leaves
 from continua.fields.field import AbstractField, generator_shape, parameter_dict, turn
-from continua.operators import Filled, Role, Spec, Structure, Theta, map_leaves
+from continua.operators import Filled, Role, Spec, Structure, Theta, leaves, map_leaves
 from continua.spaces.bases import AbstractBasis, BSpline, Legendre
 from continua.spaces.parameter_spaces import AbstractParameterSpace, SimplexSpace
 from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
@@ -48,7 +48,7 @@ class AbstractHeadField(AbstractField):
     @final
     def masses(self, z: float) -> Float[Tensor, " heads"]:
         """p_k(z)."""
-        return self.head_masses(z)[0]
+        return head_masses(self, z)[0]
 
     @final
     def weights(self, like: Tensor) -> Float[Tensor, " heads"]:
@@ -121,10 +121,6 @@ class ContinuousHeads(AbstractHeadField):
             values[i] = turn(space, self.frames[key], values[i])
         return self.structure.unflatten(values)
 
-    def head_masses(self, z: DepthValue) -> list[Tensor]:
-        coefficients = [*self.structure.read(self.coefficients)]
-        return [self._masses_of(coefficients[i], self._nodes(coefficients[i]), z) for i in self._masses]
-
     def _masses_of(self, C: Tensor, nodes: "_Nodes", z: DepthValue, inside: DepthValue | None = None) -> Tensor:
         N = modes_at(self.density_over_z, self.depth, z, inside, C)
         return N @ torch.softmax(C, 0).mT @ nodes.masses.mT
@@ -141,6 +137,15 @@ class ContinuousHeads(AbstractHeadField):
         over_z = constant_coefficients(self.over_z) if constant else spread_of(self.over_z)
         over_h = [head_factors(spec, self.over_h)] if spec.role is Role.HEAD else []
         return draw_modes(spec, own_shape(spec), [*over_h, over_z], generator)
+
+
+def head_masses(field: AbstractField, z: DepthValue) -> list[Float[Tensor, "*batched heads"]]:
+    """p_k(z) of every measure of heads in theta(z); of `ContinuousHeads` without the rest of theta."""
+    if isinstance(field, ContinuousHeads):
+        coefficients = [*field.structure.read(field.coefficients)]
+        return [field._masses_of(coefficients[i], field._nodes(coefficients[i]), z) for i in field._masses]
+    values = dict(leaves(field(z)))
+    return [values[field.structure.names[i]] for i in field._masses]
 
 
 def head_factors(spec: Spec, over_h: AbstractBasis) -> Tensor:

@@ -130,7 +130,7 @@ class _Maker(nn.Module):
         self, shape: tuple[int, ...], hidden: int, rank: int | None, generator: torch.Generator | None
     ) -> None:
         super().__init__()
-        self.shape = shape
+        self.shape, self.hidden = shape, hidden
         rows, columns = math.prod(shape[:-1]), shape[-1]
         self.rank = None if rank is None or len(shape) < 2 or rank * (rows + columns) >= rows * columns else rank
         if self.rank is None:

@@ -61,6 +61,6 @@ __all__ = [
     "Rate", "Result", "Sampling", "Setting", "SinusoidalPositions", "Stem", "StemEmbedding", "SynthesisEmbedding",
     "TokenEmbedding", "TokenReadout", "TokenTime", "VectorEmbedding", "Window", "activation_of", "at_budget",
     "attention_theta", "bert", "citation", "decode", "decoder", "encode", "encoder", "encoder_decoder",
-    "feedforward_theta", "from_torch", "generate", "gpt", "interpolate", "load", "macaron", "norm_theta", "parallel", "save",
-    "source_and_target", "sphere", "stream_tokens", "to_torch", "transformer", "why_not_cacheable",
+    "feedforward_theta", "from_torch", "generate", "gpt", "interpolate", "load", "macaron", "norm_theta", "parallel",
+    "save", "source_and_target", "sphere", "stream_tokens", "to_torch", "transformer", "why_not_cacheable",
 ]  # fmt: skip
