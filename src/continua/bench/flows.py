@@ -62,7 +62,7 @@ def bind(flow: Flow, points: Points) -> FlowVectorField:
 
 
 def text_model(width: int, heads: int, modes: int, vocabulary: int) -> ContinuousTransformer:
-    """The model of the text task: two midpoint steps, weights of a few modes, rotary positions."""
+    """A model of the size of the text task's: two midpoint steps, weights of a few modes, rotary positions."""
     torch.manual_seed(0)
     attention = PreNorm(LayerNorm(), Attention(heads, width // heads, causal=True, rotary=Rotary(2.5, 0.05)))
     operators = (attention, PreNorm(LayerNorm(), FeedForward(4 * width)))

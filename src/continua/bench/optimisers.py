@@ -32,7 +32,7 @@ NEVER = 10**9
 class RecipeCost(AbstractBenchmark):
     """Updates by `Recipe()` and by `torch.optim.AdamW(foreach=True)`, on the same parameters with the same gradients.
 
-    The default model with continuous heads, and a flow of spectral kernels, whose updates with new bases are shown
+    A model with continuous heads, and a flow of spectral kernels, whose updates with new bases are shown
     apart and spread over the interval between them; for information, the same flow under the library's SOAP. On one
     thread, time is that of the processor.
     """

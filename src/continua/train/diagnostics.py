@@ -176,7 +176,7 @@ def resolution_section(report: Mapping[str, Any], measured: str = "") -> Section
         for row in report["rows"]
     )
     table = Table(
-        title="Other evaluate_samplings, no further training",
+        title="Other samplings, no further training",
         caption=f"The model as it is: {own}. One axis is changed at a time.",
         measured=measured,
         columns=("axis", "resolution", "change of output", "loss", "change of loss"),
