@@ -5,10 +5,11 @@ import torch
 
 from continua.control import KineticEnergy, call_model
 from continua.core.batch import Batch
-from continua.core.seeds import generator_of
+from continua.core.seeds import branch_seed, generator_of
 from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
 from continua.model import Depth, transformer
-from continua.train import PRESETS, Preset, RandomGrids, build_continuous, objective_of
+from continua.optim import adamw
+from continua.train import PRESETS, Learner, Plan, Preset, RandomGrids, build_continuous, objective_of
 
 SERIES = "@problemName Two\n@univariate true\n@classLabel true a b\n@data\n"
 
@@ -70,9 +71,9 @@ def test_jitter_moves_the_inner_depths_of_the_grid_within_half_a_step():
     for seed in range(20):
         grid, refined = RandomGrids(jitter=0.6).draw(model, generator_of(seed))
         found = call_model(model, task.training_batch(2, 0, 0), grid=grid)
-        assert found.solution.stats.grid == grid and not refined
+        assert found.solution.stats.grid == grid and refined is None
         grids.append(torch.tensor(grid))
-    assert RandomGrids().draw(model, generator_of(0)) == (None, False)
+    assert RandomGrids().draw(model, generator_of(0)) == (None, None)
     moved = torch.stack(grids) - torch.tensor([0.0, 0.5, 1.0, 1.5])
     assert bool((moved[:, [0, 3]].abs() < 1e-6).all()) and float(moved.abs().max()) <= 0.5 * 0.6 * 0.5 + 1e-6
     assert bool((moved[:, 1:3].std(0) > 0.05).all())
@@ -81,10 +82,25 @@ def test_jitter_moves_the_inner_depths_of_the_grid_within_half_a_step():
 def test_refined_grids_have_twice_the_steps_and_keep_jumps():
     layers = transformer(8, 2, features=1, axis=1, heads=2, depth=Depth(3.0, 3))
     drawn = [RandomGrids(1.0, 0.25).draw(layers, generator_of(seed)) for seed in range(200)]
-    assert 0.15 < sum(refined for _, refined in drawn) / 200 < 0.35
+    assert 0.15 < sum(refined == "depth" for _, refined in drawn) / 200 < 0.35
     for grid, refined in drawn:
         assert len(grid) == (7 if refined else 4) and {0.0, 1.0, 2.0, 3.0} <= set(grid)
         assert not refined or all(abs(z - k - 0.5) <= 0.25 for k, z in enumerate(grid[1::2]))
     batch = Batch((torch.zeros(5, 3, 1), torch.zeros(5, 3)), torch.zeros(5))
     assert [len(x) for x in (*batch.half().inputs, batch.half().targets)] == [2, 2, 2]
     assert len(batch.half().half().targets) == 1 and len(batch.half().half().half().targets) == 1
+
+
+def test_every_continuum_is_refined_in_turn():
+    task, preset = Digits(), Preset().replace(width=16, hidden=16, nodes=2, heads=2, head_modes=2)
+    model = build_continuous(task.form, preset)
+    learner = Learner("one", model, objective_of(task.form), adamw(model, 1e-3), grids=RandomGrids(0.0, 1.0))
+    seen, batch = set(), task.training_batch(4, 0, 0)
+    for number in range(12):
+        kind = learner.grids.draw(model, generator_of(branch_seed(branch_seed(branch_seed(0, -2), number), 1)))[1]
+        row = learner.update(batch, number, Plan(12, 4))
+        assert row.evaluations == (8 if kind == "depth" else 4)
+        seen.add(kind)
+    assert seen == {"depth", "heads", "nodes"} and set(learner._finer) == {"heads", "nodes"}
+    assert learner._finer["heads"].flow.parts[0].field.heads == 4 and learner._finer["nodes"].axis.nodes == 4
+    assert {id(p) for p in learner._finer["nodes"].parameters()} == {id(p) for p in model.parameters()}

@@ -20,8 +20,8 @@ _LIMIT = 0.5
 class DecodingCost(AbstractBenchmark):
     """A window filled token by token, with a key-value cache and by the model on all tokens so far.
 
-    The model has the size of the text task's: two midpoint steps, weights of four modes, rotary positions. The limit is for
-    the longest window; in a short one the many small operations of either side weigh more than the tokens.
+    The model has the size of the text task's: two midpoint steps, weights of four modes, rotary positions. The limit is
+    for the longest window; in a short one the many small operations of either side weigh more than the tokens.
     """
 
     windows: tuple[int, ...] = (64, 256)

@@ -14,11 +14,10 @@ from continua.core.batch import Batch
 from continua.core.errors import ArgumentError, SolveError
 from continua.core.shapes import Float, Tensor
 from continua.data import AbstractTask, Question, Split, Wording
-from continua.fields import AbstractHeadField
 from continua.model import ContinuousTransformer
 from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series, Table
 from continua.solve import Adaptive, DormandPrince, Solver
-from continua.train.learner import place
+from continua.train.learner import finer_nodes, place
 from continua.train.models import objective_of
 
 _CURVES = 6
@@ -85,10 +84,7 @@ def evaluate_readings(model: ContinuousTransformer, task: AbstractTask, size: in
     readings: dict[str, dict[str, Any]] = {f"{n} steps": {"steps": n} for n in (1, 2, 3, 4, 6, 8, 16, 32)}
     if not any(part.field.breaks for part in model.flow.parts):  # pyright: ignore[reportAttributeAccessIssue]
         readings |= {f"rtol {rtol:g}": {"rtol": rtol} for rtol in (1e-2, 1e-3, 1e-4)}
-    heads = [part.field.heads for part in model.flow.parts if isinstance(part.field, AbstractHeadField)]
-    readings |= {f"{2 * n} heads": {"heads": 2 * n} for n in heads}
-    if model.axis is not None:
-        readings[f"{2 * model.axis.nodes} nodes"] = {"nodes": 2 * model.axis.nodes}
+    readings |= {f"{n} {name}": {name: n} for name, n in finer_nodes(model).items()}
     for name, how in readings.items():
         with contextlib.suppress(ArgumentError, SolveError), torch.no_grad():
             read = model.at(**how).in_eval_mode()

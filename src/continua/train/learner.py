@@ -14,6 +14,7 @@ from continua.core.batch import Batch
 from continua.core.checks import share
 from continua.core.errors import ArgumentError, reject
 from continua.core.seeds import branch_seed, generator_of
+from continua.fields import AbstractHeadField
 from continua.model import ContinuousTransformer
 from continua.optim import KFAC, AbstractLikelihood, Categorical, Composite, Gaussian, Schedule, clip_gradients
 from continua.solve import Fixed, Solver
@@ -46,11 +47,12 @@ class Row(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True)
 class RandomGrids:
-    """A depth grid of its own for each update, so that the weights do not lean on one grid.
+    """Nodes of its own for each update, so that the weights do not lean on one grid.
 
     The inner depths of the model's grid move at random by up to the share `jitter` of half a step to either side: as
-    many steps, no more evaluations. In the share `refined` of the updates there are twice the steps, on half a batch.
-    Where weights jump, the jumps stay, and steps move between them.
+    many steps, no more evaluations. Where weights jump, the jumps stay, and steps move between them. In the share
+    `refined` of the updates one continuum, drawn at random, has twice its nodes, on half a batch: depth, the measure of
+    heads, or the embedding axis.
     """
 
     jitter: float = 0.0
@@ -59,13 +61,15 @@ class RandomGrids:
     def __post_init__(self) -> None:
         share(jitter=self.jitter, refined=self.refined)
 
-    def draw(self, model: ContinuousTransformer, generator: torch.Generator) -> tuple[list[float] | None, bool]:
-        """The grid of an update, `None` for the model's own, and whether it is a refined one."""
+    def draw(self, model: ContinuousTransformer, generator: torch.Generator) -> tuple[list[float] | None, str | None]:
+        """The grid of an update, `None` for the model's own, and which continuum is refined: depth, heads or nodes."""
         solver = model.solver
         if self == RandomGrids() or not isinstance(solver, Solver) or not isinstance(solver.controller, Fixed):
-            return None, False
-        refined = float(torch.rand((), generator=generator)) < self.refined
-        steps, depth = solver.controller.steps * (1 + refined), model.flow.depth
+            return None, None
+        kinds, refined = ["depth", *finer_nodes(model)], None
+        if float(torch.rand((), generator=generator)) < self.refined:
+            refined = kinds[int(torch.randint(len(kinds), (), generator=generator))]
+        steps, depth = solver.controller.steps * (2 if refined == "depth" else 1), model.flow.depth
         breaks = {b for part in model.flow.parts for b in part.field.breaks if 0.0 < b < depth}  # pyright: ignore[reportAttributeAccessIssue]
         grid = [0.0]
         for start, end in itertools.pairwise([0.0, *sorted(breaks), depth]):
@@ -74,6 +78,13 @@ class RandomGrids:
             inner = start + (torch.arange(1, count) + moves) * ((end - start) / count)
             grid += [*inner.tolist(), end]
         return grid, refined
+
+
+def finer_nodes(model: ContinuousTransformer) -> dict[str, int]:
+    """Twice the nodes of the measure of heads and of the embedding axis, of those that it has, as `model.at` takes."""
+    heads = [part.field.heads for part in model.flow.parts if isinstance(part.field, AbstractHeadField)]
+    nodes = [] if model.axis is None else [model.axis.nodes]
+    return {name: 2 * found[0] for name, found in (("heads", heads), ("nodes", nodes)) if found}
 
 
 @dataclasses.dataclass(eq=False)
@@ -93,6 +104,7 @@ class Learner:
     def __post_init__(self) -> None:
         self.model: ContinuousTransformer = unwrap(self.wrapped)  # pyright: ignore[reportAttributeAccessIssue]
         members = self.optimiser.members.values() if isinstance(self.optimiser, Composite) else (self.optimiser,)
+        self._finer: dict[str, ContinuousTransformer] = {}
         self._observing = [member for member in members if isinstance(member, KFAC)]
 
     def update(self, batch: Batch, number: int, plan: Plan) -> Row:
@@ -144,12 +156,22 @@ class Learner:
     def _terms(self, batch: Batch, number: int, seed: int) -> Terms:
         """The objective; tokens that the weights made infinite are a training that is lost, and no bad input."""
         grid, refined = self.grids.draw(self.model, generator_of(branch_seed(seed, 1)))
+        part = batch if refined is None else batch.half()
         try:
-            return self.objective(self.wrapped, batch.half() if refined else batch, generator_of(seed), grid)
+            return self.objective(self._read(refined), part, generator_of(seed), grid)
         except ArgumentError as error:
             if error.argument != "x0":
                 raise
             raise TrainingError(self._failure(number, "a token's state", math.nan)) from error
+
+    def _read(self, refined: str | None) -> nn.Module:
+        """The model at the nodes of this update; what wraps it knows only its own."""
+        if refined in (None, "depth") or self.wrapped is not self.model:
+            return self.wrapped
+        if refined not in self._finer:
+            finer: dict[str, Any] = {refined: finer_nodes(self.model)[refined]}
+            self._finer[refined] = self.model.at(**finer)
+        return self._finer[refined].train()
 
     def _failure(self, number: int, what: str, value: float) -> str:
         advice = "Lower the learning rate, clip more, or look at the data of this batch"
