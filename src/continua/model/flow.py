@@ -261,7 +261,7 @@ class FlowVectorField(AbstractVectorField):
         return State(velocity, self.rates(within(z, inside), state.x, velocity))
 
     def rates(self, z: DepthValue, x: Points, velocity: Points) -> tuple[Tensor, ...]:
-        return tuple(rate(z, x, velocity) for rate in self._rates)
+        return tuple([rate(z, x, velocity) for rate in self._rates])
 
     def _bind(self, inside: DepthValue) -> None:
         """Binds every operator for the pieces that hold `inside`; those of the last depth are remembered.

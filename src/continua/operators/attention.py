@@ -184,7 +184,7 @@ class Attention(AbstractOperator):
         y = self.integral.means(q, cloud.measure, memory, beta, self.causal)
         o = theta.o
         if theta.p is not None:  # into the weights, which are fewer numbers than the tokens' values
-            o = o * theta.p.reshape(*theta.p.shape, *(1 for _ in range(-1 - self._first)))
+            o = o * theta.p[(..., *(None,) * (-1 - self._first))]
         return self._from_heads(y, o, theta.bo)
 
     def lipschitz_bound(self, theta: AttentionTheta, radius: float) -> Float[Tensor, "*batched"]:

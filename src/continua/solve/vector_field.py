@@ -64,7 +64,7 @@ def displace(f: AbstractVectorField, z: DepthValue, dz: DepthValue, before: Stat
         return State(x)
     assert not isinstance(dz, Tensor), "without an error estimate no sequence has steps of its own"
     rates = f.rates(z, before.x, (x - before.x) / dz)
-    costs = (advance(cost, dz, (1.0,), (rate,)) for cost, rate in zip(before.costs, rates, strict=True))
+    costs = [advance(cost, dz, (1.0,), (rate,)) for cost, rate in zip(before.costs, rates, strict=True)]
     # an alias, which the cost of this step does not read: its cotangent is the costate after the step
     return State(x.view_as(x), tuple(costs))
 

@@ -66,8 +66,9 @@ class RandomGrids:
         solver = model.solver
         if self == RandomGrids() or not isinstance(solver, Solver) or not isinstance(solver.controller, Fixed):
             return None, None
-        kinds, refined = ["depth", *finer_nodes(model)], None
+        refined = None
         if float(torch.rand((), generator=generator)) < self.refined:
+            kinds = ["depth", *finer_nodes(model)]
             refined = kinds[int(torch.randint(len(kinds), (), generator=generator))]
         steps, depth = solver.controller.steps * (2 if refined == "depth" else 1), model.flow.depth
         breaks = {b for part in model.flow.parts for b in part.field.breaks if 0.0 < b < depth}  # pyright: ignore[reportAttributeAccessIssue]
@@ -113,10 +114,11 @@ class Learner:
         batch = place(batch, self.model)
         if self.schedule is None:  # the optimiser keeps its highest rates: a resumed run needs its number alone
             self.schedule = Schedule(self.optimiser, plan.curve, spent=number)
-        lr, tokens = self.schedule.get_last_lr()[0], _tokens(batch)
+        lr = self.schedule.get_last_lr()[0]
         self.wrapped.train()
         self.optimiser.zero_grad(set_to_none=True)
         terms = self._terms(batch, number, seed)
+        tokens = _tokens(batch) * len(terms.output) // len(batch.inputs[0])  # a refined update reads half of them
         if not math.isfinite(terms.total.item()):
             raise TrainingError(self._failure(number, "the loss", terms.total.item()))
         terms.total.backward()
