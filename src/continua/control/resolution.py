@@ -14,7 +14,7 @@ from continua.core.errors import SolveError, reject
 from continua.core.shapes import Tensor
 from continua.data import Resampling, Samples, refine, take_every
 from continua.fields import AbstractHeadField
-from continua.model import AbstractEmbeddingWrapper, ContinuousTransformer, Part, VectorEmbedding
+from continua.model import AbstractEmbeddingWrapper, ContinuousTransformer, VectorEmbedding
 from continua.solve import AbstractSolver, Adaptive, DormandPrince, PerSequence, Projected, Solver, manifold_of
 
 Loss = Callable[[Tensor, Any], Tensor]
@@ -196,7 +196,7 @@ class _Study:
             self._read("tokens", factor * longest + 1, lambda k=factor: refine(samples, k))
 
     def read_nodes_and_heads(self, wanted: Resolutions) -> None:
-        fields = [part.field for part in self.model.flow.parts if isinstance(part, Part)]
+        fields = self.model.flow.fields
         nodes = None if self.model.axis is None else self.model.axis.nodes
         heads = next((field.heads for field in fields if isinstance(field, AbstractHeadField)), None)
         for unit, own, sizes, why in (

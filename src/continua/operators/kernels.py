@@ -20,7 +20,7 @@ from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.operators.operator import Law, Normal, Orthonormal, Role, Spec
-from continua.spaces.axis import Axis, TensorTable
+from continua.spaces.axis import Axis, TensorTable, tables
 from continua.spaces.bases import AbstractBasis
 from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace, SpectralSpace, StiefelSpace
 
@@ -200,7 +200,7 @@ class Spectral(AbstractFunctionKernel):
 
     @functools.cached_property
     def _tables(self) -> tuple[TensorTable, TensorTable]:
-        return self.axis.tables(self.basis)
+        return tables(self.axis, self.basis)
 
     @functools.cached_property
     def _pairs(self) -> TensorTable:
