@@ -42,9 +42,6 @@ class AbstractRunningCost(abc.ABC):
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
 
 
-# --- motion
-
-
 @final
 @dataclasses.dataclass(frozen=True)
 class KineticEnergy(AbstractRunningCost):
@@ -79,9 +76,6 @@ class Length(AbstractRunningCost):
     def bind(self, setting: Setting, place: int) -> Rate:
         energy = KineticEnergy(self.norm).bind(setting, place)
         return lambda z, points, velocity: safe_sqrt(energy(z, points, velocity))
-
-
-# --- parameters
 
 
 @final
@@ -147,9 +141,6 @@ def _head_masses(field: AbstractField, z: DepthValue) -> Iterator[tuple[Tensor, 
     for p in field.head_masses(z) if field.has_masses else ():
         even = torch.full_like(p.detach(), 1.0 / p.shape[-1])
         yield p, field.weights(p) if isinstance(field, AbstractHeadField) else even
-
-
-# --- any of them, at a random stretch of depth
 
 
 @final

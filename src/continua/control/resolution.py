@@ -80,9 +80,6 @@ def resolution_report(
     )
 
 
-# --- the table
-
-
 class ResolutionRow(NamedTuple):
     """The model at another resolution of one axis, against itself.
 
@@ -155,9 +152,6 @@ class ResolutionReport:
 
 def _count(unit: str, value: int | float) -> str:
     return f"{unit} {value:.0e}" if unit == "rtol" else f"{value:g} {unit[:-1] if value == 1 else unit}"
-
-
-# --- one model, its inputs and its answers
 
 
 class _Study:
@@ -276,9 +270,6 @@ class _Study:
             return x[rows, index][other.shared] if isinstance(x, Tensor) else x
 
         return select(y, other.here), select(self.output, other.there), select(self.targets, other.there)
-
-
-# --- the reference
 
 
 def _reference(model: ContinuousTransformer) -> Solver:
