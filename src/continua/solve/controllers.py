@@ -37,12 +37,11 @@ class AbstractGridController(AbstractController):
         f, stats = integration.vector_field, integration.stats
         stats.grid = self.grid(integration)
         for z, after in itertools.pairwise(stats.grid):
-            step = Step(z, after - z)
-            result = integration.stepper.step(f, step, state)
+            result = integration.stepper.step(f, Step(z, after - z), state)
             _check_finite(f, result.state, z)
             stats.accepted += 1
             if on_step is not None:
-                on_step(step, state, result)
+                on_step(result)
             state = result.state
         return state
 
@@ -138,16 +137,15 @@ class Adaptive(AbstractAdaptive):
             if stats.accepted + stats.rejected >= self.max_steps:
                 raise self._out_of_steps("steps", size.z)
             dz = size.aim()
-            step = Step(size.z, dz)
-            result = stepper.step(f, step, state, slope, with_error=True)
-            error = joint_norm(squared_errors(f, state, result, tolerance, self.costs), self.all_ranks)
+            result = stepper.step(f, Step(size.z, dz), state, slope, with_error=True)
+            error = joint_norm(squared_errors(f, result, tolerance, self.costs), self.all_ranks)
             if not error <= 1.0:  # nan is refused as well
                 size.refuse(dz, error)
                 # the shorter step starts at the same point: its first slope is known
                 slope, stats.rejected = next(iter(result.slopes), None), stats.rejected + 1
                 continue
             if on_step is not None:
-                on_step(step, state, result)
+                on_step(result)
             landed = size.accept(dz, error)
             # first same as last, but not across a stop: beyond a jump the slope is another one
             state, slope = result.state, None if landed else result.last
@@ -210,7 +208,7 @@ class PerSequence(AbstractAdaptive):
         aims = [0.0 if size.at_end else size.aim() for size in sizes]
         step = Step(_depths([size.z for size in sizes], state.x), _depths(aims, state.x))
         result = stepper.step(f, step, state, with_error=True)
-        errors = squared_errors(f, state, result, Tolerance(self.rtol, self.atol)).sqrt().tolist()
+        errors = squared_errors(f, result, Tolerance(self.rtol, self.atol)).sqrt().tolist()
         moved = [dz != 0.0 and error <= 1.0 for dz, error in zip(aims, errors, strict=True)]
         for size, dz, error, good in zip(sizes, aims, errors, moved, strict=True):
             if dz != 0.0:  # it is at the end otherwise
@@ -226,7 +224,7 @@ class PerSequence(AbstractAdaptive):
             result = stepper.step(f, step, state)
         after = select(good, result.state, state)
         if on_step is not None:
-            on_step(step, state, StepResult(after))
+            on_step(StepResult(step, state, after))
         return after
 
 

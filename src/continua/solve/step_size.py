@@ -49,7 +49,7 @@ class Tolerance:
 
 
 def squared_errors(
-    f: AbstractVectorField, before: State, result: StepResult, tolerance: Tolerance, costs: bool = False
+    f: AbstractVectorField, result: StepResult, tolerance: Tolerance, costs: bool = False
 ) -> Float[Tensor, " batch"]:
     """For each sequence sum_i w_i mean_a (e_ia / (atol + rtol max(|x_ia|, |x'_ia|)))^2, with sum_i w_i = 1.
 
@@ -57,6 +57,7 @@ def squared_errors(
     any case, so that no step leads there.
     """
     assert result.error is not None, "the stepper was asked for its error"
+    before = result.before
     scale = tolerance.scale(before.x, result.state.x)
     total = mean_square(f, result.error.x, scale)
     for c0, c1, e in zip(before.costs, result.state.costs, result.error.costs, strict=True):
