@@ -22,7 +22,7 @@ from continua.solve.runge_kutta import AbstractStepper, DormandPrince
 from continua.solve.vector_field import AbstractVectorField, State
 
 
-class Problem(NamedTuple):
+class SolveRequest(NamedTuple):
     """What is asked of a solver, checked: span and depths are numbers, and observers can observe."""
 
     vector_field: AbstractVectorField
@@ -46,11 +46,11 @@ class AbstractSolver(abc.ABC):
     ) -> Solution:
         """The solution over the span; see `integrate`."""
         is_a(AbstractGradient, "Pass an object such as Checkpointed() or Direct().", gradient=gradient)
-        return self._solve(check_problem(vector_field, state, span, save_at, observers), state, gradient)
+        return self._solve(check_request(vector_field, state, span, save_at, observers), state, gradient)
 
     @abc.abstractmethod
-    def _solve(self, problem: Problem, state: State, gradient: AbstractGradient) -> Solution:
-        """The solution of a problem from a state."""
+    def _solve(self, request: SolveRequest, state: State, gradient: AbstractGradient) -> Solution:
+        """The solution that was asked for, from a state."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Solver(AbstractSolver):
             cure = f"Pass {judging}, or walk a grid: Fixed(steps) instead of {type(self.controller).__name__}()."
             reject("stepper", self.stepper, "it has no error estimate, so its steps cannot adapt", cure)
 
-    def _solve(self, problem: Problem, state: State, gradient: AbstractGradient) -> Solution:
-        f, span, depths, observers = problem
+    def _solve(self, request: SolveRequest, state: State, gradient: AbstractGradient) -> Solution:
+        f, span, depths, observers = request
         if isinstance(gradient, Backsolve):
             gradient.check(self.stepper, self.controller)
         if depths and isinstance(self.controller, PerSequence):
@@ -121,7 +121,7 @@ def integrate(  # noqa: PLR0913 - a front door: one word for each choice, all bu
             reject("x0", tuple(state.x.shape), why, "Pass tokens of shape (batch, tokens, width).")
         return solver.solve(f, state, span, gradient, save_at, observers)
     vector_field = FunctionVectorField(f)
-    check_problem(vector_field, state, span, save_at, observers)  # before f is called at all
+    check_request(vector_field, state, span, save_at, observers)  # before f is called at all
     watched = any(observer.costate is not None for observer in observers)
     if torch.is_grad_enabled() and (watched or not isinstance(gradient, Direct)):
         vector_field.find_parameters(float(span[0]), state.x, parameters)
@@ -142,8 +142,8 @@ def _choose_controller(
     return Adaptive() if controller is None else controller
 
 
-def check_problem(f: AbstractVectorField, state: State, span: Any, save_at: Any, observers: Any) -> Problem:
-    """The problem of a solve from a state that it can start from."""
+def check_request(f: AbstractVectorField, state: State, span: Any, save_at: Any, observers: Any) -> SolveRequest:
+    """What is asked of a solve, from a state that it can start from."""
     is_a((list, tuple), "Pass a list of observers, [Observer(step=...)].", observers=observers)
     for observer in observers:
         is_a(Observer, "Pass [Observer(step=..., costate=...)].", observers=observer)
@@ -160,7 +160,7 @@ def check_problem(f: AbstractVectorField, state: State, span: Any, save_at: Any,
         reject("x0", x.dtype, "the dtype is neither float32 nor float64", "Convert with .to(torch.float32).")
     if not bool(torch.isfinite(x.detach()).all()):
         reject("x0", x, "it holds nan or inf", "Mend the input, or give such tokens zero mass in a Cloud.")
-    return Problem(f, (start, end), _check_depths(save_at, (start, end)), tuple(observers))
+    return SolveRequest(f, (start, end), _check_depths(save_at, (start, end)), tuple(observers))
 
 
 def _check_depths(save_at: Sequence[float], span: tuple[float, float]) -> tuple[float, ...]:

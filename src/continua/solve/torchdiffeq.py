@@ -12,7 +12,7 @@ from continua.core.extras import extra
 from continua.core.shapes import Tensor
 from continua.solve.backsolve import Backsolve
 from continua.solve.gradients import AbstractGradient, Direct, needs_gradient, refuse_shards
-from continua.solve.integrate import AbstractSolver, Problem
+from continua.solve.integrate import AbstractSolver, SolveRequest
 from continua.solve.integration import Solution, Stats
 from continua.solve.step_size import STIFF, Tolerance, mean_square
 from continua.solve.vector_field import AbstractVectorField, State
@@ -38,9 +38,9 @@ class TorchdiffeqSolver(AbstractSolver):
     def __post_init__(self) -> None:
         Tolerance(self.rtol, self.atol)
 
-    def _solve(self, problem: Problem, state: State, gradient: AbstractGradient) -> Solution:
-        self._check(problem, state, gradient)
-        vector_field, (start, end), depths, _ = problem
+    def _solve(self, request: SolveRequest, state: State, gradient: AbstractGradient) -> Solution:
+        self._check(request, state, gradient)
+        vector_field, (start, end), depths, _ = request
         stats, visited = Stats(), {start: state.x}
         for a, b in itertools.pairwise([start, *_between(start, end, vector_field.breaks), end]):
             velocity = _Velocity(vector_field, 0.5 * (a + b), stats)
@@ -50,15 +50,13 @@ class TorchdiffeqSolver(AbstractSolver):
         xs = torch.stack([visited[z] for z in depths]) if depths else None
         return Solution(state.x, stats, state.costs, depths, xs)
 
-    def _check(self, problem: Problem, state: State, gradient: AbstractGradient) -> None:
-        tensors = problem.vector_field.tensors
+    def _check(self, request: SolveRequest, state: State, gradient: AbstractGradient) -> None:
+        tensors = request.vector_field.tensors
         if not isinstance(gradient, Direct) and gradient != Backsolve():
             why = "it knows odeint (Direct) and odeint_adjoint (Backsolve) alone, that with neither trust nor clip"
             reject("gradient", gradient, why, "Use gradient=Direct() or Backsolve(), or continua's own Solver().")
-        if problem.observers:
-            reject(
-                "observers", problem.observers, "torchdiffeq shows its steps to nobody", "Use continua's own Solver()."
-            )
+        if observers := request.observers:
+            reject("observers", observers, "torchdiffeq shows its steps to nobody", "Use continua's own Solver().")
         if needs_gradient(state, tensors) and self.method == "scipy_solver" and isinstance(gradient, Direct):
             why = "autograd does not see through scipy, the gradient would be missing"
             reject("gradient", gradient, why, "Use gradient=Backsolve(), or solve under torch.no_grad().")
