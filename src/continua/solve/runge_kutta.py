@@ -129,7 +129,7 @@ class AbstractRungeKutta(AbstractStepper):
         slopes = [k.x for k in (*result.slopes, last)]
         if self.tableau.dense is None:
             return [hermite(x, result.state.x, slopes[0], slopes[-1], dz, s) for s in fractions]
-        weights = [[_polynomial(row, s) for row in self.tableau.dense] for s in fractions]
+        weights = [[sum(c * s**k for k, c in enumerate(row, 1)) for row in self.tableau.dense] for s in fractions]
         return [advance(x, dz, w, slopes) for w in weights]
 
 
@@ -139,13 +139,6 @@ def _advance_state(state: State, dz: DepthValue, coefficients: Sequence[float], 
         return State(x)
     by_cost = zip(state.costs, zip(*(k.costs for k in slopes), strict=True), strict=True)
     return State(x, tuple(advance(cost, dz, coefficients, rates) for cost, rates in by_cost))
-
-
-def _polynomial(coefficients: Sequence[float], s: float) -> float:
-    value = 0.0
-    for c in reversed(coefficients):
-        value = (value + c) * s
-    return value
 
 
 @dataclasses.dataclass(frozen=True)

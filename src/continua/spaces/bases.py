@@ -71,7 +71,8 @@ class Legendre(AbstractBasis):
 
     def _terms(self, z: Number) -> list[Number]:
         x = 2.0 * z - 1.0
-        return _recur(x, 0.0 * x, _legendre_coefficients(self.size))
+        coefficients = [(math.sqrt(2 * k + 3), (2 * k + 1) / (k + 1), k / (k + 1)) for k in range(self.size - 1)]
+        return _recur(x, 0.0 * x, coefficients)
 
 
 @final
@@ -122,12 +123,6 @@ def _recur(x: Number, before: Number, coefficients: Sequence[tuple[float, float,
         previous, current = current, rise * x * current - fall * previous
         terms.append(scale * current)
     return terms
-
-
-@functools.cache
-def _legendre_coefficients(size: int) -> tuple[tuple[float, float, float], ...]:
-    """`(sqrt(2 k + 3), (2 k + 1)/(k + 1), k/(k + 1))` for k = 0, ..., size - 2."""
-    return tuple((math.sqrt(2 * k + 3), (2 * k + 1) / (k + 1), k / (k + 1)) for k in range(size - 1))
 
 
 @final
