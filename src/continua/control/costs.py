@@ -14,7 +14,7 @@ from continua.core.errors import reject
 from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import DepthValue, Float, Points, Tensor
 from continua.fields import AbstractField, AbstractHeadField, head_masses
-from continua.model import Flow, Part, Rate, Setting
+from continua.model import Flow, Rate, Setting
 from continua.operators import Role, leaves
 
 
@@ -40,9 +40,6 @@ class AbstractRunningCost(abc.ABC):
     def name(self) -> str:
         """The words of the class, joined: `kinetic_energy`."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
-
-
-# --- motion
 
 
 @final
@@ -81,9 +78,6 @@ class Length(AbstractRunningCost):
         return lambda z, points, velocity: safe_sqrt(energy(z, points, velocity))
 
 
-# --- parameters
-
-
 @final
 @dataclasses.dataclass(frozen=True)
 class HeadNegentropy(AbstractRunningCost):
@@ -99,14 +93,13 @@ class HeadNegentropy(AbstractRunningCost):
     def applies(flow: Flow) -> bool:
         """Whether a measure of heads of the flow has parameters that are trained."""
         with torch.enable_grad():  # of generated masses no parameter is by itself a mass: the masses are asked
-            return any(p.requires_grad for field in _fields(flow) for p, _ in _head_masses(field, 0.0))
+            return any(p.requires_grad for field in flow.fields for p, _ in _head_masses(field, 0.0))
 
     def bind(self, setting: Setting, place: int) -> Rate:
-        fields = _fields(setting.flow)
-        measures = [field for field in fields if field.has_masses]
+        measures = [field for field in setting.flow.fields if field.has_masses]
         if not measures:
             cure = "Build the flow with Attention(..., measured=True) and a field such as ContinuousHeads."
-            reject("flow", [type(f).__name__ for f in fields], "no head of this flow has a mass", cure)
+            reject("flow", [type(f).__name__ for f in setting.flow.fields], "no head of this flow has a mass", cure)
 
         def rate(z: DepthValue, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
             total = points.new_zeros(points.shape[0])
@@ -132,7 +125,7 @@ class FieldSize(AbstractRunningCost):
     def bind(self, setting: Setting, place: int) -> Rate:
         def rate(z: DepthValue, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
             total = points.new_zeros(points.shape[0])
-            for field in _fields(setting.flow):
+            for field in setting.flow.fields:
                 for (_, spec), (_, leaf) in zip(leaves(field.spec), leaves(field(z)), strict=True):
                     if spec.role is not Role.HEAD_MASS:
                         # A depth per sequence gives parameters with a leading batch.
@@ -143,18 +136,11 @@ class FieldSize(AbstractRunningCost):
         return rate
 
 
-def _fields(flow: Flow) -> list[AbstractField]:
-    return [part.field for part in flow.parts if isinstance(part, Part)]
-
-
 def _head_masses(field: AbstractField, z: DepthValue) -> Iterator[tuple[Tensor, Tensor]]:
     """(p, om) of every measure of heads in theta(z)."""
     for p in head_masses(field, z) if field.has_masses else ():
         even = torch.full_like(p.detach(), 1.0 / p.shape[-1])
         yield p, field.weights(p) if isinstance(field, AbstractHeadField) else even
-
-
-# --- any of them, at a random stretch of depth
 
 
 @final

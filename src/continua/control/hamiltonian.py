@@ -110,11 +110,10 @@ def solve_extremal(
     generator: torch.Generator | None = None,
     memory: Cloud | None = None,
 ) -> Extremal:
-    """Solves forwards and backwards on the accepted grid, which the depths `save_at` join.
+    """Solves forwards on the grid that the model's own controller accepts, and backwards as its gradient has it.
 
-    The grid is the one that the model's own controller accepts, frozen; depths of `save_at` join it, so that costates
-    there are those of the discrete solve and not interpolated. Differentiates as the model's gradient has it. `memory`
-    is the cloud that cross-attention reads: of an encoder-decoder, the decoder with `memory=both.encode(*source)`.
+    Depths of `save_at` join the grid, so that costates there are those of the discrete solve and not interpolated.
+    `memory` is the cloud that cross-attention reads: of an encoder-decoder, its decoder with `both.encode(*source)`.
     """
     problem = ControlProblem(model, batch, objective, generator, memory)
     depth, grid = model.flow.depth, problem.grid

@@ -138,9 +138,6 @@ class RelativeL2(AbstractLoss):
         return (distance / size).mean()
 
 
-# --- what counts
-
-
 def _counting_tokens(batch: Batch, like: Tensor) -> Bool[Tensor, "batch tokens"]:
     """The tokens whose targets count: present, and in the mask where there is one. `like` is (batch, tokens, ...)."""
     size = tuple(like.shape[:2])
@@ -159,9 +156,6 @@ def _require_targets(batch: Batch) -> Tensor:
     if batch.targets is None:
         reject("batch.targets", None, "this loss compares with targets", "Pass Batch(inputs, targets).")
     return batch.targets
-
-
-# --- labels
 
 
 def _labels_of_tokens(batch: Batch, output: Tensor) -> tuple[Int[Tensor, "batch tokens"], Bool[Tensor, "batch tokens"]]:
@@ -188,9 +182,6 @@ def _check_range(labels: Tensor, counts: Tensor, classes: int) -> None:
     wrong = counts & ((labels < 0) | (labels >= classes))
     cure = f"Pass labels from 0 to {classes - 1}; leave targets out with batch.mask or batch.present."
     refuse_where(wrong, f"there are {classes} classes", cure, **{"batch.targets": labels})
-
-
-# --- values
 
 
 def _compare(output: Tensor, batch: Batch, rule: AbstractSampleRule | None) -> tuple[Tensor, Tensor, Tensor]:

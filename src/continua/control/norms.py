@@ -24,8 +24,6 @@ class Sobolev:
     the cosine basis, whose functions are the eigenfunctions of -d^2/dd^2; it needs even nodes (the default rule of
     `Axis`). `mean` divides by sum_i w_i and by the channels, so that long and short sequences, wide and narrow states
     weigh alike.
-
-    |x|^2 is one number for each sequence, of velocities and states alike, differentiable in x and in the masses.
     """
 
     time: int = 1
@@ -62,7 +60,7 @@ class Sobolev:
         refuse_where(tied, why, "Give tokens times that differ, or use L2().", times=t)
 
     def squared_norm(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
-        """|x|^2."""
+        """|x|^2 of each sequence, differentiable in x and in the masses."""
         each = _over_nodes(x.square(), self.axis)
         if self.embedding > 0.0 and (axis := self.axis) is not None:
             functions = x.unflatten(-1, (axis.nodes, -1))

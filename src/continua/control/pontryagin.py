@@ -12,7 +12,7 @@ from continua.control.objective import Objective
 from continua.core.batch import Batch
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
-from continua.model import ContinuousTransformer, Part
+from continua.model import ContinuousTransformer
 from continua.operators import leaves
 from continua.solve import Solver, manifold_of
 from continua.spaces import Cloud
@@ -142,8 +142,7 @@ def _autonomous(path: Extremal) -> bool:
     if flow.profile is not None:
         return False
     with torch.no_grad():
-        fields = [part.field for part in flow.parts if isinstance(part, Part)]
-        first, *others = ([leaf for field in fields for _, leaf in leaves(field(z))] for z in path.depths)
+        first, *others = ([leaf for field in flow.fields for _, leaf in leaves(field(z))] for z in path.depths)
     return all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
 
 

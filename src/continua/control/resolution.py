@@ -14,7 +14,7 @@ from continua.core.errors import SolveError, reject
 from continua.core.shapes import Tensor
 from continua.data import Resampling, Samples, refine, take_every
 from continua.fields import AbstractHeadField
-from continua.model import AbstractEmbeddingWrapper, ContinuousTransformer, Part, VectorEmbedding
+from continua.model import AbstractEmbeddingWrapper, ContinuousTransformer, VectorEmbedding
 from continua.solve import AbstractSolver, Adaptive, DormandPrince, PerSequence, Projected, Solver, manifold_of
 
 Loss = Callable[[Tensor, Any], Tensor]
@@ -78,9 +78,6 @@ def resolution_report(
         loss=study.loss_of(study.flatten(study.output), study.flatten(targets)),
         left_out=tuple(study.left_out),
     )
-
-
-# --- the table
 
 
 class ResolutionRow(NamedTuple):
@@ -157,9 +154,6 @@ def _count(unit: str, value: int | float) -> str:
     return f"{unit} {value:.0e}" if unit == "rtol" else f"{value:g} {unit[:-1] if value == 1 else unit}"
 
 
-# --- one model, its inputs and its answers
-
-
 class _Study:
     """The model in evaluation mode, its inputs, its output as it is, and what was found at other resolutions."""
 
@@ -196,7 +190,7 @@ class _Study:
             self._read("tokens", factor * longest + 1, lambda k=factor: refine(samples, k))
 
     def read_nodes_and_heads(self, wanted: Resolutions) -> None:
-        fields = [part.field for part in self.model.flow.parts if isinstance(part, Part)]
+        fields = self.model.flow.fields
         nodes = None if self.model.axis is None else self.model.axis.nodes
         heads = next((field.heads for field in fields if isinstance(field, AbstractHeadField)), None)
         for unit, own, sizes, why in (
@@ -276,9 +270,6 @@ class _Study:
             return x[rows, index][other.shared] if isinstance(x, Tensor) else x
 
         return select(y, other.here), select(self.output, other.there), select(self.targets, other.there)
-
-
-# --- the reference
 
 
 def _reference(model: ContinuousTransformer) -> Solver:

@@ -6,15 +6,15 @@ import torch
 
 from continua.core.checks import at_least, share
 from continua.core.errors import reject
-from continua.core.shapes import Bool, Float, Int, Positions, Tensor
+from continua.core.shapes import Bool, Float, Int, Points, Positions, Present, Tensor
 
 
 class Samples(NamedTuple):
     """Samples of a batch of signals; absent ones come last in their row."""
 
-    values: Float[Tensor, "batch tokens features"]
+    values: Points
     positions: Positions
-    present: Bool[Tensor, "batch tokens"]
+    present: Present
 
     @classmethod
     def of(cls, values: Tensor, positions: Tensor | None = None, present: Tensor | None = None) -> "Samples":
@@ -68,8 +68,8 @@ def refine(samples: Samples, factor: int) -> Resampling:
 
 
 def interpolate(
-    values: Float[Tensor, "batch tokens features"], positions: Float[Tensor, "batch tokens"], samples: int
-) -> tuple[Float[Tensor, "batch samples features"], Float[Tensor, "batch samples"]]:
+    values: Points, positions: Positions, samples: int
+) -> tuple[Float[Tensor, "batch samples width"], Float[Tensor, "batch samples"]]:
     """Linear interpolation at `samples` equispaced times from the first to the last.
 
     Equivalent to `numpy.interp` for each sequence and feature.
@@ -83,11 +83,8 @@ def interpolate(
 
 
 def drop_samples(
-    values: Float[Tensor, "batch tokens features"],
-    positions: Float[Tensor, "batch tokens"],
-    dropped: float,
-    generator: torch.Generator,
-) -> tuple[Float[Tensor, "batch some features"], Float[Tensor, "batch some"]]:
+    values: Points, positions: Positions, dropped: float, generator: torch.Generator
+) -> tuple[Float[Tensor, "batch some width"], Float[Tensor, "batch some"]]:
     """Every sequence without a random share of its samples, each with a subset of its own; at least two remain."""
     share(dropped=dropped, all=False)
     batch, tokens, _ = values.shape
@@ -95,9 +92,7 @@ def drop_samples(
     return _take(values, positions, torch.rand(batch, tokens, generator=generator).argsort(1)[:, :count].sort(1).values)
 
 
-def roll(
-    values: Float[Tensor, "batch tokens features"], generator: torch.Generator
-) -> Float[Tensor, "batch tokens features"]:
+def roll(values: Points, generator: torch.Generator) -> Points:
     """Each sequence shifted in a circle by a whole number of samples of its own, drawn from all."""
     batch, tokens, _ = values.shape
     start = torch.randint(tokens, (batch, 1), generator=generator)

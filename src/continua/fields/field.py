@@ -24,8 +24,6 @@ class AbstractField(nn.Module, abc.ABC):
     field is read from the right.
 
     Masses of heads are held as logits, whose softmax is read: whatever an optimiser does, they sum to one.
-
-    `spec` is what the operator asked for: the tree of `Spec` that the field was built from.
     """
 
     breaks: tuple[float, ...] = ()

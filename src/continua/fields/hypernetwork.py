@@ -51,8 +51,7 @@ class Hypernetwork(AbstractField):
         if not self.makers:
             return self.spec
         base = [*self.structure.read(self.base)]
-        ratio = torch.as_tensor(z, dtype=base[0].dtype, device=base[0].device) / self.depth
-        hidden = _run(self.trunk, _waves(ratio, self.frequencies))
+        hidden = _run(self.trunk, _waves(z, self.depth, self.frequencies, base[0]))
         return self._theta([b + make(hidden) for b, make in zip(base, self.makers.values(), strict=True)])
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
@@ -93,7 +92,7 @@ class HeadHypernetwork(AbstractHeadField):
     def forward(self, z: DepthValue, inside: DepthValue | None = None) -> Theta:
         base = [*self.structure.read(self.base)]
         nodes = self._nodes(base[0])
-        over_z = _waves(torch.as_tensor(z, dtype=base[0].dtype, device=base[0].device) / self.depth, self.frequencies)
+        over_z = _waves(z, self.depth, self.frequencies, base[0])
         rows = (*over_z.shape[:-1], self.heads, -1)
         hidden = _run(self.trunk, torch.cat([over_z.unsqueeze(-2).expand(rows), nodes.theta.expand(rows)], -1))
         mean = nodes.weights @ hidden  # (..., hidden)
@@ -158,8 +157,9 @@ def _network(
     return makers, nn.ModuleList(_linear(m, n, generator) for m, n in itertools.pairwise(sizes))
 
 
-def _waves(x: Float[Tensor, "*batched"], frequencies: int) -> Float[Tensor, "*batched features"]:
-    """1, sin(pi r x), cos(pi r x) for r = 1, ..., `frequencies`."""
+def _waves(z: DepthValue, depth: float, frequencies: int, like: Tensor) -> Float[Tensor, "*batched features"]:
+    """1, sin(pi r x), cos(pi r x) of x = z/Z for r = 1, ..., `frequencies`."""
+    x = torch.as_tensor(z, dtype=like.dtype, device=like.device) / depth
     angles = x.unsqueeze(-1) * (math.pi * torch.arange(1, frequencies + 1, dtype=x.dtype, device=x.device))
     return torch.cat([torch.ones_like(x).unsqueeze(-1), torch.sin(angles), torch.cos(angles)], -1)
 

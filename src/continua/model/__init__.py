@@ -1,55 +1,29 @@
 """Floor 3: the model - the one builder, embedding, flow, readout, and the standard networks as special cases."""
+# ruff: noqa: I001 - both lists of names are packed, as in api.py
 
 from continua.model.budget import at_budget
 from continua.model.builder import Depth, EmbeddingAxis, HeadMeasure, HypernetworkWeights, Stem, TokenTime, transformer
 from continua.model.citation import LITERATURE, citation
 from continua.model.embedding import (
-    AbstractEmbedding,
-    AbstractEmbeddingWrapper,
-    CloudEmbedding,
-    NormedEmbedding,
-    ProjectedEmbedding,
-    TokenEmbedding,
+    AbstractEmbedding, AbstractEmbeddingWrapper, CloudEmbedding, NormedEmbedding, ProjectedEmbedding, TokenEmbedding,
     VectorEmbedding,
-)
+)  # fmt: skip
 from continua.model.flow import (
-    AbstractProfile,
-    BasisProfile,
-    Cost,
-    Flow,
-    FlowVectorField,
-    LinearProfile,
-    Part,
-    Rate,
-    Setting,
-)
+    AbstractProfile, BasisProfile, Cost, Flow, FlowVectorField, LinearProfile, Part, Rate, Setting,
+)  # fmt: skip
 from continua.model.generation import CachedDecoder, Sampling, Window, generate, stream_tokens, why_not_cacheable
 from continua.model.positions import (
-    AbstractPositionCode,
-    Clock,
-    FourierPositions,
-    LearnedPositions,
-    SinusoidalPositions,
-)
+    AbstractPositionCode, Clock, FourierPositions, LearnedPositions, SinusoidalPositions,
+)  # fmt: skip
 from continua.model.presets import Layers, bert, decoder, encoder, encoder_decoder, gpt, macaron, parallel, sphere
 from continua.model.readout import (
-    AbstractReadout,
-    AnalysisReadout,
-    MeanReadout,
-    NormReadout,
-    SynthesisEmbedding,
-    TokenReadout,
-)
+    AbstractReadout, AnalysisReadout, MeanReadout, NormReadout, SynthesisEmbedding, TokenReadout,
+)  # fmt: skip
 from continua.model.stem import InterpolatedStem, StemEmbedding, interpolate
 from continua.model.storage import decode, encode, load, save
 from continua.model.torch_layers import (
-    activation_of,
-    attention_theta,
-    feedforward_theta,
-    from_torch,
-    norm_theta,
-    to_torch,
-)
+    activation_of, attention_theta, feedforward_theta, from_torch, norm_theta, to_torch,
+)  # fmt: skip
 from continua.model.transformer import ContinuousTransformer, EncoderDecoder, Result, source_and_target
 
 __all__ = [

@@ -184,6 +184,11 @@ class Flow(nn.Module):
             check_width(self, width)
             self._fits.add(width)
 
+    @property
+    def fields(self) -> list[AbstractField]:
+        """The fields of its parts, in their order."""
+        return [part.field for part in self.parts]
+
     def map_parts(self, change: Callable[[Part], Part]) -> "Flow":
         """The same flow with every part changed."""
         return Flow([change(part) for part in self.parts], self.depth, self.profile).train(self.training)

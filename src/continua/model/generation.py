@@ -168,10 +168,8 @@ def stream_tokens(
 ) -> Iterator[Int[Tensor, " batch"]]:
     """One token per sequence after another, without end, each drawn after the prompt and what the window shows.
 
-    The grid of depth is the model's own; with a fixed one the output depends on nothing but prompt and generator. Keys
-    and values are then cached (`CachedDecoder`), unless `cached=False`, and a token costs one solve of itself; where
-    `why_not_cacheable` gives a reason it costs one of the window. Either way each token is drawn from the model's
-    output on the window, up to rounding.
+    Keys and values are cached (`CachedDecoder`) unless `cached=False` or `why_not_cacheable` gives a reason: a token
+    then costs a solve of the whole window. Either way it is drawn from the model's output there, up to rounding.
     """
     if prompt.ndim != 2 or prompt.numel() == 0:
         cure = "Pass a tensor (batch, tokens) with at least one token; one sequence is prompt.unsqueeze(0)."

@@ -1,52 +1,23 @@
 """Floor 1: operators act at one depth - attention on measures, feed-forward, damping, norms, and their sums."""
+# ruff: noqa: I001 - both lists of names are packed, as in api.py
 
 from continua.operators.attention import Attention, AttentionTheta, Rotary
 from continua.operators.cache import CachedIntegral, KVCache, why_not_cacheable
 from continua.operators.compose import Cross, Dropout, Sum, attention_kernels, with_heads, with_integral, with_nodes
 from continua.operators.derivatives import Tilted, pullback, radial, radial_slope, wasserstein_bound
 from continua.operators.estimates import (
-    AbstractDraw,
-    Controlled,
-    Debiased,
-    Independent,
-    Lattice,
-    LogTokens,
-    Nystrom,
-    Sobol,
-    Subset,
-    draw_level,
-    nodes_for,
-)
+    AbstractDraw, Controlled, Debiased, Independent, Lattice, LogTokens, Nystrom, Sobol, Subset, draw_level, nodes_for,
+)  # fmt: skip
 from continua.operators.feedforward import Activation, Damping, FeedForward, FeedForwardTheta
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory, Queries
 from continua.operators.kernels import AbstractKernel, Convolution, Dense, Spectral, linear
 from continua.operators.norms import (
-    AbstractNorm,
-    LayerNorm,
-    NormedTheta,
-    NormTheta,
-    PostNorm,
-    PreNorm,
-    RMSNorm,
-    Unnormalised,
-)
+    AbstractNorm, LayerNorm, NormedTheta, NormTheta, PostNorm, PreNorm, RMSNorm, Unnormalised,
+)  # fmt: skip
 from continua.operators.operator import (
-    AbstractOperator,
-    AbstractPointwise,
-    Context,
-    Filled,
-    NoTheta,
-    Orthonormal,
-    Role,
-    Spec,
-    Structure,
-    Theta,
-    bias,
-    draw_theta,
-    leaves,
-    map_leaves,
-    rebuild,
-)
+    AbstractOperator, AbstractPointwise, Context, Filled, NoTheta, Orthonormal, Role, Spec, Structure, Theta, bias,
+    draw_theta, leaves, map_leaves, rebuild,
+)  # fmt: skip
 from continua.operators.spectral_norm import SpectrallyNormed, spectral_norm
 
 __all__ = [

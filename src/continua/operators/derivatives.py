@@ -98,6 +98,7 @@ def wasserstein_bound(beta: float, radius: float, query: float, p: float = math.
 
 _InHeads: TypeAlias = Float[Tensor, "batch heads key tokens"]
 """Tokens in the space of each head, one a column."""
+_Weight: TypeAlias = Float[Tensor, "*batched heads key width"]
 
 
 class Pullback(NamedTuple):
@@ -135,14 +136,12 @@ def pullback(operator: Attention, theta: AttentionTheta, cloud: Cloud, costate: 
     return Pullback(points, AttentionTheta(*gradients))
 
 
-def _in_heads(w: Float[Tensor, "*batched heads key width"], x: Points) -> _InHeads:
+def _in_heads(w: _Weight, x: Points) -> _InHeads:
     """W x of every head, transposed: one product for all heads, and no copy of the tokens for each."""
     return (w.flatten(-3, -2) @ x.mT).unflatten(1, (w.shape[-3], -1))
 
 
-def _from_heads(
-    s: _InHeads, w: Float[Tensor, "*batched heads key width"], p: Float[Tensor, "*batched heads"] | None
-) -> Points:
+def _from_heads(s: _InHeads, w: _Weight, p: Float[Tensor, "*batched heads"] | None) -> Points:
     """sum_k p_k W_k^T s_k."""
     s = s if p is None else s * p[..., None, None]
     return s.flatten(1, 2).mT @ w.flatten(-3, -2)

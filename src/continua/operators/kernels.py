@@ -20,7 +20,7 @@ from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.operators.operator import Law, Normal, Orthonormal, Role, Spec
-from continua.spaces.axis import Axis, TensorTable
+from continua.spaces.axis import Axis, TensorTable, tables
 from continua.spaces.bases import AbstractBasis
 from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace, SpectralSpace, StiefelSpace
 
@@ -59,6 +59,7 @@ def by_transforms() -> Iterator[None]:
 
 Incoming: TypeAlias = Float[Tensor, "batch tokens nodes_inputs"]
 Outgoing: TypeAlias = Float[Tensor, "batch tokens nodes_outputs"]
+Bias: TypeAlias = Float[Tensor, "*batched outputs"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,14 +74,7 @@ class AbstractKernel(abc.ABC):
     """Where a weight lives."""
 
     @abc.abstractmethod
-    def apply(
-        self,
-        w: Tensor,
-        b: Float[Tensor, "*batched outputs"] | None,
-        x: Incoming,
-        from_heads: int = 1,
-        to_heads: int = 1,
-    ) -> Outgoing:
+    def apply(self, w: Tensor, b: Bias | None, x: Incoming, from_heads: int = 1, to_heads: int = 1) -> Outgoing:
         """W x + b for every token; the bias is constant along the axis.
 
         Channels that belong to heads may be laid out head by head, (heads nodes channels), and not node by node, where
@@ -143,10 +137,8 @@ class Dense(AbstractKernel):
     def __post_init__(self) -> None:
         object.__setattr__(self, "space", StiefelSpace() if self.orthonormal else FlatSpace(2))
 
-    def apply(
-        self, w: Tensor, b: Tensor | None, x: Incoming, from_heads: int = 1, to_heads: int = 1
-    ) -> Outgoing:  # one node: both layouts are one
-        return F.linear(x, w, b) if w.ndim == 2 else linear(x, w, b)
+    def apply(self, w: Tensor, b: Bias | None, x: Incoming, from_heads: int = 1, to_heads: int = 1) -> Outgoing:
+        return F.linear(x, w, b) if w.ndim == 2 else linear(x, w, b)  # one node: both layouts are one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +156,7 @@ class AbstractFunctionKernel(AbstractKernel):
         """The same map as one matrix between the values at the nodes."""
 
     @final
-    def apply(self, w: Tensor, b: Tensor | None, x: Incoming, from_heads: int = 1, to_heads: int = 1) -> Outgoing:
+    def apply(self, w: Tensor, b: Bias | None, x: Incoming, from_heads: int = 1, to_heads: int = 1) -> Outgoing:
         # Transforms cost per token what the matrix costs once: with more tokens than numbers in a token's state, one
         # dense product is faster. Weights per sequence would make one matrix for each.
         nodes = self.axis.nodes
@@ -200,7 +192,7 @@ class Spectral(AbstractFunctionKernel):
 
     @functools.cached_property
     def _tables(self) -> tuple[TensorTable, TensorTable]:
-        return self.axis.tables(self.basis)
+        return tables(self.axis, self.basis)
 
     @functools.cached_property
     def _pairs(self) -> TensorTable:

@@ -53,7 +53,7 @@ class ModalAdamW(AbstractOptimiser):
         space: AbstractParameterSpace = SpectralSpace(),
     ) -> None:
         numbers = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**numbers, "interval": interval, "axis": axis}, space)
+        super().__init__(params, space, **numbers, interval=interval, axis=axis)
 
     def advance(self, group: Group, state: Held) -> None:
         each = collect(group, state, lambda p: _fresh(p, group["axis"]))
@@ -115,10 +115,10 @@ class AbstractLibraryOptimiser(AbstractOptimiser):
     """The library's name for the `interval`, in updates, between two roots or eigenbases of the preconditioner."""
 
     @abc.abstractmethod
-    def __init__(self, params: Any, numbers: dict[str, Any], interval: int, space: AbstractParameterSpace) -> None:
+    def __init__(self, params: Any, space: AbstractParameterSpace, interval: int, **numbers: Any) -> None:
         check_numbers(numbers | {"interval": interval})
         self.interval, self.options = interval, numbers | {self.frequency: interval}
-        super().__init__(params, dict(self._inner().defaults), space)
+        super().__init__(params, space, **self._inner().defaults)
 
     @final
     def advance(self, group: Group, state: Held) -> None:
@@ -153,7 +153,7 @@ class SOAP(AbstractLibraryOptimiser):
         space: AbstractParameterSpace = SpectralSpace(),
     ) -> None:
         numbers = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "max_precondition_dim": largest}
-        super().__init__(params, numbers, interval, space)
+        super().__init__(params, space, interval, **numbers)
 
 
 @final
@@ -174,5 +174,4 @@ class Shampoo(AbstractLibraryOptimiser):
         interval: int = 1,
         space: AbstractParameterSpace = SpectralSpace(),
     ) -> None:
-        numbers = {"lr": lr, "weight_decay": weight_decay, "weight_decouple": True}
-        super().__init__(params, numbers, interval, space)
+        super().__init__(params, space, interval, lr=lr, weight_decay=weight_decay, weight_decouple=True)

@@ -84,8 +84,7 @@ class BlockwiseAdamW(AbstractOptimiser):
         self.block, self.whole = block, block.whole
         self.blocks = FlatSpace(2) if space is None else space
         rate = block.rate if lr is None else lr
-        numbers = {"lr": rate, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, numbers, space or FlatSpace(0))
+        super().__init__(params, space or FlatSpace(0), lr=rate, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def advance(self, group: Group, state: Held) -> None:
         params, grads, states, steps = collect(group, state, self._fresh)

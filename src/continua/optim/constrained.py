@@ -77,7 +77,7 @@ class RiemannianAdam(AbstractOptimiser):
         space: AbstractParameterSpace = StiefelSpace(),
     ) -> None:
         self.retraction = retraction
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps}, space)
+        super().__init__(params, space, lr=lr, betas=betas, eps=eps)
 
     def advance(self, group: Group, state: Held) -> None:
         params, grads, states, steps = collect(group, state, self._fresh)
@@ -140,7 +140,7 @@ class MirrorAdam(AbstractOptimiser):
         space: AbstractParameterSpace = SimplexSpace(),
     ) -> None:
         self.adaptive = adaptive
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps}, space)
+        super().__init__(params, space, lr=lr, betas=betas, eps=eps)
 
     def advance(self, group: Group, state: Held) -> None:
         (b1, b2), lr, axis = group["betas"], float(group["lr"]), -self.space.axes
@@ -172,7 +172,7 @@ class DualAveraging(AbstractOptimiser):
     def __init__(
         self, params: Any, lr: float = 0.1, power: float = 0.5, space: AbstractParameterSpace = SimplexSpace()
     ) -> None:
-        super().__init__(params, {"lr": lr, "power": power}, space)
+        super().__init__(params, space, lr=lr, power=power)
 
     def advance(self, group: Group, state: Held) -> None:
         lr, axis = float(group["lr"]), -self.space.axes

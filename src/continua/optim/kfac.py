@@ -53,8 +53,7 @@ class KFAC(AbstractOptimiser):
         weight_decay: float = 0.0,
         space: AbstractParameterSpace = FlatSpace(2),
     ) -> None:
-        numbers = {"lr": lr, "damping": damping, "forget": forget, "weight_decay": weight_decay}
-        super().__init__(params, numbers, space)
+        super().__init__(params, space, lr=lr, damping=damping, forget=forget, weight_decay=weight_decay)
 
     def observe(
         self, outputs: Outputs, likelihood: AbstractLikelihood, draws: int = 1, generator: torch.Generator | None = None

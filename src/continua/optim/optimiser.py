@@ -37,7 +37,7 @@ class AbstractOptimiser(Optimizer, abc.ABC):
     whole: bool = True
     """Whether an entry's update depends on others of its block, so that no rank may hold a shard of it."""
 
-    def __init__(self, params: Any, defaults: dict[str, Any], space: AbstractParameterSpace) -> None:
+    def __init__(self, params: Any, space: AbstractParameterSpace, **defaults: Any) -> None:
         if not isinstance(space, self.serves):
             why = f"{type(self).__name__} serves {', '.join(kind.__name__ for kind in self.serves)}"
             reject("space", space, why, "Choose the optimiser by the space of the parameters.")

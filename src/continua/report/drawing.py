@@ -125,9 +125,6 @@ def _plot(figure: AbstractFigure) -> _Plot:
     return draws[type(figure)](figure)
 
 
-# --- the frame
-
-
 def _frame(plot: _Plot) -> tuple[str, float, str]:
     """Legend, axes and window; the height of all, and the margins as the script of the page reads them."""
     legend, rows = _legend(plot.keys)
@@ -205,9 +202,6 @@ def _notes(notes: Iterable[Note], x: PlotAxis, y: PlotAxis) -> tuple[str, list[_
             pin = _Pin(1.0, 1.0 - place, f'<text class="note" y="-5" {end}>{text}</text>', "my")
         words.setdefault(note.text, pin)
     return "".join(lines), list(words.values())
-
-
-# --- the kinds of figures
 
 
 def _lines(figure: Lines) -> _Plot:
@@ -301,9 +295,6 @@ def _paths(figure: Paths) -> _Plot:
     data = {"tokens": pack(figure.tokens), "hue": figure.hue, "depths": pack(figure.depths), "slider": figure.slider}
     key = [_Pin(0.0, 1.0, _colour_key(figure.hue, low, high, palette))]
     return _Plot(x, y, "".join(drawn), data, (), key, 66.0, 0.66)
-
-
-# --- shapes, in the units of the window
 
 
 def _trace(u: np.ndarray, v: np.ndarray) -> str:

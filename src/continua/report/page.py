@@ -100,9 +100,6 @@ def _verdict(verdict: Verdict | None) -> str:
     return f'<p class="verdict {word}">{f"<b>{word}</b>" if word else ""}{escape(verdict.text)}</p>'
 
 
-# --- figures and tables
-
-
 def figure_html(figure: AbstractFigure) -> str:
     """One `<figure>`: caption, drawing or table, how it was measured."""
     body = _table(figure) if isinstance(figure, Table) else _drawing(figure)
@@ -149,8 +146,6 @@ def _phone_layout(table: Table) -> str:
         return "dense"
     return "stacked" if len(table.columns) <= 12 else "plain"
 
-
-# --- formulas
 
 _TOKENS = re.compile(r'"[^"]*"|[A-Za-z]+|[α-ωΑ-Ω]|\d+(?:\.\d+)?|\S')
 _LARGE = {"sum": "∑", "int": "∫"}

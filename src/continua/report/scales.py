@@ -140,9 +140,6 @@ def _log_ticks(low: float, high: float, count: float) -> list[float]:
     return [t for t in _ticks(low, high, count) if t > 0.0] if found is None else found
 
 
-# --- colours
-
-
 def colour_range(values: np.ndarray) -> tuple[float, float]:
     """Which numbers have the first and the last colour."""
     low, high = find_ends([values])

@@ -93,9 +93,6 @@ def _column(rows: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
     return np.array([x if isinstance(x, int | float) else np.nan for x in found], dtype=np.float64)
 
 
-# --- results
-
-
 def _summary_section(learners: Learners) -> Section | None:
     """Size, test, validation and cost of every learner: a column for each, or a row where they are many."""
     if not learners:
@@ -153,9 +150,6 @@ def cards(learners: Learners) -> list[tuple[str, str]]:
         if one.seconds > 0.0:
             found.append((format_duration(one.seconds), f"training time, {len(one.updates):,} updates of {one.name}"))
     return found
-
-
-# --- the course of training
 
 
 def _training_section(learners: Learners) -> Section | None:
@@ -219,9 +213,6 @@ def group_means(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
     groups = np.array_split(np.arange(len(x)), _POINTS)
     low, high = (np.array([np.quantile(y[group], q) for group in groups]) for q in (0.1, 0.9))
     return np.array([x[group].mean() for group in groups]), np.array([y[group].mean() for group in groups]), low, high
-
-
-# --- the test, solved and sampled otherwise
 
 
 def _anytime_section(learners: Learners) -> Section | None:

@@ -1,24 +1,10 @@
 """Floor 1: what a run leaves on disk, written so that a killed process leaves nothing broken."""
+# ruff: noqa: I001 - both lists of names are packed, as in api.py
 
 from continua.runs.figures import (
-    LARGE,
-    AbstractFigure,
-    Bars,
-    Cell,
-    Heat,
-    Lines,
-    Note,
-    Paths,
-    Reference,
-    Scale,
-    Section,
-    Series,
-    Table,
-    Verdict,
-    finite,
-    from_plain,
-    to_plain,
-)
+    LARGE, AbstractFigure, Bars, Cell, Heat, Lines, Note, Paths, Reference, Scale, Section, Series, Table, Verdict,
+    finite, from_plain, to_plain,
+)  # fmt: skip
 from continua.runs.folder import Run, read_records
 from continua.runs.storage import check_writable, checkpoints, digest, read_checkpoint, write_checkpoint, write_whole
 

@@ -231,8 +231,6 @@ def _numbers(value: Any) -> np.ndarray:
     return np.asarray([] if value is None else value, dtype=np.float64)
 
 
-# --- as JSON can hold them
-
 _KINDS = (Bars, Heat, Lines, Note, Paths, Scale, Section, Series, Table, Verdict)
 KINDS: dict[str, type] = {kind.__name__.lower(): kind for kind in _KINDS}
 """The one table from words on disk to classes."""

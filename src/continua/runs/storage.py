@@ -43,9 +43,6 @@ def check_writable(argument: str, folder: Path, asked: Path | None = None) -> No
         reject(argument, str(asked or folder), f"nothing can be written there ({why})", cure)
 
 
-# --- checkpoints: everything a run needs to go on as if it had never stopped
-
-
 def write_checkpoint(folder: Path, update: int, state: dict[str, Any], keep: int = 2) -> Path:
     """Writes `folder/00000400/` with `state.safetensors` and then `state.json`, which holds the hash and the rest.
 

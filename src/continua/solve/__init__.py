@@ -1,4 +1,5 @@
 """Floor 2: the depth solver - steppers, controllers, three gradients, statistics."""
+# ruff: noqa: I001 - both lists of names are packed, as in api.py
 
 from continua.solve.backsolve import Backsolve
 from continua.solve.checkpointed import Checkpointed, StateBuffer
@@ -7,17 +8,8 @@ from continua.solve.gradients import AbstractGradient, Direct
 from continua.solve.integrate import AbstractSolver, Solver, integrate
 from continua.solve.integration import AbstractController, Observer, Solution, Stats
 from continua.solve.runge_kutta import (
-    RK4,
-    AbstractRungeKutta,
-    AbstractStepper,
-    BogackiShampine,
-    DormandPrince,
-    Euler,
-    Heun,
-    Midpoint,
-    Step,
-    Tsitouras,
-)
+    RK4, AbstractRungeKutta, AbstractStepper, BogackiShampine, DormandPrince, Euler, Heun, Midpoint, Step, Tsitouras,
+)  # fmt: skip
 from continua.solve.splitting import LieTrotter, Projected, Strang, manifold_of
 from continua.solve.step_size import StepSizeState
 from continua.solve.torchdiffeq import TorchdiffeqSolver

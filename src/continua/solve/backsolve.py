@@ -13,7 +13,7 @@ from continua.solve.controllers import Adaptive, Given, PerSequence
 from continua.solve.functions import FunctionVectorField, hidden_leaves, refuse_hidden
 from continua.solve.gradients import AbstractNodeGradient, Parameters, pull_back, refuse_shards
 from continua.solve.integration import AbstractController, Endpoint, Integration, Stats
-from continua.solve.runge_kutta import AbstractStepper, Step, StepResult
+from continua.solve.runge_kutta import AbstractStepper, StepResult
 from continua.solve.vector_field import AbstractVectorField, State
 
 
@@ -84,11 +84,9 @@ class Backsolve(AbstractNodeGradient):
 
 
 class Adjoint(AbstractVectorField):
-    """The flow of (x, a | g): state and costate side by side along the width, parameter gradients as costs.
+    """The flow of (x, a | g) in `Backsolve`: state and costate side by side along the width, the g as costs.
 
-        dx/dz = f ,   da/dz = -(df/dx)^T a - sum_c (dr_c/dx)^T w_c ,   dg/dz = -(df/dphi)^T a - sum_c (dr_c/dphi)^T w_c
-
-    `parameters` are phi, `costs` the cotangents w_c of the running costs, which do not change along depth, and `clip`
+    `parameters` are phi, `costs` the cotangents c of the running costs r, which do not change along depth, and `clip`
     bounds |a| of each sequence on the right-hand side.
     """
 
@@ -154,8 +152,8 @@ def _back(
 
 
 def _leg(integration: Integration, adjoint: Adjoint, state: State, span: tuple[float, float], unit: float) -> State:
-    def on_step(step: Step, before: State, result: StepResult) -> None:
-        z = step.z + step.dz
+    def on_step(result: StepResult) -> None:
+        z = result.step.z + result.step.dz
         assert isinstance(z, float)
         if abs(z - span[1]) > integration.slack:  # the end of a leg is told of once all has joined there
             x, a = adjoint.split(result.state.x)

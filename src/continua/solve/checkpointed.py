@@ -67,13 +67,13 @@ class Checkpointed(AbstractNodeGradient):
         length = self.window * abs(integration.span[1] - integration.span[0])
         buffer, starts, windows = StateBuffer(), list[Tensor](), list[list[Step]]()
 
-        def on_step(step: Step, before: State, result: StepResult) -> None:
+        def on_step(result: StepResult) -> None:
             full = not windows or len(windows[-1]) >= limit
             # without the slack ten even steps of a tenth would not fill ten windows, but eleven
-            if full or _length([*windows[-1], step]) > length * (1.0 + 1e-9):
-                starts.append(buffer.put(before.x))
+            if full or _length([*windows[-1], result.step]) > length * (1.0 + 1e-9):
+                starts.append(buffer.put(result.before.x))
                 windows.append([])
-            windows[-1].append(step)
+            windows[-1].append(result.step)
 
         end = integration.run(start, on_step)
         integration.stats.windows = len(windows)

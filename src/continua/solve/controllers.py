@@ -13,16 +13,7 @@ from continua.core.errors import SolveError, reject
 from continua.core.shapes import Tensor
 from continua.solve.integration import AbstractController, Integration, OnStep
 from continua.solve.runge_kutta import AbstractRungeKutta, Step, StepResult
-from continua.solve.step_size import (
-    EASIER,
-    STIFF,
-    StepSizeState,
-    Tolerance,
-    first_lengths,
-    joint_norm,
-    squared_errors,
-    squared_size,
-)
+from continua.solve.step_size import EASIER, STIFF, StepSizeState, Tolerance, first_lengths, joint_norm
 from continua.solve.vector_field import AbstractVectorField, State, select
 
 
@@ -37,12 +28,11 @@ class AbstractGridController(AbstractController):
         f, stats = integration.vector_field, integration.stats
         stats.grid = self.grid(integration)
         for z, after in itertools.pairwise(stats.grid):
-            step = Step(z, after - z)
-            result = integration.stepper.step(f, step, state)
+            result = integration.stepper.step(f, Step(z, after - z), state)
             _check_finite(f, result.state, z)
             stats.accepted += 1
             if on_step is not None:
-                on_step(step, state, result)
+                on_step(result)
             state = result.state
         return state
 
@@ -100,8 +90,12 @@ class AbstractAdaptive(AbstractController):
     max_steps: int = 10_000
 
     def __post_init__(self) -> None:
-        Tolerance(self.rtol, self.atol)
+        _ = self.tolerance
         at_least(1, max_steps=self.max_steps)
+
+    @property
+    def tolerance(self) -> Tolerance:
+        return Tolerance(self.rtol, self.atol)
 
     def _out_of_steps(self, what: str, z: float) -> SolveError:
         more = f"controller={type(self).__name__}(max_steps={2 * self.max_steps})"
@@ -130,24 +124,23 @@ class Adaptive(AbstractAdaptive):
 
     def run(self, integration: Integration, state: State, on_step: OnStep | None = None) -> State:
         f, stepper, stats = integration.vector_field, integration.stepper, integration.stats
-        tolerance = Tolerance(self.rtol, self.atol)
+        tolerance = self.tolerance
         tolerance.check(state.x)
-        size, slope = self._start(integration, state, tolerance)
+        size, slope = self._start(integration, state)
         stats.grid = [size.z]
         while not size.at_end:
             if stats.accepted + stats.rejected >= self.max_steps:
                 raise self._out_of_steps("steps", size.z)
             dz = size.aim()
-            step = Step(size.z, dz)
-            result = stepper.step(f, step, state, slope, with_error=True)
-            error = joint_norm(squared_errors(f, state, result, tolerance, self.costs), self.all_ranks)
+            result = stepper.step(f, Step(size.z, dz), state, slope, with_error=True)
+            error = joint_norm(tolerance.squared_errors(f, result, self.costs), self.all_ranks)
             if not error <= 1.0:  # nan is refused as well
                 size.refuse(dz, error)
                 # the shorter step starts at the same point: its first slope is known
                 slope, stats.rejected = next(iter(result.slopes), None), stats.rejected + 1
                 continue
             if on_step is not None:
-                on_step(step, state, result)
+                on_step(result)
             landed = size.accept(dz, error)
             # first same as last, but not across a stop: beyond a jump the slope is another one
             state, slope = result.state, None if landed else result.last
@@ -156,15 +149,14 @@ class Adaptive(AbstractAdaptive):
             stats.errors.append(error)
         return state
 
-    def _start(
-        self, integration: Integration, state: State, tolerance: Tolerance
-    ) -> tuple[StepSizeState, State | None]:
+    def _start(self, integration: Integration, state: State) -> tuple[StepSizeState, State | None]:
         order, stops = integration.stepper.error_order or 0, integration.stops()
         if self.first is not None:
             return StepSizeState(integration.span[0], self.first, stops, order), None
 
         def norms(x: Tensor) -> list[float]:
-            return [joint_norm(squared_size(integration.vector_field, x, state.x, tolerance), self.all_ranks)]
+            squares = self.tolerance.squared_size(integration.vector_field, x, state.x)
+            return [joint_norm(squares, self.all_ranks)]
 
         lengths, slope = first_lengths(integration, state, norms, lambda h: h[0])
         reusable = isinstance(integration.stepper, AbstractRungeKutta)  # others step along another slope
@@ -181,7 +173,7 @@ class PerSequence(AbstractAdaptive):
     """
 
     def run(self, integration: Integration, state: State, on_step: OnStep | None = None) -> State:
-        Tolerance(self.rtol, self.atol).check(state.x)
+        self.tolerance.check(state.x)
         if state.x.ndim == 0:
             reject("x0", (), "PerSequence needs a first axis, the batch", "Use controller=Adaptive().")
         sizes = self._start(integration, state)
@@ -195,8 +187,7 @@ class PerSequence(AbstractAdaptive):
 
     def _start(self, integration: Integration, state: State) -> list[StepSizeState]:
         def norms(x: Tensor) -> list[float]:
-            tolerance = Tolerance(self.rtol, self.atol)
-            return squared_size(integration.vector_field, x, state.x, tolerance).sqrt().tolist()
+            return self.tolerance.squared_size(integration.vector_field, x, state.x).sqrt().tolist()
 
         lengths, _ = first_lengths(integration, state, norms, lambda h: _depths(h, state.x))
         order = integration.stepper.error_order or 0
@@ -210,7 +201,7 @@ class PerSequence(AbstractAdaptive):
         aims = [0.0 if size.at_end else size.aim() for size in sizes]
         step = Step(_depths([size.z for size in sizes], state.x), _depths(aims, state.x))
         result = stepper.step(f, step, state, with_error=True)
-        errors = squared_errors(f, state, result, Tolerance(self.rtol, self.atol)).sqrt().tolist()
+        errors = self.tolerance.squared_errors(f, result, costs=False).sqrt().tolist()
         moved = [dz != 0.0 and error <= 1.0 for dz, error in zip(aims, errors, strict=True)]
         for size, dz, error, good in zip(sizes, aims, errors, moved, strict=True):
             if dz != 0.0:  # it is at the end otherwise
@@ -226,7 +217,7 @@ class PerSequence(AbstractAdaptive):
             result = stepper.step(f, step, state)
         after = select(good, result.state, state)
         if on_step is not None:
-            on_step(step, state, StepResult(after))
+            on_step(StepResult(step, state, after))
         return after
 
 

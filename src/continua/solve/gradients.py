@@ -13,7 +13,7 @@ from continua.core.errors import reject
 from continua.core.shapes import DepthValue, Tensor
 from continua.solve.functions import edges_of, reach_each_other
 from continua.solve.integration import Endpoint, Integration
-from continua.solve.runge_kutta import Step, StepResult
+from continua.solve.runge_kutta import StepResult
 from continua.solve.vector_field import State
 
 
@@ -47,9 +47,9 @@ class Direct(AbstractGradient):
         start = State(x.view_as(x) if x.requires_grad else x.detach().requires_grad_(True), state.costs)
         _hook(integration, integration.span[0], start.x)
 
-        def on_step(step: Step, before: State, result: StepResult) -> None:
-            if before.x is not start.x:
-                _hook(integration, step.z, before.x)
+        def on_step(result: StepResult) -> None:
+            if result.before.x is not start.x:
+                _hook(integration, result.step.z, result.before.x)
 
         end = integration.run(start, on_step)
         _hook(integration, integration.span[1], end.state.x)

@@ -10,8 +10,8 @@ from continua.core.shapes import DepthValue, Float, Tensor
 from continua.solve.runge_kutta import AbstractStepper, Step, StepResult
 from continua.solve.vector_field import AbstractVectorField, State, select
 
-OnStep = Callable[[Step, State, StepResult], None]
-"""Called after each accepted step with the state before it and the result."""
+OnStep = Callable[[StepResult], None]
+"""Called after each accepted step."""
 
 
 @dataclasses.dataclass
@@ -136,13 +136,13 @@ class Integration:
         saved = [state.x for z in self.save_at if z == self.span[0]]
         watchers = [observer.step for observer in self.observers if observer.step is not None]
 
-        def note(step: Step, before: State, result: StepResult) -> None:
-            saved.extend(self._dense(step, before, result))
+        def note(result: StepResult) -> None:
+            saved.extend(self._dense(result))
             x, costs = result.state
             for watch in watchers:
-                watch(*step, State(x.detach(), tuple(cost.detach() for cost in costs)))
+                watch(*result.step, State(x.detach(), tuple(cost.detach() for cost in costs)))
             if on_step is not None:
-                on_step(step, before, result)
+                on_step(result)
 
         # most solves of a training save and watch nothing, and each step then costs one call less
         end = self.controller.run(self, state, note if self.save_at or watchers else on_step)
@@ -154,7 +154,7 @@ class Integration:
         for step in steps:
             visited.append((step.z, state.x))
             result = self.stepper.step(self.vector_field, step, state)
-            saved.extend(self._dense(step, state, result))
+            saved.extend(self._dense(result))
             # per sequence some stand still: what their stage made of dz = 0 must not reach the graph
             state = select(step.dz != 0.0, result.state, state) if isinstance(step.dz, Tensor) else result.state
         return Endpoint(state, tuple(saved)), visited
@@ -173,13 +173,14 @@ class Integration:
         ends = sign * step.z + self.slack, sign * (step.z + step.dz) + self.slack
         return [z for z in self.save_at if ends[0] < sign * z <= ends[1]]
 
-    def _dense(self, step: Step, before: State, result: StepResult) -> list[Tensor]:
-        depths = self.saved_within(step)
+    def _dense(self, result: StepResult) -> list[Tensor]:
+        start, dz = result.step
+        depths = self.saved_within(result.step)
         if not depths:
             return []
-        assert isinstance(step.z, float) and isinstance(step.dz, float)
-        fractions = [(z - step.z) / step.dz for z in depths if abs(z - step.z - step.dz) > self.slack]
-        inside = self.stepper.dense(self.vector_field, step, before, result, fractions) if fractions else []
+        assert isinstance(start, float) and isinstance(dz, float)
+        fractions = [(z - start) / dz for z in depths if abs(z - start - dz) > self.slack]
+        inside = self.stepper.dense(self.vector_field, result, fractions) if fractions else []
         return [*inside, *(result.state.x for _ in depths[len(fractions) :])]
 
 

@@ -19,13 +19,15 @@ class Step(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """One step: where it led, and what is known about it.
+    """One step: the state before it, where it led, and what is known about it.
 
     - `error`: difference to the embedded solution of lower order, where the stepper has one and it was asked for;
     - `slopes`: those of the stages, the first at the start of the step, where the stepper knows it;
     - `last`: the slope at the end of the step, where the stepper knows it (first same as last).
     """
 
+    step: Step
+    before: State
     state: State
     error: State | None = None
     slopes: tuple[State, ...] = ()
@@ -55,9 +57,7 @@ class AbstractStepper(abc.ABC):
         """One step. `first` is the slope at the start if it is known; `with_error` asks for the error estimate."""
 
     @abc.abstractmethod
-    def dense(
-        self, f: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
-    ) -> list[Tensor]:
+    def dense(self, f: AbstractVectorField, result: StepResult, fractions: Sequence[float]) -> list[Tensor]:
         """x at z + fraction dz, inside an accepted step, for each of the fractions."""
 
 
@@ -115,24 +115,22 @@ class AbstractRungeKutta(AbstractStepper):
             slopes.append(f(z + c * dz, State(x, state.costs), inside))
         after = _advance_state(state, dz, tableau.b, slopes)
         if not with_error or tableau.e is None:
-            return StepResult(after, slopes=tuple(slopes))
+            return StepResult(step, state, after, slopes=tuple(slopes))
         last = f(z + dz, after, inside)
         zero = State(torch.zeros_like(state.x), tuple(torch.zeros_like(c) for c in state.costs))
         with torch.no_grad():
             error = _advance_state(zero, dz, tableau.e, [*slopes, last])
-        return StepResult(after, error, tuple(slopes), last)
+        return StepResult(step, state, after, error, tuple(slopes), last)
 
-    def dense(
-        self, f: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
-    ) -> list[Tensor]:
-        z, dz = step
+    def dense(self, f: AbstractVectorField, result: StepResult, fractions: Sequence[float]) -> list[Tensor]:
+        (z, dz), x = result.step, result.before.x
         # on a grid no step was judged, and nobody has evaluated the slope at its end yet
         last = result.last or f(z + dz, result.state, z + 0.5 * dz)
         slopes = [k.x for k in (*result.slopes, last)]
         if self.tableau.dense is None:
-            return [hermite(before.x, result.state.x, slopes[0], slopes[-1], dz, s) for s in fractions]
-        weights = [[_polynomial(row, s) for row in self.tableau.dense] for s in fractions]
-        return [advance(before.x, dz, w, slopes) for w in weights]
+            return [hermite(x, result.state.x, slopes[0], slopes[-1], dz, s) for s in fractions]
+        weights = [[sum(c * s**k for k, c in enumerate(row, 1)) for row in self.tableau.dense] for s in fractions]
+        return [advance(x, dz, w, slopes) for w in weights]
 
 
 def _advance_state(state: State, dz: DepthValue, coefficients: Sequence[float], slopes: Sequence[State]) -> State:
@@ -141,13 +139,6 @@ def _advance_state(state: State, dz: DepthValue, coefficients: Sequence[float], 
         return State(x)
     by_cost = zip(state.costs, zip(*(k.costs for k in slopes), strict=True), strict=True)
     return State(x, tuple(advance(cost, dz, coefficients, rates) for cost, rates in by_cost))
-
-
-def _polynomial(coefficients: Sequence[float], s: float) -> float:
-    value = 0.0
-    for c in reversed(coefficients):
-        value = (value + c) * s
-    return value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,14 +43,13 @@ class AbstractSplitting(AbstractStepper):
                 x = torch.add(x, part(middle, State(x), middle).x, alpha=length * dz)  # pyright: ignore[reportArgumentType]
             else:
                 x = self.sub.step(part, Step(z + start * dz, length * dz), State(x)).state.x
-        return StepResult(displace(f, z, dz, state, x))
+        return StepResult(step, state, displace(f, z, dz, state, x))
 
-    def dense(
-        self, f: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
-    ) -> list[Tensor]:
-        (z, dz), inside = step, step.z + 0.5 * step.dz
-        f0, f1 = f(z, before, inside).x, f(z + dz, result.state, inside).x
-        return [hermite(before.x, result.state.x, f0, f1, dz, s) for s in fractions]
+    def dense(self, f: AbstractVectorField, result: StepResult, fractions: Sequence[float]) -> list[Tensor]:
+        (z, dz), before, after = result.step, result.before, result.state
+        inside = z + 0.5 * dz
+        f0, f1 = f(z, before, inside).x, f(z + dz, after, inside).x
+        return [hermite(before.x, after.x, f0, f1, dz, s) for s in fractions]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,11 +141,9 @@ class Projected(AbstractStepper):
         # the slope at the end was that of the point before its projection: no first slope of the next step
         return result._replace(state=result.state._replace(x=self.manifold.project(result.state.x)), last=None)
 
-    def dense(
-        self, f: AbstractVectorField, step: Step, before: State, result: StepResult, fractions: Sequence[float]
-    ) -> list[Tensor]:
+    def dense(self, f: AbstractVectorField, result: StepResult, fractions: Sequence[float]) -> list[Tensor]:
         seen = _Tangential(f, self.manifold) if self.tangent else f
-        return [self.manifold.project(x) for x in self.sub.dense(seen, step, before, result, fractions)]
+        return [self.manifold.project(x) for x in self.sub.dense(seen, result, fractions)]
 
 
 def manifold_of(stepper: AbstractStepper) -> AbstractManifold | None:

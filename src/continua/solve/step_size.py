@@ -47,29 +47,25 @@ class Tolerance:
         """The tolerated error, component by component."""
         return torch.maximum(before.detach().abs(), after.detach().abs()).mul_(self.rtol).add_(self.atol)
 
+    def squared_errors(self, f: AbstractVectorField, result: StepResult, costs: bool) -> Float[Tensor, " batch"]:
+        """For each sequence sum_i w_i mean_a (e_ia / (atol + rtol max(|x_ia|, |x'_ia|)))^2, with sum_i w_i = 1.
 
-def squared_errors(
-    f: AbstractVectorField, before: State, result: StepResult, tolerance: Tolerance, costs: bool = False
-) -> Float[Tensor, " batch"]:
-    """For each sequence sum_i w_i mean_a (e_ia / (atol + rtol max(|x_ia|, |x'_ia|)))^2, with sum_i w_i = 1.
+        With `costs` the worst of the running costs counts as well. A cost that is no longer finite is an infinite error
+        in any case, so that no step leads there.
+        """
+        before, after, error = result.before, result.state, result.error
+        assert error is not None, "the stepper was asked for its error"
+        total = mean_square(f, error.x, self.scale(before.x, after.x))
+        for c0, c1, e in zip(before.costs, after.costs, error.costs, strict=True):
+            finite = torch.isfinite(c1.detach())
+            total = torch.where(finite if finite.shape == total.shape else finite.all(), total, torch.inf)
+            if costs:
+                total = torch.maximum(total, (e / self.scale(c0, c1)).square())
+        return total
 
-    With `costs` the worst of the running costs counts as well. A cost that is no longer finite is an infinite error in
-    any case, so that no step leads there.
-    """
-    assert result.error is not None, "the stepper was asked for its error"
-    scale = tolerance.scale(before.x, result.state.x)
-    total = mean_square(f, result.error.x, scale)
-    for c0, c1, e in zip(before.costs, result.state.costs, result.error.costs, strict=True):
-        finite = torch.isfinite(c1.detach())
-        total = torch.where(finite if finite.shape == total.shape else finite.all(), total, torch.inf)
-        if costs:
-            total = torch.maximum(total, (e / tolerance.scale(c0, c1)).square())
-    return total
-
-
-def squared_size(f: AbstractVectorField, x: Tensor, like: Tensor, tolerance: Tolerance) -> Float[Tensor, " batch"]:
-    """The squared norm of x in units of the tolerance at `like`, for each sequence."""
-    return mean_square(f, x, tolerance.scale(like, like))
+    def squared_size(self, f: AbstractVectorField, x: Tensor, like: Tensor) -> Float[Tensor, " batch"]:
+        """The squared norm of x in units of the tolerance at `like`, for each sequence."""
+        return mean_square(f, x, self.scale(like, like))
 
 
 def mean_square(f: AbstractVectorField, x: Tensor, scale: Tensor) -> Float[Tensor, " batch"]:

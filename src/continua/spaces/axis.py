@@ -77,12 +77,8 @@ class Axis:
         self, basis: AbstractBasis, like: Tensor
     ) -> tuple[Float[Tensor, "nodes modes"], Float[Tensor, "modes nodes"]]:
         """Synthesis and analysis in the dtype and on the device of `like`."""
-        synthesis, analysis = self.tables(basis)
+        synthesis, analysis = tables(self, basis)
         return synthesis.like(like), analysis.like(like)
-
-    def tables(self, basis: AbstractBasis) -> tuple["TensorTable", "TensorTable"]:
-        """Synthesis and analysis, made once."""
-        return _tables(self, basis)
 
 
 @final
@@ -107,5 +103,6 @@ class TensorTable:
 # What is kept must serve training too, whoever asked first: hence no inference tensors.
 @functools.lru_cache(maxsize=256)
 @torch.inference_mode(False)
-def _tables(axis: Axis, basis: AbstractBasis) -> tuple[TensorTable, TensorTable]:
+def tables(axis: Axis, basis: AbstractBasis) -> tuple[TensorTable, TensorTable]:
+    """Synthesis and analysis, made once."""
     return TensorTable(axis.synthesis(basis)), TensorTable(axis.analysis(basis))

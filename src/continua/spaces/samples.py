@@ -25,10 +25,7 @@ class AbstractSampleRule(abc.ABC):
 
     @final
     def mass(self, times: Positions, present: Present | None = None) -> Mass:
-        """`w_i >= 0` with `sum_i w_i f(t_i)` standing for the integral of `f` over the sampled span.
-
-        Positions are finite and non-decreasing along each row; `present` (default: all) is true, then false.
-        """
+        """`w_i >= 0` with `sum_i w_i f(t_i)` standing for the integral of `f` over the sampled span."""
         times, seen = checked_samples(times, present)
         return torch.where(seen, self._cells(times, seen), 0.0)
 
