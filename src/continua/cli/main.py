@@ -31,7 +31,7 @@ COMMANDS: Mapping[str, Command] = {
         "cli.runs", "Report", "Write one self-contained HTML page about one run, or several side by side."
     ),
     "lab": Command("lab.command", "Lab", "Measure what theory claims: list, run NAME, run all, report."),
-    "solve": Command("cli.solve", "Solve", "Solve a small causal Transformer on irregular samples, forward and back."),
+    "solve": Command("lab.solve", "Solve", "Solve a small causal Transformer on irregular samples, forward and back."),
     "bench": Command("bench.command", "Bench", "Measure what the library costs, as ratios to peers taken in one run."),
 }
 """The one table from words to commands."""

@@ -8,11 +8,12 @@ import torch
 
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Points, Tensor
+from continua.lab.derivatives import Tilted, radial
 from continua.lab.experiment import AbstractExperiment, AtMost, Findings, curves
 from continua.lab.flows import Queries, softmax_mean
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most
-from continua.operators import Exact, Tilted, radial
+from continua.operators import Exact
 from continua.runs import Series
 from continua.spaces import Cloud
 

@@ -10,11 +10,12 @@ import torch
 from continua.core.extras import extra
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Points, Tensor
+from continua.lab.derivatives import radial, wasserstein_bound
 from continua.lab.experiment import AbstractExperiment, AtMost, Findings
 from continua.lab.flows import Queries, in_ball, random_theta, softmax_mean
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most
-from continua.operators import Attention, radial, wasserstein_bound
+from continua.operators import Attention
 from continua.runs import Lines, Scale, Series
 from continua.spaces import Cloud
 

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple, final
 import torch
 
 from continua.core.shapes import Float, Points, Tensor
+from continua.lab.derivatives import radial
 from continua.lab.flows import in_ball
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.training.networks import Limit, Network, NetworkPass, TrainedLimit, compute_limits, train
 from continua.lab.training.problem import Problem, UpdateRule
-from continua.operators import radial
 from continua.spaces import Cloud
 
 

@@ -10,8 +10,9 @@ import torch
 
 from continua.core.errors import SolveError
 from continua.core.shapes import Float, Int, Points, Tensor
+from continua.lab.derivatives import pullback
 from continua.lab.training.problem import Problem, UpdateRule
-from continua.operators import AttentionTheta, pullback
+from continua.operators import AttentionTheta
 from continua.spaces import Cloud
 
 _CLOSE = 1e-14

@@ -5,16 +5,8 @@ import math
 import pytest
 import torch
 
-from continua.operators import (
-    Attention,
-    AttentionTheta,
-    Exact,
-    Tilted,
-    pullback,
-    radial,
-    radial_slope,
-    wasserstein_bound,
-)
+from continua.lab.derivatives import Tilted, pullback, radial, radial_slope, wasserstein_bound
+from continua.operators import Attention, AttentionTheta, Exact
 from continua.spaces import Cloud
 
 
