@@ -261,7 +261,7 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         ),
         (["train", "--kernel-learning-rate", "-1"], "--kernel-learning-rate = -1.0"),
         (["train", "--refined", "2"], "--refined = 2.0"),
-        (["train", "--field", "layers"], "--head-modes = 4: weights that are constant on layers have counted heads"),
+        (["train", "--field", "layers"], "--head-modes = 3: weights that are constant on layers have counted heads"),
         (["train", "--field-size", "1"], "the objective has an L2 term of the parameters already"),
         (["train", "--floor", "2"], "--floor = 2.0"),
         (["train", "--warmup-ratio", "1"], "--warmup-ratio = 1.0"),

@@ -38,7 +38,7 @@ class ModelOptions:
     """modes of the kernels; 0: as many as there are nodes, of a convolution the frequencies that they resolve"""
     heads: int = 4
     """nodes at which the measure of heads is read, or heads that share the width"""
-    head_modes: int = 4
+    head_modes: int = 3
     """modes of the weights along the heads, whose density is trained; 0: heads are counted"""
     integral: IntegralName = "exact"
     """the integral over tokens: exact, or estimated from a few of them"""
