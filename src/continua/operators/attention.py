@@ -182,10 +182,9 @@ class Attention(AbstractOperator):
                 q = q * axis.weights(q).repeat_interleave(self.key)
         memory = Memory(k, self._to_heads(source.points, theta.v, theta.bv), source.measure)
         y = self.integral.means(q, cloud.measure, memory, beta, self.causal)
-        o = theta.o
-        if theta.p is not None:  # into the weights, which are fewer numbers than the tokens' values
-            o = o * theta.p[(..., *(None,) * (-1 - self._first))]
-        return self._from_heads(y, o, theta.bo)
+        if theta.p is not None:
+            y = y * theta.p[..., :, None, None]  # (batch heads queries value), p over heads
+        return self._from_heads(y, theta.o, theta.bo)
 
     def lipschitz_bound(self, theta: AttentionTheta, radius: float) -> Float[Tensor, "*batched"]:
         """How much the velocity of a cloud in the ball of this radius can change, for each unit its tokens move.

@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, final
 
 import torch
 
@@ -22,19 +21,10 @@ from continua.solve.runge_kutta import AbstractStepper, DormandPrince
 from continua.solve.vector_field import AbstractVectorField, State
 
 
-class SolveRequest(NamedTuple):
-    """What is asked of a solver, checked: span and depths are numbers, and observers can observe."""
-
-    vector_field: AbstractVectorField
-    span: tuple[float, float]
-    save_at: tuple[float, ...]
-    observers: tuple[Observer, ...]
-
-
 class AbstractSolver(abc.ABC):
     """From a vector field and a state to a solution: what a model holds."""
 
-    @final
+    @abc.abstractmethod
     def solve(
         self,
         vector_field: AbstractVectorField,
@@ -45,12 +35,6 @@ class AbstractSolver(abc.ABC):
         observers: Sequence[Observer] = (),
     ) -> Solution:
         """The solution over the span; see `integrate`."""
-        is_a(AbstractGradient, "Pass an object such as Checkpointed() or Direct().", gradient=gradient)
-        return self._solve(check_request(vector_field, state, span, save_at, observers), state, gradient)
-
-    @abc.abstractmethod
-    def _solve(self, request: SolveRequest, state: State, gradient: AbstractGradient) -> Solution:
-        """The solution that was asked for, from a state."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,17 +53,26 @@ class Solver(AbstractSolver):
             cure = f"Pass {judging}, or walk a grid: Fixed(steps) instead of {type(self.controller).__name__}()."
             reject("stepper", self.stepper, "it has no error estimate, so its steps cannot adapt", cure)
 
-    def _solve(self, request: SolveRequest, state: State, gradient: AbstractGradient) -> Solution:
-        f, span, depths, observers = request
+    def solve(
+        self,
+        vector_field: AbstractVectorField,
+        state: State,
+        span: tuple[float, float],
+        gradient: AbstractGradient,
+        save_at: Sequence[float] = (),
+        observers: Sequence[Observer] = (),
+    ) -> Solution:
+        is_a(AbstractGradient, "Pass an object such as Checkpointed() or Direct().", gradient=gradient)
         if isinstance(gradient, Backsolve):
             gradient.check(self.stepper, self.controller)
+        span, depths = check_problem(state, span, save_at, observers)
         if depths and isinstance(self.controller, PerSequence):
             cure = "Use Adaptive(), or walk a frozen grid: Given(stats.grid)."
             reject("save_at", depths, "a trajectory needs one grid for all sequences", cure)
-        stats, before = Stats(), f.evaluations
-        integration = Integration(f, span, self.stepper, self.controller, depths, observers, stats)
+        stats, before = Stats(), vector_field.evaluations
+        integration = Integration(vector_field, span, self.stepper, self.controller, depths, tuple(observers), stats)
         end, saved = gradient.solve(integration, state)
-        stats.evaluations = f.evaluations - before
+        stats.evaluations = vector_field.evaluations - before
         return Solution(end.x, stats, end.costs, depths, torch.stack(saved) if depths else None)
 
 
@@ -121,7 +114,7 @@ def integrate(  # noqa: PLR0913 - a front door: one word for each choice, all bu
             reject("x0", tuple(state.x.shape), why, "Pass tokens of shape (batch, tokens, width).")
         return solver.solve(f, state, span, gradient, save_at, observers)
     vector_field = FunctionVectorField(f)
-    check_request(vector_field, state, span, save_at, observers)  # before f is called at all
+    check_problem(state, span, save_at, observers)  # before f is called at all
     watched = any(observer.costate is not None for observer in observers)
     if torch.is_grad_enabled() and (watched or not isinstance(gradient, Direct)):
         vector_field.find_parameters(float(span[0]), state.x, parameters)
@@ -142,8 +135,10 @@ def _choose_controller(
     return Adaptive() if controller is None else controller
 
 
-def check_request(f: AbstractVectorField, state: State, span: Any, save_at: Any, observers: Any) -> SolveRequest:
-    """What is asked of a solve, from a state that it can start from."""
+def check_problem(
+    state: State, span: tuple[float, float], save_at: Sequence[float], observers: Sequence[Observer]
+) -> tuple[tuple[float, float], tuple[float, ...]]:
+    """Span and saved depths as numbers; a state that a solve can start from, and observers that can observe it."""
     is_a((list, tuple), "Pass a list of observers, [Observer(step=...)].", observers=observers)
     for observer in observers:
         is_a(Observer, "Pass [Observer(step=..., costate=...)].", observers=observer)
@@ -160,7 +155,7 @@ def check_request(f: AbstractVectorField, state: State, span: Any, save_at: Any,
         reject("x0", x.dtype, "the dtype is neither float32 nor float64", "Convert with .to(torch.float32).")
     if not bool(torch.isfinite(x.detach()).all()):
         reject("x0", x, "it holds nan or inf", "Mend the input, or give such tokens zero mass in a Cloud.")
-    return SolveRequest(f, (start, end), _check_depths(save_at, (start, end)), tuple(observers))
+    return (start, end), _check_depths(save_at, (start, end))
 
 
 def _check_depths(save_at: Sequence[float], span: tuple[float, float]) -> tuple[float, ...]:

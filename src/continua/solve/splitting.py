@@ -80,7 +80,7 @@ class Strang(AbstractSplitting):
     sub: AbstractStepper = Midpoint()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stages", math.ceil(1.5 * self.sub.stages))  # of two parts, one takes half-steps
+        super().__post_init__()
         object.__setattr__(self, "order", min(2, self.sub.order))
 
     def breaks(self, f: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:

@@ -12,8 +12,8 @@ from continua.core.extras import extra
 from continua.core.shapes import Tensor
 from continua.solve.backsolve import Backsolve
 from continua.solve.gradients import AbstractGradient, Direct, needs_gradient, refuse_shards
-from continua.solve.integrate import AbstractSolver, SolveRequest
-from continua.solve.integration import Solution, Stats
+from continua.solve.integrate import AbstractSolver, check_problem
+from continua.solve.integration import Observer, Solution, Stats
 from continua.solve.step_size import STIFF, Tolerance, mean_square
 from continua.solve.vector_field import AbstractVectorField, State
 
@@ -38,9 +38,17 @@ class TorchdiffeqSolver(AbstractSolver):
     def __post_init__(self) -> None:
         Tolerance(self.rtol, self.atol)
 
-    def _solve(self, request: SolveRequest, state: State, gradient: AbstractGradient) -> Solution:
-        self._check(request, state, gradient)
-        vector_field, (start, end), depths, _ = request
+    def solve(
+        self,
+        vector_field: AbstractVectorField,
+        state: State,
+        span: tuple[float, float],
+        gradient: AbstractGradient,
+        save_at: Sequence[float] = (),
+        observers: Sequence[Observer] = (),
+    ) -> Solution:
+        (start, end), depths = check_problem(state, span, save_at, observers)
+        self._check(vector_field, state, gradient, observers)
         stats, visited = Stats(), {start: state.x}
         for a, b in itertools.pairwise([start, *_between(start, end, vector_field.breaks), end]):
             velocity = _Velocity(vector_field, 0.5 * (a + b), stats)
@@ -50,18 +58,20 @@ class TorchdiffeqSolver(AbstractSolver):
         xs = torch.stack([visited[z] for z in depths]) if depths else None
         return Solution(state.x, stats, state.costs, depths, xs)
 
-    def _check(self, request: SolveRequest, state: State, gradient: AbstractGradient) -> None:
-        tensors = request.vector_field.tensors
+    def _check(
+        self, f: AbstractVectorField, state: State, gradient: AbstractGradient, observers: Sequence[Observer]
+    ) -> None:
         if not isinstance(gradient, Direct) and gradient != Backsolve():
             why = "it knows odeint (Direct) and odeint_adjoint (Backsolve) alone, that with neither trust nor clip"
             reject("gradient", gradient, why, "Use gradient=Direct() or Backsolve(), or continua's own Solver().")
-        if observers := request.observers:
+        if observers:
             reject("observers", observers, "torchdiffeq shows its steps to nobody", "Use continua's own Solver().")
-        if needs_gradient(state, tensors) and self.method == "scipy_solver" and isinstance(gradient, Direct):
+        asks = needs_gradient(state, f.tensors)
+        if asks and self.method == "scipy_solver" and isinstance(gradient, Direct):
             why = "autograd does not see through scipy, the gradient would be missing"
             reject("gradient", gradient, why, "Use gradient=Backsolve(), or solve under torch.no_grad().")
         if isinstance(gradient, Backsolve):
-            refuse_shards(tensors, gradient)
+            refuse_shards(f.tensors, gradient)
 
     def _piece(
         self, velocity: "_Velocity", state: State, span: tuple[float, float], gradient: AbstractGradient

@@ -1,9 +1,9 @@
 """Bases of functions on [0, 1], in which parameter fields expand: `theta(z) = sum_k c_k phi_k(z)`."""
 
 import abc
+import bisect
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,8 +71,7 @@ class Legendre(AbstractBasis):
 
     def _terms(self, z: Number) -> list[Number]:
         x = 2.0 * z - 1.0
-        coefficients = [(math.sqrt(2 * k + 3), (2 * k + 1) / (k + 1), k / (k + 1)) for k in range(self.size - 1)]
-        return _recur(x, 0.0 * x, coefficients)
+        return _recur(x, 0.0 * x, _legendre_coefficients(self.size))
 
 
 @final
@@ -123,6 +122,12 @@ def _recur(x: Number, before: Number, coefficients: Sequence[tuple[float, float,
         previous, current = current, rise * x * current - fall * previous
         terms.append(scale * current)
     return terms
+
+
+@functools.cache
+def _legendre_coefficients(size: int) -> tuple[tuple[float, float, float], ...]:
+    """`(sqrt(2 k + 3), (2 k + 1)/(k + 1), k/(k + 1))` for k = 0, ..., size - 2."""
+    return tuple((math.sqrt(2 * k + 3), (2 * k + 1) / (k + 1), k / (k + 1)) for k in range(size - 1))
 
 
 @final
@@ -179,15 +184,10 @@ class BSpline(AbstractBasis):
             object.__setattr__(self, "breaks", knots[self.degree + 1 : self.size])
 
     def _terms(self, z: Number) -> list[Number]:
-        knots, last = _knots(self.size, self.degree), self.size - 1
-        z = z.clamp(0.0, 1.0) if isinstance(z, Tensor) else min(max(z, 0.0), 1.0)
-        terms: list[Any] = []
-        for i, (start, end) in enumerate(itertools.pairwise(knots)):  # no device is asked where its depths lie
-            inside: Any = (z >= start) & ((z < end) | (z >= 1.0) if i == last else z < end)
-            terms.append(inside.to(z.dtype) if isinstance(z, Tensor) else float(inside))
-        for d in range(1, self.degree + 1):
-            terms = [_raise_degree(z, knots, terms, i, d) for i in range(len(terms) - 1)]
-        return terms
+        knots = _knots(self.size, self.degree)
+        if isinstance(z, Tensor):
+            return _everywhere(z, knots, self.size, self.degree)
+        return _where_not_zero(z, knots, self.size, self.degree)
 
 
 @final
@@ -210,9 +210,40 @@ def _knots(size: int, degree: int) -> tuple[float, ...]:
     return (0.0,) * degree + tuple(i / cells for i in range(cells + 1)) + (1.0,) * degree
 
 
-def _raise_degree(z: Number, knots: tuple[float, ...], terms: list[Number], i: int, d: int) -> Number:
+def _where_not_zero(z: float, knots: tuple[float, ...], size: int, degree: int) -> list[float]:
+    """The degree + 1 functions that do not vanish at z, by the triangular scheme of de Boor."""
+    z = min(max(z, 0.0), 1.0)
+    cell = min(bisect.bisect_right(knots, z) - 1, size - 1)
+    values = [1.0]
+    for d in range(1, degree + 1):
+        raised, carry = [], 0.0
+        for r in range(d):
+            right, left = knots[cell + r + 1] - z, z - knots[cell + 1 - d + r]
+            share = values[r] / (right + left)
+            raised.append(carry + right * share)
+            carry = left * share
+        values = [*raised, carry]
+    terms = [0.0] * size
+    terms[cell - degree : cell + 1] = values
+    return terms
+
+
+def _everywhere(z: Tensor, knots: tuple[float, ...], size: int, degree: int) -> list[Tensor]:
+    """All functions at many depths by the recursion itself, without asking the device where they lie."""
+    z = z.clamp(0.0, 1.0)
+    last = size - 1
+    terms = []
+    for i in range(size + degree):
+        inside = (z >= knots[i]) & ((z < knots[i + 1]) | (z >= 1.0) if i == last else z < knots[i + 1])
+        terms.append(inside.to(z.dtype))
+    for d in range(1, degree + 1):
+        terms = [_raise_degree(z, knots, terms, i, d) for i in range(size + degree - d)]
+    return terms
+
+
+def _raise_degree(z: Tensor, knots: tuple[float, ...], terms: list[Tensor], i: int, d: int) -> Tensor:
     up, down = knots[i + d] - knots[i], knots[i + d + 1] - knots[i + 1]
-    value = 0.0 * z
+    value = torch.zeros_like(z)
     if up > 0.0:
         value = value + (z - knots[i]) / up * terms[i]
     if down > 0.0:

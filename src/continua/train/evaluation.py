@@ -240,8 +240,8 @@ def _fields(task: AbstractTask, models: Models) -> Heat:
     count = min(_FIELDS, task.count(Split.TEST))
     batch = task.batch(Split.TEST, torch.arange(count))
     assert batch.targets is not None
-    place = batch.inputs[0][0, :, 1:3].double().numpy()
-    (xs, column), (ys, row) = (np.unique(place[:, k].round(6), return_inverse=True) for k in (0, 1))
+    points = batch.inputs[0][0, :, 1:3].double().numpy()
+    (xs, column), (ys, row) = (np.unique(points[:, k].round(6), return_inverse=True) for k in (0, 1))
 
     def to_grid(field: Float[Tensor, "size tokens outputs"]) -> np.ndarray:
         grid = np.full((count, len(ys), len(xs)), np.nan)

@@ -107,7 +107,8 @@ def build_layers(form: Form, preset: Preset, parameters: int, usual: bool = Fals
         sizes = dataclasses.replace(preset.model, hidden=hidden)
         return _build(form, sizes, 1, heads, time, Depth(float(layers), layers))
 
-    for layers in range(STEPPERS[preset.depth.stepper].stages * preset.depth.steps, 0, -1):
+    each = 3 if preset.depth.stepper == "strang" else STEPPERS[preset.depth.stepper].stages  # one part takes half-steps
+    for layers in range(each * preset.depth.steps, 0, -1):
         one, two = (count_parameters(build(layers, hidden)) for hidden in (1, 2))
         hidden = round(1 + (parameters - one) / (two - one))  # the number of parameters is affine in it
         if hidden >= preset.model.width // 2 or (layers == 1 and hidden >= 1):
