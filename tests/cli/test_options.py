@@ -1,6 +1,7 @@
 """Every choice of `continua train` within reach of the command line: 20 updates with it lower the loss."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,9 @@ def test_a_choice_learns_and_is_noted(choice, tmp_path, monkeypatch, unchecked):
         monkeypatch.setattr(train, name, lambda *_, found=found: found)  # what comes after training has its own tests
     Path("tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 12)
     text = ["text", "--text", "tale.txt", "--context", "8"]
-    task = ["digits"] if "nystrom" in choice else text  # its landmarks serve no causal model
+    Path("wave.csv").write_text("t,y\n" + "".join(f"{i},{math.sin(0.3 * i):.4f}\n" for i in range(400)))
+    series = ["csv", "--series", "wave.csv", "--context", "16"]
+    task = series if "nystrom" in choice else text  # its landmarks serve no causal model
     assert main(["train", *task, *WORDS.split(), *choice.split(), "--output", "run"]) == 0
     run = Run.open(Path("run"))
     losses = [row["terminal"] for row in run.records("update")]
