@@ -71,7 +71,7 @@ def test_a_choice_learns_and_is_noted(choice, tmp_path, monkeypatch, unchecked):
         ("--length -1", "--length = -1.0"),
         ("--kernel unitary", "--optimizer = 'adamw': its steps leave the unitary kernels that --kernel asks for."),
         ("--dropout 1", "--dropout = 1.0: it must be a fraction"),
-        ("--kernel-modes 9", "nodes = 6: 6 nodes do not resolve 9 modes"),
+        ("--nodes 6 --heads 2 --kernel-modes 9", "nodes = 6: 6 nodes do not resolve 9 modes"),
     ],
 )
 def test_a_mistake_in_a_choice_is_one_line(words, told, capsys, tmp_path, monkeypatch):

@@ -252,8 +252,8 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         (["train", "--preset", "huge"], "--preset = 'huge'"),
         (["train", "--lr", "nan"], "--learning-rate = nan"),
         (["train", "--lr", "-1"], "--learning-rate = -1.0"),
-        (["train", "--width", "10"], "--nodes = 6: they do not share the width 10"),
-        (["train", "--width", "12", "--head-modes", "0"], "--heads = 4: they do not share the 2 channels of a node"),
+        (["train", "spirals", "--width", "10"], "--nodes = 6: they do not share the width 10"),
+        (["train", "spirals", "--width", "12", "--head-modes", "0"], "--heads = 4: they do not share the 2 channels"),
         (["train", "--optimizer", "sgd"], "--optimizer = 'sgd'"),
         (
             ["train", "--compare", "layer"],
@@ -261,7 +261,10 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         ),
         (["train", "--kernel-learning-rate", "-1"], "--kernel-learning-rate = -1.0"),
         (["train", "--refined", "2"], "--refined = 2.0"),
-        (["train", "--field", "layers"], "--head-modes = 3: weights that are constant on layers have counted heads"),
+        (
+            ["train", "spirals", "--field", "layers"],
+            "--head-modes = 3: weights that are constant on layers have counted heads",
+        ),
         (["train", "--field-size", "1"], "the objective has an L2 term of the parameters already"),
         (["train", "--floor", "2"], "--floor = 2.0"),
         (["train", "--warmup-ratio", "1"], "--warmup-ratio = 1.0"),
