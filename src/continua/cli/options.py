@@ -57,7 +57,7 @@ class RunOptions:
     """sizes and updates: demo takes minutes, full takes longer and is better"""
     compare: Rivals = ()
     """also train layers of as many evaluations and parameters, on the same batches (priced: paying the same costs;
-    usual: textbook positions, no stem)"""
+    usual: textbook positions, no stem; none: no network, where a file of options names some)"""
     seed: int = 0
     """seed of weights, batches and augmentation"""
     threads: int = 0

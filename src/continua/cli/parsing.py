@@ -41,6 +41,8 @@ _ELSEWHERE = {
     "--resume": ("continue", "resume-from-checkpoint"),
     "--output": ("out-dir", "save-dir"),
     "--weight-decay": ("wd",),
+    "--stepper": ("method", "solver"),
+    "--steps": ("num-layers", "n-layer", "layers"),
     "--max-new-tokens": ("max-length", "length"),
     "--temperature": ("temp",),
 }

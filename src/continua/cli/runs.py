@@ -29,7 +29,7 @@ class Evaluate:
     """Measure the models of a run: test, other samplings, other depth steps.
 
     Nothing is trained. The test split is read as it is and in the other samplings that the task knows (resolution), and
-    with 1 to 16 depth steps (anytime depth); the largest gap to a tight adaptive solve says how far the model leans on
+    with 1 to 32 depth steps (anytime depth); the largest gap to a tight adaptive solve says how far the model leans on
     its grid. The numbers are added to the run's records.
     """
 

@@ -166,8 +166,8 @@ _DEMO = {
     "mnist1d": _demo(nodes=1, heads=3, head_modes=0, stem_radius=5.5, stem_modes=11, updates=2200, learning_rate=5e-3),
     # the budget of nanoGPT's CPU recipe, width 128, 4 heads, 2,000 updates of 12 windows, about 0.8 M numbers, and its
     # AdamW: rate 1e-3 falling to 1e-4, a rise over the first twentieth, betas (0.9, 0.99), decay 0.1
-    "text": _demo(width=128, hidden=512, nodes=8, updates=2000, batch_size=12, learning_rate=1e-3, weight_decay=0.1,
-                  warmup_ratio=0.05, floor=0.1, beta2=0.99),
+    "text": _demo(width=128, hidden=512, nodes=8, head_modes=4, updates=2000, batch_size=12, learning_rate=1e-3,
+                  weight_decay=0.1, warmup_ratio=0.05, floor=0.1, beta2=0.99),
     "digits": _demo(width=32, hidden=64, nodes=4, updates=1000, learning_rate=5e-3),
     "spirals": _demo(stem_radius=6.0, stem_gaps=True, updates=1000),
     "burgers": _demo(width=32, hidden=64, nodes=4, stem_radius=3.0, stem_modes=5, updates=600, batch_size=16,
