@@ -55,7 +55,7 @@ def test_without_a_terminal_a_line_comes_now_and_then(monkeypatch):
     bar.on_validation(5, "continuous", {"loss": 1.0})
     bar.end()
     first, *lines = written.getvalue().splitlines()
-    assert first.startswith("training for 10 updates") and lines[-1] == " 5/10  continuous  loss 1.0000"
+    assert first.startswith("training for 10 updates") and lines[-1] == " 5/10  continuous  validation: loss 1.0000"
     told = " 2/10  continuous  loss 2.000  2,000 tokens/s  6 evaluations  "
     assert (
         lines[0].startswith(told)

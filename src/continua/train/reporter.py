@@ -63,7 +63,8 @@ class Bar(AbstractReporter):
         self.updates = plan.updates
         if not self.console.is_terminal:  # without a bar, whoever waits should know for what
             went = f" from update {done:,} on" if done else ""
-            text = f"training for {plan.updates:,} updates{went}; the validation split is read {plan.validations} times"
+            times = min(plan.validations, plan.updates)
+            text = f"training for {plan.updates:,} updates{went}; the validation split is read {times} times"
             self.console.print(text, highlight=False, soft_wrap=True)
         self.progress.start()
         self.progress.reset(self.task, total=plan.updates, completed=done)
@@ -88,7 +89,7 @@ class Bar(AbstractReporter):
 
     def _say(self, update: int, learner: str, text: str) -> None:
         done = f"{update:>{len(str(self.updates))}}/{self.updates}"
-        self.console.print(f"{done}  {learner:<10}  {text}", highlight=False, soft_wrap=True)
+        self.console.print(f"{done}  {learner:<10}  validation: {text}", highlight=False, soft_wrap=True)
         self.said = time.monotonic()
 
 
