@@ -81,7 +81,7 @@ class Bar(AbstractReporter):
             self._say(update, learner, f"{text}  {self.left(self.progress.tasks[0])} left")
 
     def on_validation(self, update: int, learner: str, metrics: dict[str, float]) -> None:
-        text = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        text = "validation: " + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         self._say(update, learner, text)
 
     def end(self) -> None:
@@ -89,7 +89,7 @@ class Bar(AbstractReporter):
 
     def _say(self, update: int, learner: str, text: str) -> None:
         done = f"{update:>{len(str(self.updates))}}/{self.updates}"
-        self.console.print(f"{done}  {learner:<10}  validation: {text}", highlight=False, soft_wrap=True)
+        self.console.print(f"{done}  {learner:<10}  {text}", highlight=False, soft_wrap=True)
         self.said = time.monotonic()
 
 
