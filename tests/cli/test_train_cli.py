@@ -261,6 +261,7 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         ),
         (["train", "--kernel-learning-rate", "-1"], "--kernel-learning-rate = -1.0"),
         (["train", "--refined", "2"], "--refined = 2.0"),
+        (["train", "--depth", "0"], "--depth = 0.0: it must be positive and finite. Pass --depth > 0."),
         (
             ["train", "spirals", "--field", "layers"],
             "--head-modes = 3: weights that are constant on layers have counted heads",

@@ -35,7 +35,7 @@ def measure_models(run: Run, task: AbstractTask, models: Mapping[str, Continuous
     """The test, the test in other samplings, and the loss over depth steps, for every model; noted in the run."""
     results: Results = {}
     for name, model in models.items():
-        jumps = any(part.field.breaks for part in model.flow.parts)  # pyright: ignore[reportAttributeAccessIssue]
+        jumps = any(field.breaks for field in model.flow.fields)
         found: dict[str, Any] = {"samplings": evaluate_samplings(model, task)}
         found["depth"] = {str(steps): metrics for steps, metrics in evaluate_depths(model, task).items()}
         found["readings"] = evaluate_readings(model, task)

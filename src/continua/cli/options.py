@@ -28,10 +28,11 @@ def _read_rivals(words: list[str]) -> tuple[RivalName, ...]:
         return ()
     if tuple(names) in ((), ("True",)):
         return ("layers",)
-    known = (*get_args(RivalName), "none")
+    known = get_args(RivalName)
     for name in names:
         if name not in known:
-            raise ValueError(f"{name!r}: there is no such network to compare with. {offer(name, known)}")
+            near = offer(name, (*known, "none"))
+            raise ValueError(f"{name!r}: there is no such network to compare with. {near}")
     return tuple(names)  # pyright: ignore[reportReturnType]
 
 
@@ -173,9 +174,9 @@ def _recipe(kernels: type | None = None, usual_rate: float = 3e-3) -> Callable[[
         betas, rate = (0.9, how.beta2), how.learning_rate
         if kernels is None:
             return Recipe.with_lr(rate, how.weight_decay, betas).build(model)
-        own = how.kernel_learning_rate or usual_rate
-        # the same shrinkage in an update, rate times decay, as of adamw
-        return Recipe.with_lr(rate, how.weight_decay, betas, kernels, own).build(model)
+        return Recipe.with_lr(rate, how.weight_decay, betas, kernels, how.kernel_learning_rate or usual_rate).build(
+            model
+        )
 
     return build
 

@@ -177,7 +177,7 @@ def to_torch(model: ContinuousTransformer, layers: int) -> nn.TransformerEncoder
     sizes = model.embedding.width, attention.heads, feedforward.hidden
     layer = nn.TransformerEncoderLayer(*sizes, batch_first=True, norm_first=kind is PreNorm, **made)
     stack = nn.TransformerEncoder(layer, layers, _last(model, placed), enable_nested_tensor=False)
-    fields = [part.field for part in model.to_layers(layers).flow.parts]
+    fields = model.to_layers(layers).flow.fields
     for index, filled in enumerate(stack.layers):
         middle = (index + 0.5) * dz
         scale = dz if profile is None else dz * float(profile(middle, middle))

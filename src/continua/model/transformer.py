@@ -186,14 +186,14 @@ class ContinuousTransformer(nn.Module):
         """The flow, whose weights jump at ends of steps only; layers are joined where they are a multiple of steps."""
         at_least(1, steps=steps)
         depth, parts = flow.depth, 2 if isinstance(getattr(self.solver, "stepper", None), Strang) else 1
-        jumps = sorted({b / depth for part in flow.parts for b in part.field.breaks})
+        jumps = sorted({b / depth for field in flow.fields for b in field.breaks})
 
         def fits(count: int) -> bool:  # Strang's half-steps may meet a jump at the middle of a step
             return all(abs(b * parts * count - round(b * parts * count)) < 1e-6 for b in jumps)
 
         if fits(steps):
             return flow
-        fields = [part.field for part in flow.parts if part.field.breaks]
+        fields = [field for field in flow.fields if field.breaks]
         layers = len(jumps) + 1
         joinable = fits(layers) and all(isinstance(f, PiecewiseConstant) and len(f.pieces) == layers for f in fields)
         if joinable and layers % steps == 0:

@@ -13,7 +13,7 @@ from continua.core.batch import Batch
 from continua.core.checks import is_a
 from continua.core.errors import SolveError
 from continua.fields import AbstractHeadField
-from continua.model import ContinuousTransformer, EncoderDecoder, Part, source_and_target
+from continua.model import ContinuousTransformer, EncoderDecoder, source_and_target
 from continua.runs import Heat, Lines, Note, Run, Scale, Section, Series, Table, Verdict
 from continua.solve import Adaptive, DormandPrince, Solver, Stats
 from continua.train.token_diagnostics import Subject, attention_section, costate_section, trajectory_section
@@ -126,8 +126,7 @@ def _solver_table(solves: dict[str, Stats], caption: str, measured: str) -> Tabl
 @torch.no_grad()
 def heads_section(model: ContinuousTransformer, frames: int = 41) -> Section | None:
     """rho(h, z) over the nodes of the head rule, and the effective number of heads; nothing where heads are counted."""
-    fields = [part.field for part in model.flow.parts if isinstance(part, Part)]
-    measured = [field for field in fields if isinstance(field, AbstractHeadField)]
+    measured = [field for field in model.flow.fields if isinstance(field, AbstractHeadField)]
     if not measured:
         return None
     depths = np.linspace(0.0, model.flow.depth, frames)

@@ -82,7 +82,7 @@ def evaluate_readings(model: ContinuousTransformer, task: AbstractTask, size: in
     batch, found = place(next(iter(task.batches(Split.TEST, size))), model), dict[str, dict[str, float]]()
     objective = objective_of(task.form)
     readings: dict[str, dict[str, Any]] = {f"{n} steps": {"steps": n} for n in (1, 2, 3, 4, 6, 8, 16, 32)}
-    if not any(part.field.breaks for part in model.flow.parts):  # pyright: ignore[reportAttributeAccessIssue]
+    if not any(field.breaks for field in model.flow.fields):
         readings |= {f"rtol {rtol:g}": {"rtol": rtol} for rtol in (1e-2, 1e-3, 1e-4)}
     readings |= {f"{n} {name}": {name: n} for name, n in finer_nodes(model).items()}
     for name, how in readings.items():

@@ -71,7 +71,7 @@ class RandomGrids:
             kinds = ["depth", *finer_nodes(model)]
             refined = kinds[int(torch.randint(len(kinds), (), generator=generator))]
         steps, depth = solver.controller.steps * (2 if refined == "depth" else 1), model.flow.depth
-        breaks = {b for part in model.flow.parts for b in part.field.breaks if 0.0 < b < depth}  # pyright: ignore[reportAttributeAccessIssue]
+        breaks = {b for field in model.flow.fields for b in field.breaks if 0.0 < b < depth}
         grid = [0.0]
         for start, end in itertools.pairwise([0.0, *sorted(breaks), depth]):
             count = max(1, math.ceil(steps * (end - start) / depth - 1e-9))
@@ -83,7 +83,7 @@ class RandomGrids:
 
 def finer_nodes(model: ContinuousTransformer) -> dict[str, int]:
     """Twice the nodes of the measure of heads and of the embedding axis, of those that it has, as `model.at` takes."""
-    heads = [part.field.heads for part in model.flow.parts if isinstance(part.field, AbstractHeadField)]
+    heads = [field.heads for field in model.flow.fields if isinstance(field, AbstractHeadField)]
     nodes = [] if model.axis is None else [model.axis.nodes]
     return {name: 2 * found[0] for name, found in (("heads", heads), ("nodes", nodes)) if found}
 

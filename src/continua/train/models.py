@@ -22,7 +22,7 @@ from continua.control import (
     Objective,
     RelativeL2,
 )
-from continua.core.checks import at_least, not_negative, share
+from continua.core.checks import at_least, not_negative, positive, share
 from continua.core.errors import reject
 from continua.data import Form, Question
 from continua.model import (
@@ -185,6 +185,7 @@ def check_sizes(preset: Preset) -> None:
     at_least(0, kernel_modes=sizes.kernel_modes, head_modes=sizes.head_modes)
     not_negative(stem_radius=sizes.stem_radius, rtol=depth.rtol, damping=depth.damping, clip_costate=depth.clip_costate,
                  spectral_limit=depth.spectral_limit, **dataclasses.asdict(preset.costs))  # fmt: skip
+    positive(depth=depth.depth)
     share(none=False, mode_ratio=depth.mode_ratio)
     share(all=False, dropout=sizes.dropout)
     share(jitter=depth.jitter, refined=depth.refined)

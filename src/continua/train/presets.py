@@ -119,8 +119,8 @@ class TrainingOptions:
     """adamw; recipe: each parameter by its space; or that with soap, shampoo (extra `optim`) or kfac for kernels"""
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 3e-3
     """highest learning rate"""
-    kernel_learning_rate: float = 3e-3
-    """highest learning rate of kernels under soap, shampoo and kfac"""
+    kernel_learning_rate: float = 0.0
+    """highest learning rate of kernels under soap, shampoo and kfac; 0: 0.003, of kfac 0.3"""
     weight_decay: float = 0.05
     """weight decay of matrices at the learning rate; kernels under other optimisers shrink by as much in an update"""
     beta2: float = 0.98
