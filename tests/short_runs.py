@@ -7,8 +7,8 @@ import pytest
 
 from continua.train import learner
 
-SMALL = ["--updates", "3", "--batch-size", "4", "--width", "8", "--nodes", "2", "--heads", "2", "--hidden", "8",
-         "--modes", "2", "--validations", "1", "--threads", "1"]  # fmt: skip
+SMALL = ["--updates", "3", "--batch-size", "4", "--width", "8", "--axis-nodes", "2", "--heads", "2", "--hidden", "8",
+         "--depth-modes", "2", "--validations", "1", "--threads", "1"]  # fmt: skip
 
 
 def stop_after(patch: pytest.MonkeyPatch, updates: int, kind: signal.Signals) -> list[object]:

@@ -301,7 +301,7 @@ def test_a_text_whose_test_is_too_short_leaves_no_run(capsys):
 
 def test_sizes_that_no_memory_holds_are_one_line(capsys):
     Path("tale.txt").write_text("the quick brown fox " * 50)
-    words = ["train", "text", "--text", "tale.txt", "--context", "8", "--nodes", "1", "--width", str(2**40)]
+    words = ["train", "text", "--text", "tale.txt", "--context", "8", "--axis-nodes", "1", "--width", str(2**40)]
     assert main(words) == 1
     assert "not enough memory" in capsys.readouterr().err and not Path("runs").exists()
 
@@ -335,7 +335,7 @@ def test_paths_and_lists_that_are_something_else(words, told, capsys):
 
 def test_a_run_in_an_odd_folder_is_told_in_full(capsys):
     """Brackets are no markup, and a line of measures is not broken."""
-    small = "--updates 1 --batch-size 2 --width 8 --nodes 2 --hidden 8 --modes 1 --steps 1 --validations 1 --threads 1"
+    small = "--updates 1 --batch-size 2 --width 8 --axis-nodes 2 --hidden 8 --steps 1 --validations 1 --threads 1"
     rows = (f"{i},{'' if i % 9 == 4 else i % 7}" for i in range(200))
     Path("own.csv").write_text("\n".join(["t,x", *rows]))
     folder = "caf\u00e9 [c]"

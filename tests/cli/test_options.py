@@ -11,15 +11,15 @@ from continua.cli.main import main
 from continua.runs import Run
 
 WORDS = (
-    "--updates 20 --batch-size 8 --width 16 --nodes 4 --heads 2 --head-modes 2 --hidden 16 --modes 2 --steps 2 "
-    "--lr 0.01 --warmup-ratio 0 --validations 1 --threads 1 --quiet"
+    "--updates 20 --batch-size 8 --width 16 --axis-nodes 4 --heads 2 --head-modes 2 --hidden 16 --depth-modes 2 "
+    "--steps 2 --lr 0.01 --warmup-ratio 0 --validations 1 --threads 1 --quiet"
 )
 CHOICES = {
     "": ["ContinuousHeads", "Spectral", "LieTrotter", "Direct"],
     "--field legendre --stepper strang --dropout 0.1": ["Expansion", "Strang", "Dropout"],
     "--field hypernetwork --damping 0.1": ["HeadHypernetwork", "Damping"],
-    "--field layers --head-modes 0 --stepper euler": ["PiecewiseConstant", "Euler"],
-    "--nodes 1 --spectral-limit 2": ["(vectors)", "SpectrallyNormed"],
+    "--field piecewise --head-modes 0 --stepper euler": ["PiecewiseConstant", "Euler"],
+    "--axis-nodes 1 --spectral-limit 2": ["(vectors)", "SpectrallyNormed"],
     "--kernel fft --integral subset --samples 3": ["Convolution", "Subset"],
     "--kernel unitary --optimizer recipe": ["unitary=True"],
     "--kernel-modes 2 --integral debiased --samples 3": ["Debiased"],
@@ -63,7 +63,10 @@ def test_a_choice_learns_and_is_noted(choice, tmp_path, monkeypatch, unchecked):
         ("--gradient adjoint", "--gradient = 'adjoint': there is no such gradient."),
         ("--kernel spectrum", "--kernel = 'spectrum': there is no such kernel. Did you mean 'spectral'?"),
         ("--head-modes -1", "--head-modes = -1: it must be a whole number, at least 0"),
-        ("--nodes 5", "--nodes = 5: they do not share the width 48 in equal, even parts. Pass --nodes from 1, 2, 3,"),
+        (
+            "--axis-nodes 5",
+            "--axis-nodes = 5: they do not share the width 48 in equal, even parts. Pass a --width that is a multiple of",
+        ),
         ("--rtol -1", "--rtol = -1.0: it must be finite and not negative"),
         ("--samples 0", "--samples = 0: it must be a whole number, at least 1"),
         ("--spectral-limit -1", "--spectral-limit = -1.0"),
@@ -71,7 +74,7 @@ def test_a_choice_learns_and_is_noted(choice, tmp_path, monkeypatch, unchecked):
         ("--length -1", "--length = -1.0"),
         ("--kernel unitary", "--optimizer = 'adamw': its steps leave the unitary kernels that --kernel asks for."),
         ("--dropout 1", "--dropout = 1.0: it must be a fraction"),
-        ("--nodes 6 --heads 2 --kernel-modes 9", "nodes = 6: 6 nodes do not resolve 9 modes"),
+        ("--axis-nodes 6 --heads 2 --kernel-modes 9", "nodes = 6: 6 nodes do not resolve 9 modes"),
     ],
 )
 def test_a_mistake_in_a_choice_is_one_line(words, told, capsys, tmp_path, monkeypatch):

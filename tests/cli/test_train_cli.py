@@ -252,7 +252,7 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         (["train", "--preset", "huge"], "--preset = 'huge'"),
         (["train", "--lr", "nan"], "--learning-rate = nan"),
         (["train", "--lr", "-1"], "--learning-rate = -1.0"),
-        (["train", "spirals", "--width", "10"], "--nodes = 6: they do not share the width 10"),
+        (["train", "spirals", "--width", "10"], "--axis-nodes = 6: they do not share the width 10"),
         (["train", "spirals", "--width", "12", "--head-modes", "0"], "--heads = 4: they do not share the 2 channels"),
         (["train", "--optimizer", "sgd"], "--optimizer = 'sgd'"),
         (
@@ -263,8 +263,8 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         (["train", "--refined", "2"], "--refined = 2.0"),
         (["train", "--depth", "0"], "--depth = 0.0: it must be positive and finite. Pass --depth > 0."),
         (
-            ["train", "spirals", "--field", "layers"],
-            "--head-modes = 3: weights that are constant on layers have counted heads",
+            ["train", "spirals", "--field", "piecewise"],
+            "--head-modes = 3: weights that are constant on pieces of depth have counted heads",
         ),
         (["train", "--field-size", "1"], "the objective has an L2 term of the parameters already"),
         (["train", "--floor", "2"], "--floor = 2.0"),

@@ -76,14 +76,14 @@ def test_the_default_trains_and_is_read_otherwise_in_one_call_each():
     model.eval()
     with torch.no_grad():
         own = model(values, times)
-        for other in (model.at(steps=8), model.at(heads=8), model.at(nodes=8)):
+        for other in (model.at(steps=8), model.at(heads=8), model.at(axis_nodes=8)):
             found = other(values, times)
             assert found.shape == own.shape and not torch.equal(found, own)
         fine = signals(4 * TOKENS)
         assert model(*fine).shape == own.shape
 
 
-@pytest.mark.parametrize("axis", ["heads", "nodes"])
+@pytest.mark.parametrize("axis", ["heads", "axis_nodes"])
 def test_finer_readings_converge(axis, float64):
     model = small(depth=Depth(1.0, steps=1, stepper=Euler()), time=TokenTime(stem=None)).eval()
     values, times = (x.double() for x in signals())
@@ -275,7 +275,7 @@ def test_one_call_gives_everything():
 
 def test_parameters_are_shared_between_readings():
     model = small()
-    for other in (model.at(steps=2), model.at(heads=8), model.at(nodes=8)):
+    for other in (model.at(steps=2), model.at(heads=8), model.at(axis_nodes=8)):
         assert {id(p) for p in other.parameters()} == {id(p) for p in model.parameters()}
     alone = copy.deepcopy(model)
     assert {id(p) for p in alone.parameters()}.isdisjoint({id(p) for p in model.parameters()})

@@ -48,8 +48,8 @@ each_model = pytest.mark.parametrize("name", MODELS)
 
 @torch.no_grad()
 def errors(made: ContinuousTransformer, sizes: list[int], fine: int) -> list[float]:
-    exact = made.at(nodes=fine)(SIGNAL, TIMES)
-    return [float((made.at(nodes=n)(SIGNAL, TIMES) - exact).abs().max()) for n in sizes]
+    exact = made.at(axis_nodes=fine)(SIGNAL, TIMES)
+    return [float((made.at(axis_nodes=n)(SIGNAL, TIMES) - exact).abs().max()) for n in sizes]
 
 
 @each_model
@@ -62,12 +62,12 @@ def test_a_model_converges_in_the_resolution(name, sizes):
 
 def test_parameters_are_shared_and_the_resolution_is_saved(tmp_path):
     made = model(*MODELS["Legendre"])
-    other = made.at(nodes=12)
+    other = made.at(axis_nodes=12)
     assert other.embedding.width == 24 and made.embedding.width == 18
     assert {id(p) for p in other.parameters()} == {id(p) for p in made.parameters()}
     again = load(save(other, tmp_path))
     assert torch.equal(again(SIGNAL, TIMES), other(SIGNAL, TIMES))
-    made.at(nodes=12)(SIGNAL, TIMES).sum().backward()
+    made.at(axis_nodes=12)(SIGNAL, TIMES).sum().backward()
     assert all(p.grad is not None for p in made.flow.parameters())
 
 
@@ -88,7 +88,7 @@ def test_bad_models_are_named():
     with pytest.raises(ValueError, match=r"inner = 7: "):
         AnalysisReadout(MeanReadout(7, 3), kernel.axis, basis)
     with pytest.raises(ValueError, match=r"nodes = 3: 3 nodes do not resolve 4 modes"):
-        model(kernel, basis).at(nodes=3)
+        model(kernel, basis).at(axis_nodes=3)
     plain = adaptive_model(width=8, outputs=3, features=2, heads=2)
     with pytest.raises(ValueError, match=r"nodes = 12: states of this model are vectors.*EmbeddingAxis"):
-        plain.at(nodes=12)
+        plain.at(axis_nodes=12)

@@ -130,11 +130,11 @@ def resolution_rows(unit: str, at, loss: bool = True) -> list[dict]:
 def report() -> dict:
     rows = [
         *resolution_rows("tokens", [5, 9, 33]),
-        *resolution_rows("nodes", [3, 12]),
+        *resolution_rows("axis_nodes", [3, 12]),
         *resolution_rows("heads", [3, 12]),
     ]
     rows += [*resolution_rows("steps", [1, 2, 4, 8, 16, 32, 64]), *resolution_rows("rtol", [1e-2, 1e-3])]
-    own = {"tokens": 17, "nodes": 6, "heads": 6, "steps": 4, "rtol": 1e-3}
+    own = {"tokens": 17, "axis_nodes": 6, "heads": 6, "steps": 4, "rtol": 1e-3}
     return {"rows": rows, "own": own, "solver_invariance": 1e-5}
 
 

@@ -136,7 +136,7 @@ def test_a_resolution_report_becomes_a_table():
         "own": {"tokens": 40, "steps": 4}, "solver_invariance": 1e-3, "reference": "DormandPrince at 1e-6",
         "rows": [{"axis": "t", "unit": "tokens", "resolution": 20, "change": 0.1, "loss": 0.5, "loss_change": 0.2},
                  {"axis": "z", "unit": "rtol", "resolution": 1e-3, "change": 0.01, "loss": None, "loss_change": None}],
-        "left_out": [{"axis": "d", "unit": "nodes", "resolution": None, "reason": "states are vectors"}],
+        "left_out": [{"axis": "d", "unit": "axis_nodes", "resolution": None, "reason": "states are vectors"}],
     }  # fmt: skip
     section = resolution_section(plain)
     assert section.figures[0].rows == (
@@ -151,7 +151,7 @@ def test_a_resolution_report_becomes_a_table():
     )
 
 
-PAID = Preset().replace(width=8, heads=2, hidden=8, nodes=2, modes=2, steps=2)
+PAID = Preset().replace(width=8, heads=2, hidden=8, axis_nodes=2, depth_modes=2, steps=2)
 
 
 def test_costates_of_asked_times_are_those_of_the_asking_objective():

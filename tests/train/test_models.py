@@ -54,7 +54,7 @@ def test_tokens_start_at_unit_variance(tasks):
 
 
 def test_energy_is_a_running_cost_of_the_objective():
-    task, preset = Digits(), Preset().replace(width=8, hidden=16, nodes=2, head_modes=0, heads=2, energy=0.5)
+    task, preset = Digits(), Preset().replace(width=8, hidden=16, axis_nodes=2, head_modes=0, heads=2, energy=0.5)
     model = build_continuous(task.form, preset)
     batch = task.training_batch(4, 0, 0)
     plain, paid = objective_of(task.form)(model, batch), objective_of(task.form, model, preset)(model, batch)
@@ -66,7 +66,7 @@ def test_energy_is_a_running_cost_of_the_objective():
 
 
 def test_jitter_moves_the_inner_depths_of_the_grid_within_half_a_step():
-    task, preset = Digits(), Preset().replace(width=8, hidden=16, nodes=2, steps=3, depth=1.5)
+    task, preset = Digits(), Preset().replace(width=8, hidden=16, axis_nodes=2, steps=3, depth=1.5)
     model, grids = build_continuous(task.form, preset), []
     for seed in range(20):
         grid, refined = RandomGrids(jitter=0.6).draw(model, generator_of(seed))
@@ -92,7 +92,7 @@ def test_refined_grids_have_twice_the_steps_and_keep_jumps():
 
 
 def test_every_continuum_is_refined_in_turn():
-    task, preset = Digits(), Preset().replace(width=16, hidden=16, nodes=2, heads=2, head_modes=2)
+    task, preset = Digits(), Preset().replace(width=16, hidden=16, axis_nodes=2, heads=2, head_modes=2)
     model = build_continuous(task.form, preset)
     learner = Learner("one", model, objective_of(task.form), adamw(model, 1e-3), grids=RandomGrids(0.0, 1.0))
     seen, batch = set(), task.training_batch(4, 0, 0)
@@ -101,6 +101,6 @@ def test_every_continuum_is_refined_in_turn():
         row = learner.update(batch, number, Plan(12, 4))
         assert row.evaluations == (8 if kind == "depth" else 4)
         seen.add(kind)
-    assert seen == {"depth", "heads", "nodes"} and set(learner._finer) == {"heads", "nodes"}
-    assert learner._finer["heads"].flow.parts[0].field.heads == 4 and learner._finer["nodes"].axis.nodes == 4
-    assert {id(p) for p in learner._finer["nodes"].parameters()} == {id(p) for p in model.parameters()}
+    assert seen == {"depth", "heads", "axis_nodes"} and set(learner._finer) == {"heads", "axis_nodes"}
+    assert learner._finer["heads"].flow.parts[0].field.heads == 4 and learner._finer["axis_nodes"].axis.nodes == 4
+    assert {id(p) for p in learner._finer["axis_nodes"].parameters()} == {id(p) for p in model.parameters()}

@@ -18,7 +18,7 @@ from continua.train import PRESETS, Learner, Plan, Preset, RandomGrids, Training
 BETAS = (0.9, 0.98)
 TASK = Spirals(samples=40, tokens=8, queries=3)
 SMALL = Preset().replace(
-    width=8, heads=2, hidden=16, nodes=1, head_modes=0, modes=2, steps=1, stem_radius=3.0, stem_modes=3
+    width=8, heads=2, hidden=16, axis_nodes=1, head_modes=0, depth_modes=2, steps=1, stem_radius=3.0, stem_modes=3
 )
 
 

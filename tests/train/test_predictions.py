@@ -10,7 +10,7 @@ from continua.report import report_page
 from continua.runs import Run, Table
 from continua.train import Preset, build_continuous, build_layers, prediction_section
 
-SMALL = Preset().replace(width=8, heads=2, hidden=8, nodes=2, modes=2, steps=1)
+SMALL = Preset().replace(width=8, heads=2, hidden=8, axis_nodes=2, depth_modes=2, steps=1)
 
 
 def model_for(task):

@@ -31,7 +31,9 @@ def _read_rivals(words: list[str]) -> tuple[RivalName, ...]:
     known = get_args(RivalName)
     for name in names:
         if name not in known:
-            near = offer(name, (*known, "none"))
+            near = (
+                offer(name, (*known, "none")) if name not in get_args(TaskName) else "Put the task before the options."
+            )
             raise ValueError(f"{name!r}: there is no such network to compare with. {near}")
     return tuple(names)  # pyright: ignore[reportReturnType]
 
@@ -57,8 +59,8 @@ class RunOptions:
     preset: Annotated[Literal["demo", "full"], tyro.conf.arg(metavar="demo|full")] = "demo"
     """sizes and updates: demo takes minutes, full takes longer and is better"""
     compare: Rivals = ()
-    """also train layers of as many evaluations and parameters, on the same batches (priced: paying the same costs;
-    usual: textbook positions, no stem; none: no network, where a file of options names some)"""
+    """also train a network of layers, of as many evaluations and parameters, on the same batches (priced: it pays the
+    same costs; usual: textbook positions, no stem; none: no network, where a file of options names some)"""
     seed: int = 0
     """seed of weights, batches and augmentation"""
     threads: int = 0

@@ -128,7 +128,7 @@ class Report:
 
     Reads run folders only, never a model. The page needs no network: losses, cost, steps along depth, token
     trajectories, attention kernels with a depth slider, heads, costates, resolutions and references, as far as the
-    runs have them. It goes into the first run, or to --output, and its path is printed.
+    runs have them. It goes into the run, or to --output, and its path is printed.
     """
 
     folders: RunFolders
@@ -136,7 +136,7 @@ class Report:
     others: Annotated[RunFolders, tyro.conf.arg(metavar="[RUN ...]", help_behavior_hint="")] = ()
     """more of them, behind an option"""  # tyro takes the words of one place only side by side
     output: SomeFolder = None
-    """where the page goes (default: report.html in the first run)"""
+    """where the page goes (default: report.html in the run, comparison.html in the first of several)"""
 
     def execute(self, console: Console) -> int:
         if not self.folders:  # tyro takes none for many

@@ -244,7 +244,7 @@ def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; t
     - `depth`: the length of the flow, solved in steps of 1, or `Depth(...)`.
 
     `hidden` is the inner size of the feed-forward, 4 width by default, `dropout` the rate on both branches in training.
-    The trained model is read otherwise by `model.at(steps=8)`, `.at(heads=12)`, `.at(nodes=16)`, and on any sampling.
+    A trained model is read by `model.at(steps=8)`, `.at(heads=12)`, `.at(axis_nodes=16)`, and on any sampling.
     """
     at_least(1, width=width, outputs=outputs, hidden=hidden)
     share(all=False, dropout=dropout)
@@ -252,6 +252,9 @@ def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; t
         cure = "Pass features=... for signals, or vocabulary=... for whole numbers: one of the two."
         reject("features", features, f"with vocabulary = {vocabulary} the input is not decided", cure)
     when = time if isinstance(time, TokenTime) else TokenTime(end=float(time))
+    is_a((Depth, int, float), "Pass a length, or Depth(...).", depth=depth)
+    is_a((HeadMeasure, int), "Pass a number, or HeadMeasure(...).", heads=heads)
+    is_a((EmbeddingAxis, int), "Pass a number of nodes, or EmbeddingAxis(...).", axis=axis)
     how = depth if isinstance(depth, Depth) else Depth(float(depth))
     state = _State.of(width, axis)
     measure = heads if isinstance(heads, HeadMeasure) else None

@@ -144,14 +144,14 @@ def embedding_at(embedding: AbstractEmbedding, nodes: int) -> AbstractEmbedding:
         other.theta = embedding.theta
         return other
     cure = "Build the model with continua.transformer(..., axis=EmbeddingAxis(...)), whose states are functions."
-    reject("nodes", nodes, f"states of this model are vectors ({type(embedding).__name__}), not functions", cure)
+    reject("axis_nodes", nodes, f"states of this model are vectors ({type(embedding).__name__}), not functions", cure)
 
 
 def readout_at(readout: AbstractReadout, nodes: int) -> AbstractReadout:
     """The same readout, parameters shared, at another resolution of the embedding axis."""
     if not isinstance(readout, AnalysisReadout):
         cure = "Build the readout with AnalysisReadout(readout, axis, basis)."
-        reject("nodes", nodes, f"this model reads vectors ({type(readout).__name__}), not functions", cure)
+        reject("axis_nodes", nodes, f"this model reads vectors ({type(readout).__name__}), not functions", cure)
     return AnalysisReadout(readout.inner, readout.axis.at(nodes), readout.basis)
 
 

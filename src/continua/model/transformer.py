@@ -152,7 +152,7 @@ class ContinuousTransformer(nn.Module):
         solver: AbstractSolver | None = None,
         gradient: AbstractGradient | None = None,
         heads: int | None = None,
-        nodes: int | None = None,
+        axis_nodes: int | None = None,
     ) -> "ContinuousTransformer":
         """The same model, parameters shared, read otherwise.
 
@@ -160,8 +160,8 @@ class ContinuousTransformer(nn.Module):
         neighbouring layers are joined into their mean), `grid=` walks given depths, `rtol=1e-8` sets both tolerances;
         each keeps the stepper, but for `rtol` one that estimates no error (splitting) gives way to Dormand-Prince on
         the summed velocity. `solver` and `gradient` are taken as they are. `heads=12` reads a measure of heads at
-        twelve nodes, `nodes=16` the embedding axis at sixteen. The result has a mode of its own, at first that of this
-        model, which its calls read; embedding, flow and readout are shared.
+        twelve nodes, `axis_nodes=16` the embedding axis at sixteen. The result has a mode of its own, at first that of
+        this model, which its calls read; embedding, flow and readout are shared.
         """
         if sum(x is not None for x in (steps, grid, rtol, solver)) > 1:
             given = {"steps": steps, "grid": grid, "rtol": rtol, "solver": solver}
@@ -169,9 +169,9 @@ class ContinuousTransformer(nn.Module):
         embedding, flow, readout = self.embedding, self.flow, self.readout
         if heads is not None:
             flow = _flow_with_heads(flow, heads)
-        if nodes is not None:
-            embedding, readout = embedding_at(embedding, nodes), readout_at(readout, nodes)
-            flow = flow.map_parts(lambda part: Part(with_nodes(part.operator, nodes), part.field))
+        if axis_nodes is not None:
+            embedding, readout = embedding_at(embedding, axis_nodes), readout_at(readout, axis_nodes)
+            flow = flow.map_parts(lambda part: Part(with_nodes(part.operator, axis_nodes), part.field))
         if steps is not None:
             solver, flow = self._controlled_by(Fixed(steps)), self._flow_in_steps(flow, steps)
         elif grid is not None:

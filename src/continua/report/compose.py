@@ -16,9 +16,9 @@ _ORDER = ("Results", "Predictions", "Training", "Depth", "Anytime depth", "Token
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
-    """Writes the page of some runs, by default as `report.html` in the first of them; returns where it is."""
+    """Writes the page of a run, by default as its `report.html`, of several as `comparison.html` in the first."""
     text = report_page(folders).html()
-    path = folders[0] / "report.html" if out is None else out
+    path = folders[0] / ("report.html" if len(folders) == 1 else "comparison.html") if out is None else out
     write_whole(path, text.encode())
     return path
 

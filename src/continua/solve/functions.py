@@ -239,6 +239,9 @@ def _check_callable(f: object) -> None:
     try:
         inspect.signature(f.forward if isinstance(f, nn.Module) else f).bind(0.0, 0.0)
     except TypeError:
-        reject("f", f, "it is called as f(z, x)", cure)
+        named = f"{type(f).__name__}(...)" if isinstance(f, nn.Module) else f
+        reject(
+            "f", named, "it is called as f(z, x)", "Pass lambda z, x: module(x)." if isinstance(f, nn.Module) else cure
+        )
     except ValueError:  # a builtin without a signature
         pass

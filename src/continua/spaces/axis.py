@@ -65,7 +65,11 @@ class Axis:
         defect = float((gram - torch.eye(basis.size, dtype=gram.dtype)).abs().max())
         if defect > 1e-8:
             cure = "Use more nodes, fewer modes, or an orthonormal basis (Cosine, Fourier, Legendre with Gauss nodes)."
-            why = f"{self.nodes} nodes do not resolve {basis.size} modes: they are orthonormal only to {defect:.1e}"
+            why = f"{self.nodes} nodes do not resolve {basis.size} modes"
+            if self.nodes < basis.size:
+                cure = f"Use at least {basis.size} nodes."
+            else:
+                why += f": they are orthonormal only to {defect:.1e}"
             reject("nodes", self.nodes, why, cure)
         return values
 

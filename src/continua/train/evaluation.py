@@ -84,7 +84,7 @@ def evaluate_readings(model: ContinuousTransformer, task: AbstractTask, size: in
     readings: dict[str, dict[str, Any]] = {f"{n} steps": {"steps": n} for n in (1, 2, 3, 4, 6, 8, 16, 32)}
     if not any(field.breaks for field in model.flow.fields):
         readings |= {f"rtol {rtol:g}": {"rtol": rtol} for rtol in (1e-2, 1e-3, 1e-4)}
-    readings |= {f"{n} {name}": {name: n} for name, n in finer_nodes(model).items()}
+    readings |= {f"{n} {name.replace('_', ' ')}": {name: n} for name, n in finer_nodes(model).items()}
     for name, how in readings.items():
         with contextlib.suppress(ArgumentError, SolveError), torch.no_grad():
             read = model.at(**how).in_eval_mode()

@@ -84,9 +84,9 @@ def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     """The model of a preset for a task: a call of the one builder."""
     check_sizes(preset)
     sizes, spectral = preset.model, preset.model.kernel == "spectral"
-    modes = sizes.kernel_modes or (sizes.nodes if spectral else (sizes.nodes - 1) // 2)
-    axis = 1 if sizes.nodes == 1 else EmbeddingAxis(
-        sizes.nodes, modes, periodic=not spectral, unitary=sizes.kernel == "unitary"
+    modes = sizes.kernel_modes or (sizes.axis_nodes if spectral else (sizes.axis_nodes - 1) // 2)
+    axis = 1 if sizes.axis_nodes == 1 else EmbeddingAxis(
+        sizes.axis_nodes, modes, periodic=not spectral, unitary=sizes.kernel == "unitary"
     )  # fmt: skip
     heads = HeadMeasure(sizes.heads, sizes.head_modes) if sizes.head_modes else sizes.heads
     return _build(form, sizes, axis, heads, _time(form, sizes), _depth(preset.depth))
@@ -150,10 +150,10 @@ def _usual_time(form: Form, width: int) -> TokenTime:
 
 def _depth(how: DepthOptions) -> Depth:
     bases: dict[str, AbstractBasis | HypernetworkWeights | int] = {
-        "cosine": DampedBasis(Cosine(how.modes), how.mode_ratio),
-        "legendre": DampedBasis(Legendre(how.modes), how.mode_ratio),
-        "hypernetwork": HypernetworkWeights(how.modes),
-        "layers": how.modes,
+        "cosine": DampedBasis(Cosine(how.depth_modes), how.mode_ratio),
+        "legendre": DampedBasis(Legendre(how.depth_modes), how.mode_ratio),
+        "hypernetwork": HypernetworkWeights(how.depth_modes),
+        "piecewise": how.depth_modes,
     }
     gradients: dict[str, AbstractGradient] = {
         "direct": Direct(), "checkpointed": Checkpointed(), "backsolve": Backsolve(clip=how.clip_costate or None)
@@ -180,8 +180,10 @@ def count_parameters(model: nn.Module) -> int:
 def check_sizes(preset: Preset) -> None:
     """Refuses sizes that no model can have, whatever the task."""
     sizes, depth = preset.model, preset.depth
-    at_least(1, width=sizes.width, hidden=sizes.hidden, nodes=sizes.nodes, heads=sizes.heads, samples=sizes.samples)
-    at_least(1, stem_modes=sizes.stem_modes, modes=depth.modes, steps=depth.steps)
+    at_least(
+        1, width=sizes.width, hidden=sizes.hidden, axis_nodes=sizes.axis_nodes, heads=sizes.heads, samples=sizes.samples
+    )
+    at_least(1, stem_modes=sizes.stem_modes, depth_modes=depth.depth_modes, steps=depth.steps)
     at_least(0, kernel_modes=sizes.kernel_modes, head_modes=sizes.head_modes)
     not_negative(stem_radius=sizes.stem_radius, rtol=depth.rtol, damping=depth.damping, clip_costate=depth.clip_costate,
                  spectral_limit=depth.spectral_limit, **dataclasses.asdict(preset.costs))  # fmt: skip
@@ -189,19 +191,20 @@ def check_sizes(preset: Preset) -> None:
     share(none=False, mode_ratio=depth.mode_ratio)
     share(all=False, dropout=sizes.dropout)
     share(jitter=depth.jitter, refined=depth.refined)
-    if sizes.width % (2 * sizes.nodes):
+    if sizes.width % (2 * sizes.axis_nodes):
         even = [n for n in range(1, sizes.width // 2 + 1) if sizes.width % (2 * n) == 0]
-        cure = f"Pass --nodes from {', '.join(map(str, even))}." if even else "Pass an even --width."
-        reject("nodes", sizes.nodes, f"they do not share the width {sizes.width} in equal, even parts", cure)
-    channels = sizes.width // sizes.nodes
+        cure = f"Pass a --width that is a multiple of {2 * sizes.axis_nodes}"
+        cure += f", or --axis-nodes from {', '.join(map(str, even))}." if even else "."
+        reject("axis_nodes", sizes.axis_nodes, f"they do not share the width {sizes.width} in equal, even parts", cure)
+    channels = sizes.width // sizes.axis_nodes
     if sizes.head_modes == 0 and channels % (2 * sizes.heads):
         even = [heads for heads in range(1, channels // 2 + 1) if channels % (2 * heads) == 0]
         others = f", or heads from {', '.join(map(str, even))}" if even else ""
-        cure = f"Pass a width that is a multiple of {2 * sizes.heads * sizes.nodes}{others}."
+        cure = f"Pass a width that is a multiple of {2 * sizes.heads * sizes.axis_nodes}{others}."
         reject("heads", sizes.heads, f"they do not share the {channels} channels of a node in equal, even parts", cure)
-    if sizes.head_modes and depth.field == "layers":
+    if sizes.head_modes and depth.field == "piecewise":
         cure = "Pass --head-modes 0, or another --field."
-        reject("head_modes", sizes.head_modes, "weights that are constant on layers have counted heads", cure)
+        reject("head_modes", sizes.head_modes, "weights that are constant on pieces of depth have counted heads", cure)
 
 
 def objective_of(form: Form, model: ContinuousTransformer | None = None, preset: Preset | None = None) -> Objective:

@@ -15,7 +15,7 @@ from continua.optim import CosineDecay
 
 KernelName = Literal["spectral", "fft", "unitary"]
 IntegralName = Literal["exact", "subset", "debiased", "nystrom"]
-FieldName = Literal["cosine", "legendre", "hypernetwork", "layers"]
+FieldName = Literal["cosine", "legendre", "hypernetwork", "piecewise"]
 StepperName = Literal["splitting", "strang", "euler", "midpoint", "heun", "rk4", "bosh3", "dopri5", "tsit5"]
 GradientName = Literal["direct", "checkpointed", "backsolve"]
 OptimizerName = Literal["adamw", "recipe", "soap", "shampoo", "kfac"]
@@ -30,16 +30,16 @@ class ModelOptions:
     """size of a token's state"""
     hidden: int = 96
     """hidden size of the feed-forward"""
-    nodes: int = 6
+    axis_nodes: int = 6
     """nodes of the embedding axis, along which states are functions; 1: states are plain vectors"""
     kernel: KernelName = "spectral"
     """kernels along the embedding axis: in cosine modes, as convolutions by FFT, or these with unitary multipliers"""
     kernel_modes: int = 0
-    """modes of the kernels; 0: as many as there are nodes, of a convolution the frequencies that they resolve"""
+    """basis functions of the kernels; 0: as many as axis nodes, of a convolution the frequencies that they resolve"""
     heads: int = 4
-    """nodes at which the measure of heads is read, or heads that share the width"""
+    """attention heads: with --head-modes the quadrature nodes of their measure, else parts of the width"""
     head_modes: int = 3
-    """modes of the weights along the heads, whose density is trained; 0: heads are counted"""
+    """basis functions of the weights along a measure of heads, whose density is trained; 0: heads are counted"""
     integral: IntegralName = "exact"
     """the integral over tokens: exact, or estimated from a few of them"""
     samples: int = 16
@@ -49,7 +49,7 @@ class ModelOptions:
     stem_radius: float = 0.0
     """reach of the local stem in samples; 0: no stem"""
     stem_modes: int = 7
-    """modes of the stem's kernel"""
+    """basis functions of the stem's kernel"""
     stem_gaps: bool = False
     """the stem also hears how far away the nearest sample is, for signals that lack some"""
 
@@ -60,13 +60,13 @@ class DepthOptions:
     """Weights along depth, and how depth is solved and differentiated."""
 
     depth: float = 4.0
-    """depth of the flow"""
+    """length Z of the depth interval [0, Z] that the flow is solved over"""
     field: FieldName = "cosine"
-    """weights along depth: in cosine or Legendre modes, made by a hypernetwork, or constant on layers"""
-    modes: int = 4
-    """modes of the weights along depth; of a hypernetwork its frequencies, of layers their number"""
+    """weights as functions of depth: in cosine or Legendre modes, by a hypernetwork, or constant on pieces"""
+    depth_modes: int = 4
+    """basis functions of the weights along depth; of a hypernetwork its frequencies, of pieces their number"""
     mode_ratio: float = 0.8
-    """each further mode weighs this times the one before: less is smoother, 1 is as rough as the modes allow"""
+    """each further depth mode weighs this times the one before: less is smoother, 1 is as rough as they allow"""
     steps: int = 4
     """equal depth steps in training"""
     rtol: float = 0.0
@@ -163,16 +163,17 @@ def _demo(**values: Any) -> Preset:
 
 _DEMO = {
     # counted heads and plain vectors: a measure of heads costs about a point here (docs/logbook.md, 2026-11-17)
-    "mnist1d": _demo(nodes=1, heads=3, head_modes=0, stem_radius=5.5, stem_modes=11, updates=2200, learning_rate=5e-3),
+    "mnist1d": _demo(axis_nodes=1, heads=3, head_modes=0, stem_radius=5.5, stem_modes=11, updates=2200,
+                     learning_rate=5e-3),
     # the budget of nanoGPT's CPU recipe, width 128, 4 heads, 2,000 updates of 12 windows, about 0.8 M numbers, and its
     # AdamW: rate 1e-3 falling to 1e-4, a rise over the first twentieth, betas (0.9, 0.99), decay 0.1
-    "text": _demo(width=128, hidden=512, nodes=8, head_modes=4, updates=2000, batch_size=12, learning_rate=1e-3,
+    "text": _demo(width=128, hidden=512, axis_nodes=8, head_modes=4, updates=2000, batch_size=12, learning_rate=1e-3,
                   weight_decay=0.1, warmup_ratio=0.05, floor=0.1, beta2=0.99),
-    "digits": _demo(width=32, hidden=64, nodes=4, updates=1000, learning_rate=5e-3),
+    "digits": _demo(width=32, hidden=64, axis_nodes=4, updates=1000, learning_rate=5e-3),
     "spirals": _demo(stem_radius=6.0, stem_gaps=True, updates=1000),
-    "burgers": _demo(width=32, hidden=64, nodes=4, stem_radius=3.0, stem_modes=5, updates=600, batch_size=16,
+    "burgers": _demo(width=32, hidden=64, axis_nodes=4, stem_radius=3.0, stem_modes=5, updates=600, batch_size=16,
                      weight_decay=0.0),
-    "darcy": _demo(width=32, hidden=64, nodes=4, updates=600, batch_size=8, weight_decay=0.0),
+    "darcy": _demo(width=32, hidden=64, axis_nodes=4, updates=600, batch_size=8, weight_decay=0.0),
     "uea": _demo(stem_radius=5.0, stem_modes=9, updates=500, batch_size=16),
     "csv": _demo(stem_radius=6.0, stem_gaps=True, updates=500, batch_size=32),
 }  # fmt: skip
