@@ -49,15 +49,15 @@ class Batch:
         moved = {f.name: _move(getattr(self, f.name), device, dtype) for f in dataclasses.fields(self)}
         return Batch(**moved)
 
-    def half(self) -> "Batch":
-        """The first half of its examples, at least one."""
-        return Batch(**{f.name: _halve(getattr(self, f.name)) for f in dataclasses.fields(self)})
+    def part(self, start: int, stop: int) -> "Batch":
+        """The examples from `start` to before `stop`."""
+        return Batch(**{f.name: _part(getattr(self, f.name), start, stop) for f in dataclasses.fields(self)})
 
 
-def _halve(value: Any) -> Any:
+def _part(value: Any, start: int, stop: int) -> Any:
     if isinstance(value, tuple):
-        return tuple(_halve(x) for x in value)
-    return value[: max(1, len(value) // 2)] if isinstance(value, Tensor) else value
+        return tuple(_part(x, start, stop) for x in value)
+    return value[start:stop] if isinstance(value, Tensor) else value
 
 
 def _move(value: Any, device: torch.device | str | None, dtype: torch.dtype | None) -> Any:

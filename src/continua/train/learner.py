@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import nn
 
-from continua.control import CrossEntropy, NextToken, Objective, Terms, call_model, unwrap
+from continua.control import CrossEntropy, NextToken, Objective, call_model, unwrap
 from continua.core.batch import Batch
 from continua.core.checks import share
 from continua.core.errors import ArgumentError, reject
@@ -17,7 +17,7 @@ from continua.core.seeds import branch_seed, generator_of
 from continua.fields import AbstractHeadField
 from continua.model import ContinuousTransformer
 from continua.optim import KFAC, AbstractLikelihood, Categorical, Composite, Gaussian, Schedule, clip_gradients
-from continua.solve import Fixed, Solver
+from continua.solve import Fixed, Solver, Stats
 from continua.train.presets import Plan
 
 
@@ -51,8 +51,8 @@ class RandomGrids:
 
     The inner depths of the model's grid move at random by up to the share `jitter` of half a step to either side: as
     many steps, no more evaluations. Where weights jump, the jumps stay, and steps move between them. In the share
-    `refined` of the updates one continuum, drawn at random, has twice its nodes, on half a batch: depth, the measure of
-    heads, or the embedding axis.
+    `refined` of the updates one continuum, drawn at random, has twice its nodes on half of the batch: depth, measure of
+    heads, or the embedding axis. The other half is read as usual, in a pass of its own, so that memory stays.
     """
 
     jitter: float = 0.0
@@ -117,11 +117,8 @@ class Learner:
         lr = self.schedule.get_last_lr()[0]
         self.wrapped.train()
         self.optimiser.zero_grad(set_to_none=True)
-        terms = self._terms(batch, number, seed)
-        tokens = _tokens(batch) * len(terms.output) // len(batch.inputs[0])  # a refined update reads half of them
-        if not math.isfinite(terms.total.item()):
-            raise TrainingError(self._failure(number, "the loss", terms.total.item()))
-        terms.total.backward()
+        passes = [self._backward(*each, number, seed) for each in self._passes(batch, seed)]
+        tokens = _tokens(batch)
         try:
             norm = float(clip_gradients(self.model, plan.clip))
         except ArgumentError as error:
@@ -131,9 +128,11 @@ class Learner:
                            generator=generator_of(branch_seed(seed, 2)))  # fmt: skip
         self.optimiser.step()
         self.schedule.step(tokens)
-        running = {name: cost.item() for name, cost in terms.running.items()}
-        counts = (terms.stats.evaluations, terms.stats.accepted, tokens)
-        return Row(terms.total.item(), terms.terminal.item(), running, lr, *counts, time.perf_counter() - start, norm)
+        loss, terminal, *running = (math.fsum(values) for values in zip(*(each for each, _ in passes), strict=True))
+        stats = passes[0][1]  # of a refined update those of the refined half
+        counts = (stats.evaluations, stats.accepted, tokens)
+        named = dict(zip(self.objective.names, running, strict=True))
+        return Row(loss, terminal, named, lr, *counts, time.perf_counter() - start, norm)
 
     @property
     def _likelihood(self) -> AbstractLikelihood:
@@ -155,16 +154,33 @@ class Learner:
             why = f"it is of another model ({error})"
             reject("checkpoint", self.name, why, "Go on with the configuration of the run itself.")
 
-    def _terms(self, batch: Batch, number: int, seed: int) -> Terms:
-        """The objective; tokens that the weights made infinite are a training that is lost, and no bad input."""
-        grid, refined = self.grids.draw(self.model, generator_of(branch_seed(seed, 1)))
-        part = batch if refined is None else batch.half()
+    def _passes(self, batch: Batch, seed: int) -> list[tuple[nn.Module, Batch, list[float] | None, float]]:
+        """What an update reads: model, examples, depths, and the share of the batch."""
+        generator, size = generator_of(branch_seed(seed, 1)), len(batch.inputs[0])
+        grid, refined = self.grids.draw(self.model, generator)
+        if refined is None or size < 2:
+            return [(self._read(refined), batch, grid, 1.0)]
+        fine, usual = (size // 2) / size, dataclasses.replace(self.grids, refined=0.0).draw(self.model, generator)[0]
+        return [
+            (self._read(refined), batch.part(0, size // 2), grid, fine),
+            (self.wrapped, batch.part(size // 2, size), usual, 1.0 - fine),
+        ]
+
+    def _backward(
+        self, model: nn.Module, batch: Batch, grid: list[float] | None, part: float, number: int, seed: int
+    ) -> tuple[tuple[float, ...], Stats]:
+        """Adds the gradient of a part of the batch; its share of loss, terminal loss and running costs."""
         try:
-            return self.objective(self._read(refined), part, generator_of(seed), grid)
-        except ArgumentError as error:
+            terms = self.objective(model, batch, generator_of(seed), grid)
+        except ArgumentError as error:  # tokens that the weights made infinite are a training that is lost
             if error.argument != "x0":
                 raise
             raise TrainingError(self._failure(number, "a token's state", math.nan)) from error
+        if not math.isfinite(terms.total.item()):
+            raise TrainingError(self._failure(number, "the loss", terms.total.item()))
+        (terms.total if part == 1.0 else part * terms.total).backward()
+        values = (terms.total, terms.terminal, *terms.running.values())
+        return tuple(part * value.item() for value in values), terms.stats
 
     def _read(self, refined: str | None) -> nn.Module:
         """The model at the nodes of this update; what wraps it knows only its own."""
