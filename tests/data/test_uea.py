@@ -1,5 +1,8 @@
 """Files of the UEA archive: what is read, and what is refused with file, row and cure."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 import torch
 
@@ -100,3 +103,31 @@ def test_both_files_are_needed(files, tmp_path):
     (tmp_path / "Toy_TEST.ts").unlink()
     with pytest.raises(ValueError, match="no such file"):
         _ = Uea(files).form
+
+
+def test_samples_are_dropped_in_training_and_always_the_same_in_the_test(tmp_path):
+    rows = [",".join(str(100 * i + k) for k in range(10 + i)) + ":" + ("up" if i % 2 else "down") for i in range(6)]
+    for part in ("TRAIN", "TEST"):
+        (tmp_path / f"Long_{part}.ts").write_text(HEADER + "\n".join(rows))
+    task = Uea(tmp_path / "Long_TRAIN.ts", dropped=0.8, test_dropped=0.5)
+    values, times, present = task.batch(Split.TEST, torch.tensor([1, 4])).inputs
+    assert present.sum(1).tolist() == [6, 7] and task.form.gaps  # 5.5 and 7 of 11 and 14
+    assert torch.equal(values[1, present[1]], task.batch(Split.TEST, torch.tensor([4])).inputs[0][0])
+    whole = Uea(tmp_path / "Long_TRAIN.ts").batch(Split.TEST, torch.tensor([1, 4])).inputs
+    for row in range(2):  # values keep their times
+        known = dict(zip(whole[1][row].tolist(), whole[0][row, :, 0].tolist(), strict=True))
+        seen = times[row][present[row]]
+        assert (
+            bool((seen.diff() > 0).all()) and [known[t] for t in seen.tolist()] == values[row, present[row], 0].tolist()
+        )
+    counts = {tuple(task.training_batch(4, 0, update).inputs[2].sum(1).tolist()) for update in range(20)}
+    assert len(counts) > 10 and min(min(c) for c in counts) >= 2
+    assert "0 to 80% of the samples dropped" in task.facts()["augmentation"]
+    assert set(task.variants()) == {f"{part}% of the samples dropped" for part in (30, 50, 70)}
+    filled = dataclasses.replace(task, interpolated=True).batch(Split.TEST, torch.tensor([1, 4])).inputs
+    for row in range(2):  # as numpy fills them
+        kept = times[row][present[row]].numpy()
+        grid = filled[1][row][filled[2][row]].numpy()
+        assert len(grid) == round((kept[-1] - kept[0]) * 14) + 1
+        own = np.interp(grid, kept, values[row, present[row], 0].numpy())
+        assert np.allclose(own, filled[0][row, filled[2][row], 0].numpy(), atol=1e-5)

@@ -97,7 +97,10 @@ class DataOptions:
     points: Count = None
     """points of the grid it is trained on (default: burgers 64; darcy 16 along each side)"""
     dropped: Measure = None
-    """mnist1d, digits: up to this share of the samples is dropped at random in training, such as 0.5 (default: 0)"""
+    """up to this share of the samples is dropped at random, such as 0.5: mnist1d, digits, uea in training (default: 0),
+    spirals (default: 0.5) and csv of all that a model sees (default: 0)"""
+    interpolated: Toggle = False
+    """uea: samples that are dropped are filled in on straight lines, on the regular grid"""
 
 
 @final
@@ -119,11 +122,14 @@ TASKS: Mapping[TaskName, tuple[type[AbstractTask], Mapping[str, str]]] = {
     "mnist1d": (Mnist1d, {"dropped": "dropped"}),
     "text": (Text, {"text": "file", "context": "context"}),
     "digits": (Digits, {"dropped": "dropped"}),
-    "spirals": (Spirals, {}),
+    "spirals": (Spirals, {"dropped": "missing"}),
     "burgers": (Burgers, {"points": "points"}),
     "darcy": (Darcy, {"points": "points"}),
-    "uea": (Uea, {"series": "file"}),
-    "csv": (Csv, {"series": "file", "context": "window", "time": "time", "id": "id", "columns": "columns"}),
+    "uea": (Uea, {"series": "file", "dropped": "dropped", "interpolated": "interpolated"}),
+    "csv": (
+        Csv,
+        {"series": "file", "context": "window", "time": "time", "id": "id", "columns": "columns", "dropped": "dropped"},
+    ),
 }
 """Of every task its class, and the options that it reads with the arguments they become."""
 
@@ -131,7 +137,7 @@ TASKS: Mapping[TaskName, tuple[type[AbstractTask], Mapping[str, str]]] = {
 def task_of(name: TaskName, data: DataOptions) -> AbstractTask:
     """The task of this name on these data; options that it does not read would be passed over in silence."""
     kind, reads = TASKS[name]
-    given = {option: value for option, value in vars(data).items() if value is not None}
+    given = {option: value for option, value in vars(data).items() if value not in (None, False)}
     for option, value in given.items():
         if option not in reads:
             others = [f"`continua train {other}`" for other, (_, arguments) in TASKS.items() if option in arguments]

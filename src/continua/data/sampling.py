@@ -92,6 +92,33 @@ def drop_samples(
     return _take(values, positions, torch.rand(batch, tokens, generator=generator).argsort(1)[:, :count].sort(1).values)
 
 
+def keep_samples(samples: Samples, dropped: float, order: Float[Tensor, "batch tokens"]) -> Samples:
+    """Ragged signals without a share of their present samples, the last ones by `order`; at least two remain."""
+    share(dropped=dropped, all=False)
+    counts = samples.counts
+    wanted = torch.minimum((counts * (1.0 - dropped)).round().long().clamp(min=2), counts)
+    rank = order.masked_fill(~samples.present, torch.inf).argsort(1).argsort(1)
+    index = (rank >= wanted).long().argsort(dim=1, stable=True)[:, : int(wanted.max())]
+    present = torch.arange(index.shape[1], device=index.device) < wanted
+    values, times = _take(samples.values, samples.positions, index)
+    return Samples(values * present.unsqueeze(-1), times * present, present)
+
+
+def fill_samples(samples: Samples, spacing: float) -> Samples:
+    """Ragged signals on a grid of this spacing, on the straight lines between their samples, from first to last."""
+    last = samples.counts - 1
+    ends = torch.cat([samples.positions[:, :1], samples.positions.gather(1, last)], 1)
+    first, count = (ends[:, :1] / spacing).round(), ((ends[:, 1:] - ends[:, :1]) / spacing).round().long() + 1
+    place = torch.arange(int(count.max()), device=count.device).expand(len(count), -1)
+    present, times = place < count, (first + place) * spacing
+    known = samples.positions.masked_fill(~samples.present, torch.inf).contiguous()
+    high = torch.minimum(torch.searchsorted(known, times.to(known)).clamp(min=1), last.clamp(min=1))
+    t0, t1 = samples.positions.gather(1, high - 1), samples.positions.gather(1, high)
+    part = ((times - t0) / (t1 - t0)).clamp(0.0, 1.0)
+    values, _ = _interpolate(samples.values, samples.positions, high - 1, high, part)
+    return Samples(values * present.unsqueeze(-1), (times * present).to(values), present)
+
+
 def roll(values: Points, generator: torch.Generator) -> Points:
     """Each sequence shifted in a circle by a whole number of samples of its own, drawn from all."""
     batch, tokens, _ = values.shape

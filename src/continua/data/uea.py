@@ -11,10 +11,12 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from continua.core.batch import Batch
+from continua.core.checks import share
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.files import read_number, read_text, refuse_row, version_of
+from continua.data.sampling import Samples, fill_samples, keep_samples
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
 _ENOUGH = 10
@@ -30,18 +32,29 @@ class Uea(AbstractTask):
     series or more; of a smaller file nothing can be spared, and validation reads the test file. Each feature is centred
     and scaled by what is trained on; a constant one is refused. Token time is the index of a sample in units of the
     longest training series, which spans [0, 1]; shorter ones end earlier.
+
+    Of every training batch a random share of the samples, from 0 to `dropped`, is dropped; `test_dropped`: validation
+    and test without this share, each series without samples of its own. `interpolated`: what was dropped is filled
+    in on straight lines, as for models that want a regular grid.
     """
 
     file: Path
+    dropped: float = 0.0
+    test_dropped: float = 0.0
+    interpolated: bool = False
 
     name = "uea"
+
+    def __post_init__(self) -> None:
+        share(0.9, dropped=self.dropped, test_dropped=self.test_dropped)
 
     @property
     def form(self) -> Form:
         train = self._part(Split.TRAIN)
         spacing = 1.0 / max(1, max(len(series) for series in train.series) - 1)
         features, wording = train.series[0].shape[1], Wording(names=train.classes)
-        return Form(len(train.classes), Question.LABEL, features=features, spacing=spacing, wording=wording)
+        gaps = self.dropped > 0.0 and not self.interpolated
+        return Form(len(train.classes), Question.LABEL, features=features, spacing=spacing, wording=wording, gaps=gaps)
 
     def count(self, split: Split) -> int:
         return len(self._part(split).labels)
@@ -54,18 +67,38 @@ class Uea(AbstractTask):
         place = torch.arange(values.shape[1]).expand(len(chosen), -1)
         present = place < lengths[:, None]
         labels = torch.tensor([part.labels[i] for i in index.tolist()])
-        return Batch((values, torch.where(present, place * spacing, 0.0), present), labels)
+        samples = Samples(values, torch.where(present, place * spacing, 0.0), present)
+        if split is not Split.TRAIN and self.test_dropped > 0.0:  # whatever the batch that a series stands in
+            order = [
+                torch.rand(len(series), generator=generator_of(i))
+                for i, series in zip(index.tolist(), chosen, strict=True)
+            ]
+            samples = self._drop(samples, self.test_dropped, pad_sequence(order, batch_first=True))
+        return Batch(tuple(samples), labels)
 
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
-        return batch
+        if self.dropped == 0.0:
+            return batch
+        dropped = self.dropped * float(torch.rand((), generator=generator))
+        samples = Samples(*batch.inputs)
+        order = torch.rand(samples.present.shape, generator=generator)
+        return Batch(tuple(self._drop(samples, dropped, order)), batch.targets)
 
     def details(self) -> dict[str, Any]:
         validation, train = self._part(Split.VALIDATION), self._part(Split.TRAIN)
         found = {"validation samples": len(validation.labels), "classes": list(train.classes)}
+        if self.dropped:
+            filled = ", and filled in on straight lines" if self.interpolated else ""
+            found["augmentation"] = f"0 to {self.dropped:.0%} of the samples dropped at random{filled}"
         return {**found, "validation": "the test samples"} if validation is self._part(Split.TEST) else found
 
     def variants(self) -> Mapping[str, AbstractTask]:
-        return {}
+        shares = (0.3, 0.5, 0.7)
+        return {f"{part:.0%} of the samples dropped": dataclasses.replace(self, test_dropped=part) for part in shares}
+
+    def _drop(self, samples: Samples, dropped: float, order: Tensor) -> Samples:
+        kept = keep_samples(samples, dropped, order)
+        return fill_samples(kept, self.form.spacing) if self.interpolated else kept
 
     def _part(self, split: Split) -> "LabelledSeries":
         return _read(self.file, version_of(self.file))[split]
