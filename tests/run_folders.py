@@ -65,7 +65,7 @@ def written_run(folder: Path, seed: int = 0, learners: tuple[str, ...] = ("conti
     for learner in learners:
         tests = {"as trained": {"loss": 0.3, "accuracy": 0.9712}, "half": {"loss": 0.5, "accuracy": 0.91}}
         steps = {str(n): {"loss": 1.0 / n, "accuracy": 1.0 - 1.0 / (n + 1)} for n in (1, 2, 4, 8)}
-        run.record("test", learner=learner, samplings=tests, depth=steps, **{"gap to a tight solve": 0.01})
+        run.record("test", learner=learner, samplings=tests, depth_steps=steps, **{"gap to a tight solve": 0.01})
     made = figures()
     formula = "alpha_{ij} = frac{w_j e^{beta ⟨q_i, k_j⟩}}{sum_l w_l e^{beta ⟨q_i, k_l⟩}}"
     for place, learner in enumerate(learners):

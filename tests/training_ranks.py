@@ -52,7 +52,7 @@ def train(model: nn.Module, batch: Batch) -> torch.Tensor:
     if torch.get_default_dtype() == torch.float64:
         plan = Plan(UPDATES, len(batch.targets), clip=0.5)
         learner = Learner("one", model, OBJECTIVE, optimiser, grids=RandomGrids(0.5))
-        return torch.tensor([learner.update(batch, number, plan).loss for number in range(UPDATES)])
+        return torch.tensor([learner.update(batch, number, plan).total for number in range(UPDATES)])
     losses = []
     for _ in range(UPDATES):
         optimiser.zero_grad()

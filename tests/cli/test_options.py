@@ -46,7 +46,7 @@ def test_a_choice_learns_and_is_noted(choice, tmp_path, monkeypatch, unchecked):
     task = series if "nystrom" in choice else text  # its landmarks serve no causal model
     assert main(["train", *task, *WORDS.split(), *choice.split(), "--output", "run"]) == 0
     run = Run.open(Path("run"))
-    losses = [row["terminal"] for row in run.records("update")]
+    losses = [row["loss"] for row in run.records("update")]
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5]), losses
     described = run.manifest["facts"]["models"]["continuous"]
     assert [word for word in CHOICES[choice] if word not in described] == [], described

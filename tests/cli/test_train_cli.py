@@ -77,7 +77,7 @@ def test_eval_reads_a_run(text_run, capsys):
     assert main(["eval", str(text_run), "--json"]) == 0
     results = json.loads(capsys.readouterr().out)["results"]
     assert set(results) == {"continuous", "layers"}
-    by_steps = results["continuous"]["depth"]
+    by_steps = results["continuous"]["depth_steps"]
     assert by_steps["4"]["loss"] == pytest.approx(results["continuous"]["samplings"]["as trained"]["loss"], abs=1e-5)
     assert main(["eval", str(text_run)]) == 0
     shown = capsys.readouterr().out
@@ -88,7 +88,7 @@ def test_eval_reads_a_run(text_run, capsys):
 
 def test_tables_fit_a_terminal_without_a_word_cut():
     measures = dict.fromkeys(("loss", "mean squared error", "squared error between", "squared error ahead"), 0.5)
-    found = {"samplings": {"as trained": measures, "half of the rows unseen": measures}, "depth": {"1": measures}}
+    found = {"samplings": {"as trained": measures, "half of the rows unseen": measures}, "depth_steps": {"1": measures}}
     tables = results_tables(Spirals(), {"continuous": found, "layers": found})
     with (console := Console(width=80)).capture() as shown:
         console.print(*tables, sep="\n", soft_wrap=True)

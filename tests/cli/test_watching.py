@@ -27,7 +27,7 @@ def quiet_environment(monkeypatch, tmp_path):
 
 
 def row(loss: float) -> Row:
-    return Row(loss, loss, {}, 1e-3, evaluations=6, steps=3, tokens=1000, seconds=0.5, grad_norm=1.0)
+    return Row(loss + 1.0, loss, {"cost": 1.0}, 1e-3, evaluations=6, steps=3, tokens=1000, seconds=0.5, grad_norm=1.0)
 
 
 def test_the_bar_tells_loss_speed_evaluations_and_time_of_the_first_learner():
@@ -75,7 +75,12 @@ def test_json_lines_are_json_even_where_a_number_is_not():
         json.loads(line, parse_constant=lambda word: pytest.fail(word)) for line in written.getvalue().split("\n")[:-1]
     ]
     assert [each["kind"] for each in found] == ["begin", "update", "validation", "end"]
-    assert found[1]["loss"] is None and found[1]["evaluations"] == 6 and found[1]["tokens_per_second"] == 2000.0
+    assert (
+        found[1]["loss"] is None
+        and found[1]["total"] is None
+        and found[1]["evaluations"] == 6
+        and found[1]["tokens_per_second"] == 2000.0
+    )
 
 
 def test_every_line_of_a_json_run_parses(capsys):
@@ -103,9 +108,11 @@ def test_tensorboard_reads_what_was_written(tmp_path, capsys):
     events = accumulators.EventAccumulator(str(tmp_path / "run" / "tensorboard" / "continuous"))
     events.Reload()
     rows = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
-    losses = [each["loss"] for each in rows if each["kind"] == "update"]
-    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
-    assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses, rel=1e-6)
+    updates = [each for each in rows if each["kind"] == "update"]
+    for name in ("loss", "total"):
+        assert [event.step for event in events.Scalars(name)] == [1, 2, 3]
+        assert [event.value for event in events.Scalars(name)] == pytest.approx([r[name] for r in updates], rel=1e-6)
+    assert all(each["total"] > each["loss"] for each in updates)  # the flow pays for its motion
     assert "validation/mean squared error" in events.Tags()["scalars"]
 
 

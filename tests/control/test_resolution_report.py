@@ -141,7 +141,7 @@ def test_depth_by_steps_and_tolerances():
     assert row("steps", 1).change == 0.0, "the model's own"
 
 
-def test_solver_invariance_is_the_distance_to_scipy():
+def test_the_solver_gap_is_the_distance_to_scipy():
     values, times, _ = signals()
     model = trained().at()
     model.training = False
@@ -157,7 +157,7 @@ def test_solver_invariance_is_the_distance_to_scipy():
         exact = model.readout(cloud.at(torch.from_numpy(end).view_as(cloud.points)))
         expected = float((model(values, times) - exact).norm() / exact.norm())
     assert expected > 1e-8
-    assert report().solver_invariance == pytest.approx(expected, rel=1e-2)
+    assert report().solver_gap == pytest.approx(expected, rel=1e-2)
     assert report().reference == "DormandPrince() at rtol 1e-10"
 
 
@@ -217,7 +217,7 @@ def test_the_report_is_readable_and_plain():
     assert text[1].split() == ["axis", "resolution", "change", "of", "output", "loss", "change", "of", "loss"]
     assert len(text) == 2 + len(report().rows) + 1
     assert any(line.startswith("heads       12 heads") for line in text) and "1 step " in str(report())
-    assert text[-1].startswith("solver invariance ") and text[-1].endswith("against DormandPrince() at rtol 1e-10")
+    assert text[-1].startswith("gap to a tight solve ") and text[-1].endswith("against DormandPrince() at rtol 1e-10")
 
 
 def test_axes_that_a_model_does_not_have_are_left_out_with_a_reason():
@@ -233,7 +233,7 @@ def test_axes_that_a_model_does_not_have_are_left_out_with_a_reason():
         "left out, heads: heads are counted" in text
         and "left out, depth: the stepper does not estimate its error" in text
     )
-    assert found.reference == "DormandPrince() at rtol 1e-06" and found.solver_invariance > 0
+    assert found.reference == "DormandPrince() at rtol 1e-06" and found.solver_gap > 0
     assert json.loads(json.dumps(found.plain()))["left_out"][0]["axis"] == "t"
 
 
@@ -263,7 +263,7 @@ def test_a_sphere_is_compared_with_the_flow_on_the_sphere():
     assert "Projected" in found.reference
     fine = model.at(steps=512)(torch.arange(6).unsqueeze(0))
     again = resolution_report(model.at(steps=512), (torch.arange(6).unsqueeze(0),), resolutions=Resolutions(steps=()))
-    assert again.solver_invariance < 0.02 * found.solver_invariance and math.isfinite(float(fine.detach().norm()))
+    assert again.solver_gap < 0.02 * found.solver_gap and math.isfinite(float(fine.detach().norm()))
 
 
 def test_steps_are_counted_as_they_were_taken():
@@ -281,9 +281,9 @@ def test_a_reference_that_cannot_be_solved_is_left_out_with_its_reason():
     values, times, _ = signals(2)
     hopeless = Solver(DormandPrince(), Adaptive(1e-10, 1e-10, max_steps=1))
     found = resolution_report(build(), (values, times), resolutions=ONE, reference=hopeless)
-    assert found.solver_invariance is None and len(found.rows) == 3
+    assert found.solver_gap is None and len(found.rows) == 3
     assert "the reference solve" in found.left_out[-1].reason and "not measured" in str(found)
-    assert json.loads(json.dumps(found.plain()))["solver_invariance"] is None
+    assert json.loads(json.dumps(found.plain()))["solver_gap"] is None
 
 
 def test_bad_arguments_are_named():

@@ -73,7 +73,7 @@ def test_the_page_is_whole_and_asks_for_nothing(run):
 def test_known_headings_come_in_their_order_and_once(run):
     text = report_page([run.folder]).html()
     headings = re.findall(r"<h2>(.*?)</h2>", text)
-    wanted = ["Results", "Training", "Anytime depth", "Attention", "Resolution", "A &lt;claim&gt; &amp; more"]
+    wanted = ["Results", "Training", "Anytime depth", "Attention", "Other samplings", "A &lt;claim&gt; &amp; more"]
     assert headings == [*wanted, "References", "How it was run"]
     assert text.count("<h3>continuous</h3>") == text.count("<h3>standard</h3>") == 1
 
@@ -114,10 +114,9 @@ def test_training_losses_are_the_means_of_groups_of_updates(run):
 def test_training_losses_are_shown_without_running_costs_as_validation_reads_them(tmp_path):
     run = Run.begin(tmp_path / "run", "train", {"task": "waves"})
     for update in (1, 2, 3):
-        run.record("update", update=update, learner="ours", loss=5.0, terminal=float(update), running={"energy": 2.0})
-    run.record("update", update=4, learner="ours", loss=5.0)  # a row of an earlier version
+        run.record("update", update=update, learner="ours", total=5.0, loss=float(update), running={"energy": 2.0})
     (training,) = (section for section in report_page([run.folder]).sections if section.heading == "Training")
-    assert training.figures[0].series[0].y.tolist() == [1.0, 2.0, 3.0, 5.0]
+    assert training.figures[0].series[0].y.tolist() == [1.0, 2.0, 3.0]
 
 
 def test_time_is_that_of_the_learners_own_updates(run):

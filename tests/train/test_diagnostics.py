@@ -133,7 +133,7 @@ def test_a_model_of_layers_on_plain_tokens_has_diagnostics(unchecked):
 
 def test_a_resolution_report_becomes_a_table():
     plain = {
-        "own": {"tokens": 40, "steps": 4}, "solver_invariance": 1e-3, "reference": "DormandPrince at 1e-6",
+        "own": {"tokens": 40, "steps": 4}, "solver_gap": 1e-3, "reference": "DormandPrince at 1e-6",
         "rows": [{"axis": "t", "unit": "tokens", "resolution": 20, "change": 0.1, "loss": 0.5, "loss_change": 0.2},
                  {"axis": "z", "unit": "rtol", "resolution": 1e-3, "change": 0.01, "loss": None, "loss_change": None}],
         "left_out": [{"axis": "d", "unit": "axis_nodes", "resolution": None, "reason": "states are vectors"}],
@@ -145,10 +145,7 @@ def test_a_resolution_report_becomes_a_table():
     )
     assert section.figures[0].caption.startswith("The model as it is: 40 tokens, 4 steps.")
     assert "states are vectors" in section.prose[1] and "1.0e-03" in section.verdict.text
-    assert (
-        "DormandPrince at 1e-6 could not be solved"
-        in resolution_section({**plain, "solver_invariance": None}).verdict.text
-    )
+    assert "DormandPrince at 1e-6 could not be solved" in resolution_section({**plain, "solver_gap": None}).verdict.text
 
 
 PAID = Preset().replace(width=8, heads=2, hidden=8, axis_nodes=2, depth_modes=2, steps=2)

@@ -144,7 +144,7 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path):
     again.go(7)
     one, other = (dict(t.learners[0].model.named_parameters()) for t in (whole, again))
     assert all(torch.equal(one[name], other[name]) for name in one)
-    losses = [[row["loss"] for row in t.run.records("update")] for t in (whole, again)]
+    losses = [[row["total"] for row in t.run.records("update")] for t in (whole, again)]
     assert losses[0] == losses[1] and len(losses[0]) == 14
 
 

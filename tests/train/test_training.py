@@ -35,7 +35,7 @@ from continua.train import (
     build_layers,
     count_parameters,
     evaluate,
-    evaluate_depths,
+    evaluate_depth_steps,
     evaluate_samplings,
     objective_of,
     solver_gap,
@@ -110,7 +110,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path, number):
     again.go(4)
     one, other = values(whole), values(again)
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-    losses = [[row["loss"] for row in t.run.records("update")] for t in (whole, again)]
+    losses = [[row["total"] for row in t.run.records("update")] for t in (whole, again)]
     assert losses[0] == losses[1] and len(losses[0]) == 12
     metrics = [[row["metrics"] for row in t.run.records("validation")] for t in (whole, again)]
     assert metrics[0] == metrics[1] and len(metrics[0]) == 4
@@ -145,7 +145,8 @@ def test_records_hold_what_a_report_needs(tmp_path):
     some = training(tmp_path / "run", Plan(updates=4, batch_size=5, validations=1))
     some.go()
     rows = list(some.run.records("update"))
-    wanted = {"loss", "lr", "evaluations", "steps", "tokens", "tokens_per_second", "seconds", "grad_norm", "clock"}
+    wanted = {"loss", "total", "running", "lr", "evaluations", "steps", "tokens", "seconds", "grad_norm", "clock"}
+    wanted |= {"tokens_per_second"}
     assert len(rows) == 4 and all(wanted <= row.keys() for row in rows)
     assert rows[0]["evaluations"] == 2 and rows[0]["steps"] == 2  # two split steps
     (validation,) = some.run.records("validation")
@@ -253,7 +254,7 @@ def test_more_depth_steps_come_nearer_to_a_tight_solve():
     (learner,) = learners(TASK)
     gaps = [solver_gap(learner.model.at(steps=steps), TASK) for steps in (1, 8, 64)]
     assert gaps[2] < gaps[1] < gaps[0] and gaps[2] < 0.02
-    assert set(evaluate_depths(learner.model, TASK, (1, 2))) == {1, 2}
+    assert set(evaluate_depth_steps(learner.model, TASK, (1, 2))) == {1, 2}
     assert set(evaluate_samplings(learner.model, TASK)) == {"as trained", *TASK.variants()}
 
 

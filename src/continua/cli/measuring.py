@@ -17,7 +17,7 @@ from continua.runs import Run, Table
 from continua.train import (
     Learner,
     diagnose,
-    evaluate_depths,
+    evaluate_depth_steps,
     evaluate_readings,
     evaluate_samplings,
     keep_diagnostics,
@@ -37,7 +37,7 @@ def measure_models(run: Run, task: AbstractTask, models: Mapping[str, Continuous
     for name, model in models.items():
         jumps = any(field.breaks for field in model.flow.fields)
         found: dict[str, Any] = {"samplings": evaluate_samplings(model, task)}
-        found["depth"] = {str(steps): metrics for steps, metrics in evaluate_depths(model, task).items()}
+        found["depth_steps"] = {str(steps): metrics for steps, metrics in evaluate_depth_steps(model, task).items()}
         found["readings"] = evaluate_readings(model, task)
         if not jumps:
             with contextlib.suppress(SolveError):  # a flow too wild for it is no reason to lose the other results
@@ -68,7 +68,7 @@ def keep_results(run: Run, task: AbstractTask, learners: Sequence[Learner], sequ
 def results_tables(task: AbstractTask, results: Results) -> list[rich.table.Table]:
     """The results as tables, which say whether validation has read the same samples."""
     same = " (validation read the same samples)" if "validation" in task.facts() else ""
-    titles = {"samplings": (f"test{same}", "sampling"), "depth": (f"test by depth steps{same}", "steps"),
+    titles = {"samplings": (f"test{same}", "sampling"), "depth_steps": (f"test by depth steps{same}", "steps"),
               "readings": ("first sequences of the test, milliseconds per sequence", "reading")}  # fmt: skip
     by = {key: {name: found[key] for name, found in results.items() if found.get(key)} for key in titles}
     return [show_table(_table(*titles[key], found)) for key, found in by.items() if found]

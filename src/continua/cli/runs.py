@@ -28,9 +28,9 @@ from continua.runs import Run, check_writable, finite
 class Evaluate:
     """Measure the models of a run: test, other samplings, other depth steps.
 
-    Nothing is trained. The test split is read as it is and in the other samplings that the task knows (resolution), and
-    with 1 to 32 depth steps (anytime depth); the largest gap to a tight adaptive solve says how far the model leans on
-    its grid. The numbers are added to the run's records.
+    Nothing is trained. The test split is read as it is and in the other samplings that the task knows, and with 1 to
+    32 depth steps (anytime depth); the gap to a tight adaptive solve says how far the model leans on its grid. The
+    numbers are added to the run's records.
     """
 
     folder: RunFolder
@@ -57,7 +57,7 @@ class Evaluate:
         for name, found in results.items():
             gap = found.get("gap to a tight solve")
             if gap is not None:
-                console.print(f"{name}: largest gap to a tight adaptive solve {gap:.1%} of the largest output")
+                console.print(f"{name}: gap to a tight adaptive solve {gap:.1%} of the output")
         return 0
 
 

@@ -73,7 +73,7 @@ def resolution_report(
     return ResolutionReport(
         rows=tuple(study.rows),
         own={unit: study.own[unit] for unit in UNITS if unit in study.own},
-        solver_invariance=study.invariance(solver),
+        solver_gap=study.solver_gap(solver),
         reference=_describe(solver),
         loss=study.loss_of(study.flatten(study.output), study.flatten(targets)),
         left_out=tuple(study.left_out),
@@ -114,12 +114,12 @@ class ResolutionReport:
     """Axis x resolution -> change of output and loss, and how far the training solver is from a tight one.
 
     - `own`: the model's own resolutions, by unit; `loss`: its loss as it is;
-    - `solver_invariance`: |y0 - y| / |y|, y the output under the `reference` solver; `None` where that solve failed.
+    - `solver_gap`: |y0 - y| / |y|, y the output under the `reference` solver; `None` where that solve failed.
     """
 
     rows: tuple[ResolutionRow, ...]
     own: dict[str, int | float]
-    solver_invariance: float | None
+    solver_gap: float | None
     reference: str
     loss: float | None = None
     left_out: tuple[LeftOut, ...] = ()
@@ -141,13 +141,13 @@ class ResolutionReport:
         table = ["  ".join(word.ljust(n) for word, n in zip(line, widths, strict=True)).rstrip() for line in lines]
         own = ", ".join(_count(unit, value) for unit, value in self.own.items())
         loss = "" if self.loss is None else f"; loss {self.loss:.6g}"
-        gap = "not measured" if self.solver_invariance is None else f"{self.solver_invariance:.1e}"
+        gap = "not measured" if self.solver_gap is None else f"{self.solver_gap:.1e}"
         absent = []
         for unit, resolution, reason in self.left_out:
             place = "" if resolution is None else f" at {_count(unit, resolution)}"
             absent.append(f"left out, {AXES[UNITS[unit]]}{place}: {reason}")
-        invariance = f"solver invariance {gap}, against {self.reference}"
-        return "\n".join([f"the model as it is: {own}{loss}", *table, invariance, *absent])
+        solver = f"gap to a tight solve {gap}, against {self.reference}"
+        return "\n".join([f"the model as it is: {own}{loss}", *table, solver, *absent])
 
 
 def _count(unit: str, value: int | float) -> str:
@@ -220,7 +220,7 @@ class _Study:
         for rtol in wanted.rtols:
             self._read("rtol", rtol)
 
-    def invariance(self, solver: AbstractSolver) -> float | None:
+    def solver_gap(self, solver: AbstractSolver) -> float | None:
         """The distance of the model as it is to the same model under another solver, where that can be solved."""
         try:
             exact = self.flatten(self.model.at(solver=solver)(*self.inputs))

@@ -11,7 +11,7 @@ from continua.report.sections import LearnerRecord, cards, learner_sections
 from continua.runs import Reference, Run, Section, write_whole
 
 _ORDER = ("Results", "Predictions", "Training", "Depth", "Anytime depth", "Tokens", "Attention", "Heads",
-          "Optimal control", "Resolution")  # fmt: skip
+          "Optimal control", "Other samplings", "Resolution")  # fmt: skip
 """The order of known headings; others come after them as they are."""
 
 

@@ -32,7 +32,7 @@ def _resolution(unit: str, rows: Sequence[Mapping[str, Any]], report: Mapping[st
     def fineness(value: int | float) -> float:
         return 1.0 / value if unit == "rtol" else float(value)
 
-    own, gap = report["own"].get(unit), report["solver_invariance"]
+    own, gap = report["own"].get(unit), report["solver_gap"]
     at = [fineness(row["resolution"]) for row in rows]
     notes = [] if own is None else [Note(fineness(own), "own")]
     notes += [Note(gap, "own solver to reference", along="y")] if unit in ("steps", "rtol") and gap else []

@@ -55,9 +55,8 @@ class LearnerRecord:
         return np.interp(at, done, seconds) if len(done) else np.full_like(at, np.nan)
 
     def losses(self) -> np.ndarray:
-        """The loss of every update without the running costs, as validation reads it, where a row has both."""
-        terminal = _column(self.updates, "terminal")
-        return np.where(np.isfinite(terminal), terminal, _column(self.updates, "loss"))
+        """The loss of every update, without the running costs, as validation reads it."""
+        return _column(self.updates, "loss")
 
     def median(self, key: str) -> float | None:
         """The median of one number over the updates."""
@@ -167,7 +166,7 @@ def _training_section(learners: Learners) -> Section | None:
     for key, title, y, caption in _COURSES:
         curves = [group_means(_column(one.updates, "update"), _column(one.updates, key)) for one in known]
         figures += _curves(known, curves, mark="line", x=Scale("update"), y=y, title=title, caption=caption)
-    prose = ("Learners of one run see the same batches. Click a name to hide its curves; drag over a figure to look "
+    prose = ("Models of one run see the same batches. Click a name to hide its curves; drag over a figure to look "
              "closer.", *_validation_sources(learners))  # fmt: skip
     return Section("Training", prose, figures=tuple(figures))
 
@@ -217,7 +216,7 @@ def group_means(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
 
 def _anytime_section(learners: Learners) -> Section | None:
     """Every test measure against the number of depth steps."""
-    tests = [sorted((int(steps), row) for steps, row in one.test.get("depth", {}).items()) for one in learners]
+    tests = [sorted((int(steps), row) for steps, row in one.test.get("depth_steps", {}).items()) for one in learners]
     names = dict.fromkeys(name for test in tests for _, row in test for name in row)
     if not names:
         return None
@@ -232,9 +231,9 @@ def _anytime_section(learners: Learners) -> Section | None:
     caption = "Depth steps, tolerances, twice the head nodes, twice the nodes of the embedding axis: one model."
     figures += _curves(learners, costs, x=Scale("evaluations of the velocity", log=True), caption=caption, **about)
     figures += [_readings_table(one) for one in learners if one.test.get("readings")]
-    gaps = [(one.name, one.test.get("gap to a tight solve")) for one in learners if one.test.get("depth")]
+    gaps = [(one.name, one.test.get("gap to a tight solve")) for one in learners if one.test.get("depth_steps")]
     prose = ("The same weights, solved in fewer or more steps: a coarse answer early, a finer one later.",
-             *(f"{name}: at most {gap:.1%} of the largest output away from a tight adaptive solve."
+             *(f"{name}: its gap to a tight solve is {gap:.1%} of the output."
                for name, gap in gaps if gap is not None))  # fmt: skip
     return Section("Anytime depth", prose, figures=tuple(figures))
 
@@ -262,7 +261,7 @@ def _samplings_section(learners: Learners) -> Section | None:
         cells = tuple((row, *values) for row, values in zip(rows, found.T.tolist(), strict=True))
         figures += [bars, Table(title=f"Test {measure}", columns=("sampling", *names), rows=cells)]
     prose = ("The test sampled otherwise than in training. Nothing was trained further.",)
-    return Section("Resolution", prose, figures=tuple(figures))
+    return Section("Other samplings", prose, figures=tuple(figures))
 
 
 def learner_sections(learners: Learners) -> list[Section]:

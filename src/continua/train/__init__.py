@@ -3,7 +3,7 @@
 from continua.train.diagnostics import diagnose, keep_diagnostics, resolution_section
 from continua.train.evaluation import (
     evaluate,
-    evaluate_depths,
+    evaluate_depth_steps,
     evaluate_readings,
     evaluate_samplings,
     prediction_section,
@@ -28,7 +28,7 @@ __all__ = [
     "AbstractReporter", "Bar", "CostOptions", "DepthOptions", "Events", "Interrupted", "JsonLines", "Learner",
     "ModelOptions", "PRESETS", "Plan", "Preset", "RandomGrids", "RivalName", "Row", "STEPPERS", "StopRequest",
     "Training", "TrainingError", "TrainingOptions", "build_continuous", "build_layers", "check_sizes",
-    "count_parameters", "diagnose", "evaluate", "evaluate_depths", "evaluate_readings", "evaluate_samplings",
+    "count_parameters", "diagnose", "evaluate", "evaluate_depth_steps", "evaluate_readings", "evaluate_samplings",
     "keep_diagnostics", "objective_of", "place", "prediction_section", "resolution_section", "solver_gap",
     "update_memory",
 ]  # fmt: skip

@@ -168,24 +168,24 @@ _AXES = {"t": "token time", "d": "embedding", "h": "heads", "z": "depth"}
 
 
 def resolution_section(report: Mapping[str, Any], measured: str = "") -> Section:
-    """From the plain data of a resolution report: `own`, `rows`, `solver_invariance`, `reference`, `left_out`."""
+    """From the plain data of a resolution report: `own`, `rows`, `solver_gap`, `reference`, `left_out`."""
     own = ", ".join(_resolution({"unit": unit, "resolution": value}) for unit, value in report["own"].items())
     rows = tuple(
         (_AXES[row["axis"]], _resolution(row), row["change"], row.get("loss"), row.get("loss_change"))
         for row in report["rows"]
     )
     table = Table(
-        title="Other samplings, no further training",
-        caption=f"The model as it is: {own}. One axis is changed at a time.",
+        title="Other resolutions",
+        caption=f"The model as it is: {own}. One axis is changed at a time; nothing is trained further.",
         measured=measured,
         columns=("axis", "resolution", "change of output", "loss", "change of loss"),
         rows=rows,
     )
     absent = tuple(f"Left out, {_AXES[x['axis']]}: {x['reason']}" for x in report.get("left_out", ()))
-    gap, reference = report["solver_invariance"], report["reference"]
-    text = f"Solver invariance was not measured: {reference} could not be solved."
+    gap, reference = report["solver_gap"], report["reference"]
+    text = f"The gap to a tight solve was not measured: {reference} could not be solved."
     if gap is not None:
-        text = f"Solver invariance: the output is {gap:.1e} away, relatively, from {reference}."
+        text = f"The gap to a tight solve: the output is {gap:.1e} away, relatively, from {reference}."
     prose = ("A model of functions should say the same however finely its axes are sampled.", *absent)
     return Section("Resolution", prose, figures=(table,), verdict=Verdict(text))
 

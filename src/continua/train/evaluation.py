@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from continua.control import call_model
+from continua.control.norms import relative
 from continua.core.batch import Batch
 from continua.core.errors import ArgumentError, SolveError
 from continua.core.shapes import Float, Tensor
@@ -60,7 +61,7 @@ def evaluate_samplings(
     return {name: evaluate(model, test, Split.TEST, size) for name, test in tests.items()}
 
 
-def evaluate_depths(
+def evaluate_depth_steps(
     model: ContinuousTransformer, task: AbstractTask, steps: Sequence[int] = (1, 2, 3, 4, 6, 8, 16, 32), size: int = 250
 ) -> dict[int, dict[str, float]]:
     """The test with other numbers of depth steps: what a coarser solve costs, and whether a finer one agrees.
@@ -100,11 +101,11 @@ def evaluate_readings(model: ContinuousTransformer, task: AbstractTask, size: in
 
 @torch.no_grad()
 def solver_gap(model: ContinuousTransformer, task: AbstractTask, size: int = 32, rtol: float = 1e-5) -> float:
-    """The largest difference of an output to that of a tight adaptive solve, relative to the largest output."""
+    """|y0 - y| / |y|: the distance of the outputs y0 on a batch from those y of a tight adaptive solve."""
     tight = model.at(solver=Solver(DormandPrince(), Adaptive(rtol, rtol)))
     batch = place(next(iter(task.batches(Split.TEST, size))), model)
     own, exact = (call_model(each.in_eval_mode(), batch).output for each in (model, tight))
-    return float((own - exact).abs().max() / exact.abs().max())
+    return relative(own - exact, exact)
 
 
 @torch.no_grad()

@@ -26,10 +26,10 @@ class TrainingError(RuntimeError):
 
 
 class Row(NamedTuple):
-    """What one update did."""
+    """What one update did: `total` is J, the `loss` and the `running` costs by their weights."""
 
+    total: float
     loss: float
-    terminal: float
     running: dict[str, float]
     lr: float
     evaluations: int
@@ -51,8 +51,9 @@ class RandomGrids:
 
     The inner depths of the model's grid move at random by up to the share `jitter` of half a step to either side: as
     many steps, no more evaluations. Where weights jump, the jumps stay, and steps move between them. In the share
-    `refined` of the updates one continuum, drawn at random, has twice its nodes on half of the batch: depth, measure of
-    heads, or the embedding axis. The other half is read as usual, in a pass of its own, so that memory stays.
+    `refined` of the updates one continuum, drawn at random, has twice its steps or nodes on half of the batch: depth,
+    the measure of heads, or the embedding axis. The other half is read as usual, in a pass of its own, so that memory
+    stays.
     """
 
     jitter: float = 0.0
@@ -128,11 +129,11 @@ class Learner:
                            generator=generator_of(branch_seed(seed, 2)))  # fmt: skip
         self.optimiser.step()
         self.schedule.step(tokens)
-        loss, terminal, *running = (math.fsum(values) for values in zip(*(each for each, _ in passes), strict=True))
+        total, loss, *running = (math.fsum(values) for values in zip(*(each for each, _ in passes), strict=True))
         stats = passes[0][1]  # of a refined update those of the refined half
         counts = (stats.evaluations, stats.accepted, tokens)
         named = dict(zip(self.objective.names, running, strict=True))
-        return Row(loss, terminal, named, lr, *counts, time.perf_counter() - start, norm)
+        return Row(total, loss, named, lr, *counts, time.perf_counter() - start, norm)
 
     @property
     def _likelihood(self) -> AbstractLikelihood:
@@ -169,7 +170,7 @@ class Learner:
     def _backward(
         self, model: nn.Module, batch: Batch, grid: list[float] | None, part: float, number: int, seed: int
     ) -> tuple[tuple[float, ...], Stats]:
-        """Adds the gradient of a part of the batch; its share of loss, terminal loss and running costs."""
+        """Adds the gradient of a part of the batch; its share of J, of the loss and of the running costs."""
         try:
             terms = self.objective(model, batch, generator_of(seed), grid)
         except ArgumentError as error:  # tokens that the weights made infinite are a training that is lost
@@ -177,7 +178,7 @@ class Learner:
                 raise
             raise TrainingError(self._failure(number, "a token's state", math.nan)) from error
         if not math.isfinite(terms.total.item()):
-            raise TrainingError(self._failure(number, "the loss", terms.total.item()))
+            raise TrainingError(self._failure(number, "the total loss", terms.total.item()))
         (terms.total if part == 1.0 else part * terms.total).backward()
         values = (terms.total, terms.terminal, *terms.running.values())
         return tuple(part * value.item() for value in values), terms.stats

@@ -80,7 +80,7 @@ class DepthOptions:
     jitter: float = 1.0
     """in each update the inner depths of the grid move at random, 1 by up to half a step, 0 not at all"""
     refined: float = 0.25
-    """share of the updates in which depth, heads or embedding axis has twice its nodes, on half of the batch"""
+    """share of the updates in which depth, heads or embedding axis has twice its steps or nodes, on half the batch"""
     damping: float = 0.0
     """gamma of -gamma x, which pulls every token towards the origin"""
     spectral_limit: float = 0.0

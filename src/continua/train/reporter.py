@@ -107,8 +107,9 @@ class JsonLines(AbstractReporter):
 
     def on_update(self, update: int, learner: str, row: Row) -> None:
         if update % self.every == 0 or update == 1:
+            losses = {"loss": row.loss, "total": row.total}
             costs = {"evaluations": row.evaluations, "tokens_per_second": row.tokens_per_second}
-            self._say(kind="update", update=update, learner=learner, loss=row.loss, lr=row.lr, **costs)
+            self._say(kind="update", update=update, learner=learner, **losses, lr=row.lr, **costs)
 
     def on_validation(self, update: int, learner: str, metrics: dict[str, float]) -> None:
         self._say(kind="validation", update=update, learner=learner, **metrics)
@@ -133,7 +134,7 @@ class Events(AbstractReporter):
     def begin(self, plan: Plan, done: int) -> None: ...
 
     def on_update(self, update: int, learner: str, row: Row) -> None:
-        for name in ("loss", "lr", "grad_norm", "evaluations", "tokens_per_second"):
+        for name in ("loss", "total", "lr", "grad_norm", "evaluations", "tokens_per_second"):
             self._writer(learner).add_scalar(name, getattr(row, name), update)
 
     def on_validation(self, update: int, learner: str, metrics: dict[str, float]) -> None:
