@@ -129,7 +129,7 @@ def test_the_embedding_axis(nodes):
 
 @pytest.mark.parametrize("heads", [3, 12, 24])
 def test_heads(heads):
-    agrees(row("heads", heads), evaluated(build(heads=heads), *signals()[:2]))
+    agrees(row("head_nodes", heads), evaluated(build(heads=heads), *signals()[:2]))
 
 
 def test_depth_by_steps_and_tolerances():
@@ -176,7 +176,7 @@ def test_one_output_per_token_is_compared_at_the_tokens_that_both_have():
     values, times, _ = signals(3)
     present = torch.arange(TOKENS) < torch.tensor([[17], [10], [1]])
     model, targets = trained(per_token=True), values.sum(-1, keepdim=True)
-    only = Resolutions(strides=(4,), factors=(2,), steps=(1,), rtols=(), axis_nodes=(12,), heads=())
+    only = Resolutions(strides=(4,), factors=(2,), steps=(1,), rtols=(), axis_nodes=(12,), head_nodes=())
     found = resolution_report(model, (values, times, present), targets, F.mse_loss, only)
     model = model.at()
     model.training = False
@@ -210,13 +210,13 @@ ONE = Resolutions((), (), (12,), (12,), (2,), ())
 def test_the_report_is_readable_and_plain():
     plain = report().plain()
     assert json.loads(json.dumps(plain)) == plain
-    assert plain["own"] == {"tokens": 17, "axis_nodes": 6, "heads": 6, "steps": 1}
+    assert plain["own"] == {"tokens": 17, "axis_nodes": 6, "head_nodes": 6, "steps": 1}
     assert plain["rows"][0].keys() == {"axis", "unit", "resolution", "change", "loss", "loss_change"}
     text = str(report()).splitlines()
-    assert text[0].startswith("the model as it is: 17 tokens, 6 axis nodes, 6 heads, 1 step; loss ")
+    assert text[0].startswith("the model as it is: 17 tokens, 6 axis nodes, 6 head nodes, 1 step; loss ")
     assert text[1].split() == ["axis", "resolution", "change", "of", "output", "loss", "change", "of", "loss"]
     assert len(text) == 2 + len(report().rows) + 1
-    assert any(line.startswith("heads       12 heads") for line in text) and "1 step " in str(report())
+    assert any(line.startswith("heads       12 head nodes") for line in text) and "1 step " in str(report())
     assert text[-1].startswith("gap to a tight solve ") and text[-1].endswith("against DormandPrince() at rtol 1e-10")
 
 
@@ -225,7 +225,7 @@ def test_axes_that_a_model_does_not_have_are_left_out_with_a_reason():
     tokens = torch.randint(VOCABULARY, (2, 6), generator=torch.Generator().manual_seed(0))
     found = resolution_report(all_presets["gpt"](layers), (tokens,))
     assert {r.unit for r in found.rows} == {"steps"} and found.loss is None and found.rows[0].loss is None
-    assert [x.unit for x in found.left_out] == ["tokens", "axis_nodes", "heads", "rtol"]
+    assert [x.unit for x in found.left_out] == ["tokens", "axis_nodes", "head_nodes", "rtol"]
     assert all(x.resolution is None for x in found.left_out)
     text = str(found)
     assert "left out, token time: what a TokenEmbedding reads are no samples of a signal" in text
@@ -239,12 +239,12 @@ def test_axes_that_a_model_does_not_have_are_left_out_with_a_reason():
 
 def test_resolutions_that_a_model_refuses_are_left_out_with_its_words():
     values, times, _ = signals(2)
-    asked = Resolutions(strides=(), factors=(), axis_nodes=(2, 12), heads=(1, 12), steps=(), rtols=(1e-20,))
+    asked = Resolutions(strides=(), factors=(), axis_nodes=(2, 12), head_nodes=(1, 12), steps=(), rtols=(1e-20,))
     found = resolution_report(build(), (values, times), resolutions=asked)
-    assert [(r.unit, r.resolution) for r in found.rows] == [("axis_nodes", 12), ("heads", 12)]
+    assert [(r.unit, r.resolution) for r in found.rows] == [("axis_nodes", 12), ("head_nodes", 12)]
     reasons = {x.unit: x.reason for x in found.left_out}
     assert reasons["axis_nodes"].startswith("nodes = 2: 2 nodes do not resolve 3 modes")
-    assert reasons["heads"].startswith("heads = 1: 1 nodes do not integrate a density of degree 3")
+    assert reasons["head_nodes"].startswith("heads = 1: 1 nodes do not integrate a density of degree 3")
     assert reasons["rtol"].startswith("rtol = 1e-20: ")
     operator = FeedForward(4)
     flow = Flow([Part(operator, Expansion(operator.spec(8), Legendre(1)))])

@@ -168,11 +168,11 @@ def test_a_hypernetwork_of_continuous_heads_trains_and_reads_at_other_nodes(tmp_
         steps.step()
     assert losses[-1] < 0.7 * losses[0]
     assert float(torch.cat([m.whole.detach().flatten() for m in network.makers.values()]).abs().max()) > 1e-2
-    outputs = {n: trained.at(heads=n)(signal).detach() for n in (3, 6, 12, 24, 48)}
+    outputs = {n: trained.at(head_nodes=n)(signal).detach() for n in (3, 6, 12, 24, 48)}
     errors = [float((outputs[n] - outputs[48]).abs().max()) for n in (3, 6, 12, 24)]
     assert errors[1] < errors[0] and errors[2] < 0.1 * errors[1] and errors[3] < 1e-4
     assert torch.equal(outputs[6], trained(signal))
-    more = trained.at(heads=12)
+    more = trained.at(head_nodes=12)
     assert {id(p) for p in more.parameters()} == {id(p) for p in trained.parameters()}
     assert torch.equal(load(save(more, tmp_path))(signal), outputs[12])
     assert network.at_nodes(12).effective_heads(0.3) < 12.0
@@ -221,16 +221,16 @@ def model() -> ContinuousTransformer:
 def test_a_model_runs_with_other_numbers_of_heads(tmp_path):
     torch.manual_seed(0)
     trained, signal = model(), torch.randn(2, 7, 2, dtype=torch.float64)
-    outputs = {n: trained.at(heads=n)(signal).detach() for n in (6, 12, 24, 48)}
+    outputs = {n: trained.at(head_nodes=n)(signal).detach() for n in (6, 12, 24, 48)}
     assert torch.equal(outputs[6], trained(signal))
     errors = [float((outputs[n] - outputs[48]).abs().max()) for n in (6, 12, 24)]
     assert errors[1] < errors[0] / 30 and errors[2] < 1e-9
-    more = trained.at(heads=12)
+    more = trained.at(head_nodes=12)
     assert {id(p) for p in more.parameters()} == {id(p) for p in trained.parameters()}
     assert torch.equal(load(save(more, tmp_path))(signal), outputs[12])
 
 
 def test_heads_that_are_counted_stay_as_they_are():
     counted = adaptive_model(width=8, outputs=3, features=2, heads=2)
-    with pytest.raises(ValueError, match=r"heads = 12: no part of the flow has continuous heads"):
-        counted.at(heads=12)
+    with pytest.raises(ValueError, match=r"head_nodes = 12: no part of the flow has continuous heads"):
+        counted.at(head_nodes=12)

@@ -76,14 +76,14 @@ def test_the_default_trains_and_is_read_otherwise_in_one_call_each():
     model.eval()
     with torch.no_grad():
         own = model(values, times)
-        for other in (model.at(steps=8), model.at(heads=8), model.at(axis_nodes=8)):
+        for other in (model.at(steps=8), model.at(head_nodes=8), model.at(axis_nodes=8)):
             found = other(values, times)
             assert found.shape == own.shape and not torch.equal(found, own)
         fine = signals(4 * TOKENS)
         assert model(*fine).shape == own.shape
 
 
-@pytest.mark.parametrize("axis", ["heads", "axis_nodes"])
+@pytest.mark.parametrize("axis", ["head_nodes", "axis_nodes"])
 def test_finer_readings_converge(axis, float64):
     model = small(depth=Depth(1.0, steps=1, stepper=Euler()), time=TokenTime(stem=None)).eval()
     values, times = (x.double() for x in signals())
@@ -218,7 +218,7 @@ def test_what_cannot_be_built_is_told_in_one_line(unchecked):
         (lambda: TokenTime(spacing=0.0), "spacing = 0.0"),
         (lambda: TokenTime(positions="rotary"), "positions = 'rotary': this is no Rotary"),
         (lambda: TokenTime(rule=continua.Trapezoid), "rule = .*this is no SampleRule"),
-        (lambda: small(depth=Depth(weights=2)).at(heads=8), "layers count heads"),
+        (lambda: small(depth=Depth(weights=2)).at(head_nodes=8), "layers count heads"),
     ]:
         with pytest.raises(ValueError, match=message):
             build()
@@ -275,7 +275,7 @@ def test_one_call_gives_everything():
 
 def test_parameters_are_shared_between_readings():
     model = small()
-    for other in (model.at(steps=2), model.at(heads=8), model.at(axis_nodes=8)):
+    for other in (model.at(steps=2), model.at(head_nodes=8), model.at(axis_nodes=8)):
         assert {id(p) for p in other.parameters()} == {id(p) for p in model.parameters()}
     alone = copy.deepcopy(model)
     assert {id(p) for p in alone.parameters()}.isdisjoint({id(p) for p in model.parameters()})

@@ -131,10 +131,10 @@ def report() -> dict:
     rows = [
         *resolution_rows("tokens", [5, 9, 33]),
         *resolution_rows("axis_nodes", [3, 12]),
-        *resolution_rows("heads", [3, 12]),
+        *resolution_rows("head_nodes", [3, 12]),
     ]
     rows += [*resolution_rows("steps", [1, 2, 4, 8, 16, 32, 64]), *resolution_rows("rtol", [1e-2, 1e-3])]
-    own = {"tokens": 17, "axis_nodes": 6, "heads": 6, "steps": 4, "rtol": 1e-3}
+    own = {"tokens": 17, "axis_nodes": 6, "head_nodes": 6, "steps": 4, "rtol": 1e-3}
     return {"rows": rows, "own": own, "solver_gap": 1e-5}
 
 
@@ -148,7 +148,7 @@ def test_a_resolution_report_is_drawn_with_a_panel_for_each_unit(report, tmp_pat
     "changes",
     [
         {"rows": resolution_rows("steps", [1, 2], loss=False)},
-        {"rows": [{**row, "change": 0.0} for row in resolution_rows("heads", [6, 12])]},
+        {"rows": [{**row, "change": 0.0} for row in resolution_rows("head_nodes", [6, 12])]},
         {"rows": [{**row, "change": 0.0, "loss_change": 0.0} for row in resolution_rows("rtol", [1e-3])]},
         {"own": {}},
         {"solver_gap": 0.0},

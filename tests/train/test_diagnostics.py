@@ -133,7 +133,7 @@ def test_a_model_of_layers_on_plain_tokens_has_diagnostics(unchecked):
 
 def test_a_resolution_report_becomes_a_table():
     plain = {
-        "own": {"tokens": 40, "steps": 4}, "solver_gap": 1e-3, "reference": "DormandPrince at 1e-6",
+        "own": {"tokens": 40, "head_nodes": 6, "steps": 4}, "solver_gap": 1e-3, "reference": "DormandPrince at 1e-6",
         "rows": [{"axis": "t", "unit": "tokens", "resolution": 20, "change": 0.1, "loss": 0.5, "loss_change": 0.2},
                  {"axis": "z", "unit": "rtol", "resolution": 1e-3, "change": 0.01, "loss": None, "loss_change": None}],
         "left_out": [{"axis": "d", "unit": "axis_nodes", "resolution": None, "reason": "states are vectors"}],
@@ -143,7 +143,7 @@ def test_a_resolution_report_becomes_a_table():
         ("token time", "20 tokens", 0.1, 0.5, 0.2),
         ("depth", "tolerance 1e-03", 0.01, None, None),
     )
-    assert section.figures[0].caption.startswith("The model as it is: 40 tokens, 4 steps.")
+    assert section.figures[0].caption.startswith("The model as it is: 40 tokens, 6 head nodes, 4 steps.")
     assert "states are vectors" in section.prose[1] and "1.0e-03" in section.verdict.text
     assert "DormandPrince at 1e-6 could not be solved" in resolution_section({**plain, "solver_gap": None}).verdict.text
 

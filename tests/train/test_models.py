@@ -101,6 +101,6 @@ def test_every_continuum_is_refined_in_turn():
         row = learner.update(batch, number, Plan(12, 4))
         assert row.evaluations == (8 if kind == "depth" else 4)
         seen.add(kind)
-    assert seen == {"depth", "heads", "axis_nodes"} and set(learner._finer) == {"heads", "axis_nodes"}
-    assert learner._finer["heads"].flow.parts[0].field.heads == 4 and learner._finer["axis_nodes"].axis.nodes == 4
+    assert seen == {"depth", "head_nodes", "axis_nodes"} and set(learner._finer) == {"head_nodes", "axis_nodes"}
+    assert learner._finer["head_nodes"].flow.parts[0].field.heads == 4 and learner._finer["axis_nodes"].axis.nodes == 4
     assert {id(p) for p in learner._finer["axis_nodes"].parameters()} == {id(p) for p in model.parameters()}

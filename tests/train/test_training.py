@@ -289,7 +289,7 @@ def test_objectives_pay_for_what_training_the_model_needs():
     model = build_continuous(TASK.form, SMALL.replace(head_modes=0))
     form = dataclasses.replace(TASK.form, queries=False)
     assert objective_of(form, model, free).costs == () and objective_of(form).costs == ()
-    all_paid = free.replace(energy=1.0, length=2.0, jacobian=3.0, jacobian_frobenius=4.0, field_size=5.0, steps=8)
+    all_paid = free.replace(energy=1.0, path_length=2.0, jacobian=3.0, jacobian_frobenius=4.0, field_size=5.0, steps=8)
     found = objective_of(form, model, all_paid)
     assert found.weights == (1.0, 2.0, 3.0, 4.0, 5.0)
     assert [cost.share for cost in found.costs if isinstance(cost, AtRandomDepth)] == [1 / 8, 1 / 8]

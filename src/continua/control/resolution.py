@@ -20,7 +20,7 @@ from continua.solve import AbstractSolver, Adaptive, DormandPrince, PerSequence,
 Loss = Callable[[Tensor, Any], Tensor]
 """(output, targets) -> a scalar; of a readout that gives one output per token, the present tokens in one row."""
 
-UNITS = {"tokens": "t", "axis_nodes": "d", "heads": "h", "steps": "z", "rtol": "z"}
+UNITS = {"tokens": "t", "axis_nodes": "d", "head_nodes": "h", "steps": "z", "rtol": "z"}
 """What a resolution counts, and the axis it belongs to."""
 AXES = {"t": "token time", "d": "embedding", "h": "heads", "z": "depth"}
 
@@ -29,14 +29,14 @@ class Resolutions(NamedTuple):
     """The resolutions to read a model at.
 
     - `strides`, `factors`: t, every k-th sample alone, and k samples for one on the lines between them;
-    - `axis_nodes`, `heads`: d and h; `None` means half, twice and four times the model's own;
+    - `axis_nodes`, `head_nodes`: d and h; `None` means half, twice and four times the model's own;
     - `steps`, `rtols`: z, equal steps and tolerances.
     """
 
     strides: tuple[int, ...] = (4, 2)
     factors: tuple[int, ...] = (2, 4)
     axis_nodes: tuple[int, ...] | None = None
-    heads: tuple[int, ...] | None = None
+    head_nodes: tuple[int, ...] | None = None
     steps: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     rtols: tuple[float, ...] = (1e-2, 1e-3, 1e-4, 1e-5)
 
@@ -52,10 +52,10 @@ def resolution_report(
 ) -> "ResolutionReport":
     """How `model` answers the same `inputs`, the arguments of its call, when its axes are read more or less finely.
 
-    Token time is re-sampled (signals only), other axes are read by `model.at(axis_nodes=)`, `at(heads=)`, `at(steps=)`
-    and `at(rtol=)`; one axis is changed at a time, nothing is drawn at random. Steps are counted as they were taken: no
-    step crosses a jump of the parameters. An axis that the model does not have, and a resolution that it refuses, is
-    left out with the reason. `reference` is the solver that the training one is compared with: by default
+    Token time is re-sampled (signals only), other axes are read by `model.at(axis_nodes=)`, `at(head_nodes=)`,
+    `at(steps=)` and `at(rtol=)`; one axis is changed at a time, nothing is drawn at random. Steps are counted as they
+    were taken: no step crosses a jump of the parameters. An axis that the model does not have, and a resolution that it
+    refuses, is left out with the reason. `reference` is the solver that the training one is compared with: by default
     Dormand-Prince, or the model's own stepper where it estimates its error, at a tolerance of 1e-6 (1e-10 in float64).
     """
     is_a(ContinuousTransformer, "Report on encoder and decoder apart.", model=model)
@@ -196,7 +196,7 @@ class _Study:
         heads = next((field.heads for field in fields if isinstance(field, AbstractHeadField)), None)
         for unit, own, sizes, why in (
             ("axis_nodes", nodes, wanted.axis_nodes, "states are vectors, not functions along the embedding axis"),
-            ("heads", heads, wanted.heads, "heads are counted, not a measure with continuous parameters"),
+            ("head_nodes", heads, wanted.head_nodes, "heads are counted, not a measure with continuous parameters"),
         ):
             if own is None:
                 self._leave_out(unit, why)

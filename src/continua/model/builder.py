@@ -244,7 +244,7 @@ def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; t
     - `depth`: the length of the flow, solved in steps of 1, or `Depth(...)`.
 
     `hidden` is the inner size of the feed-forward, 4 width by default, `dropout` the rate on both branches in training.
-    A trained model is read by `model.at(steps=8)`, `.at(heads=12)`, `.at(axis_nodes=16)`, and on any sampling.
+    A trained model is read by `model.at(steps=8)`, `.at(head_nodes=12)`, `.at(axis_nodes=16)`, and on any sampling.
     """
     at_least(1, width=width, outputs=outputs, hidden=hidden)
     share(all=False, dropout=dropout)

@@ -151,7 +151,7 @@ class ContinuousTransformer(nn.Module):
         rtol: float | None = None,
         solver: AbstractSolver | None = None,
         gradient: AbstractGradient | None = None,
-        heads: int | None = None,
+        head_nodes: int | None = None,
         axis_nodes: int | None = None,
     ) -> "ContinuousTransformer":
         """The same model, parameters shared, read otherwise.
@@ -159,16 +159,16 @@ class ContinuousTransformer(nn.Module):
         Depth: `steps=8` takes eight equal steps (of a network of L layers a multiple of L, or a divisor, for which
         neighbouring layers are joined into their mean), `grid=` walks given depths, `rtol=1e-8` sets both tolerances;
         each keeps the stepper, but for `rtol` one that estimates no error (splitting) gives way to Dormand-Prince on
-        the summed velocity. `solver` and `gradient` are taken as they are. `heads=12` reads a measure of heads at
-        twelve nodes, `axis_nodes=16` the embedding axis at sixteen. The result has a mode of its own, at first that of
-        this model, which its calls read; embedding, flow and readout are shared.
+        the summed velocity. `solver` and `gradient` are taken as they are. `head_nodes=12` reads a measure of heads
+        at twelve nodes, `axis_nodes=16` the embedding axis at sixteen. The result has a mode of its own, at first that
+        of this model, which its calls read; embedding, flow and readout are shared.
         """
         if sum(x is not None for x in (steps, grid, rtol, solver)) > 1:
             given = {"steps": steps, "grid": grid, "rtol": rtol, "solver": solver}
             reject("at", given, "one way to step excludes the others", "Pass one of steps, grid, rtol, solver.")
         embedding, flow, readout = self.embedding, self.flow, self.readout
-        if heads is not None:
-            flow = _flow_with_heads(flow, heads)
+        if head_nodes is not None:
+            flow = _flow_at_head_nodes(flow, head_nodes)
         if axis_nodes is not None:
             embedding, readout = embedding_at(embedding, axis_nodes), readout_at(readout, axis_nodes)
             flow = flow.map_parts(lambda part: Part(with_nodes(part.operator, axis_nodes), part.field))
@@ -257,15 +257,15 @@ def _describe(thing: Any) -> str:
     return f"{type(thing).__name__}({', '.join(told)})"
 
 
-def _flow_with_heads(flow: Flow, heads: int) -> Flow:
+def _flow_at_head_nodes(flow: Flow, head_nodes: int) -> Flow:
     if not any(isinstance(part.field, AbstractHeadField) for part in flow.parts):
         cure = "Build it with heads=HeadMeasure(...) and weights in a basis or by a hypernetwork; layers count heads."
-        reject("heads", heads, "no part of the flow has continuous heads", cure)
+        reject("head_nodes", head_nodes, "no part of the flow has continuous heads", cure)
 
     def change(part: Part) -> Part:
         if not isinstance(part.field, AbstractHeadField):
             return part
-        return Part(with_heads(part.operator, heads), part.field.at_nodes(heads))
+        return Part(with_heads(part.operator, head_nodes), part.field.at_nodes(head_nodes))
 
     return flow.map_parts(change)
 

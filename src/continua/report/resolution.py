@@ -10,7 +10,7 @@ from continua.runs import AbstractFigure, Lines, Note, Scale, Series
 _PANELS = {
     "tokens": ("Token time t", "tokens"),
     "axis_nodes": ("Embedding d", "axis nodes"),
-    "heads": ("Heads h", "head nodes"),
+    "head_nodes": ("Heads h", "head nodes"),
     "steps": ("Depth z, equal steps", "steps"),
     "rtol": ("Depth z, adaptive", "1 / relative tolerance"),
 }

@@ -228,7 +228,7 @@ def _anytime_section(learners: Learners) -> Section | None:
     readings = [sorted(one.test.get("readings", {}).values(), key=lambda row: row["evaluations"]) for one in learners]
     costs = [(_column(rows, "evaluations"), _column(rows, "loss")) for rows in readings]
     about = {"title": "Loss against evaluations", "measured": "the first sequences of the test", "y": Scale("loss")}
-    caption = "Depth steps, tolerances, twice the head nodes, twice the nodes of the embedding axis: one model."
+    caption = "Depth steps, tolerances, twice the head nodes, twice the axis nodes: one model."
     figures += _curves(learners, costs, x=Scale("evaluations of the velocity", log=True), caption=caption, **about)
     figures += [_readings_table(one) for one in learners if one.test.get("readings")]
     gaps = [(one.name, one.test.get("gap to a tight solve")) for one in learners if one.test.get("depth_steps")]

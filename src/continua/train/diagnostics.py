@@ -191,5 +191,5 @@ def resolution_section(report: Mapping[str, Any], measured: str = "") -> Section
 
 
 def _resolution(row: Mapping[str, Any]) -> str:
-    value, unit = row["resolution"], row["unit"]
+    value, unit = row["resolution"], row["unit"].replace("_", " ")
     return f"tolerance {value:.0e}" if unit == "rtol" else f"{value:g} {unit[:-1] if value == 1 else unit}"

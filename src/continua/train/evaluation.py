@@ -76,7 +76,7 @@ def evaluate_depth_steps(
 
 
 def evaluate_readings(model: ContinuousTransformer, task: AbstractTask, size: int = 256) -> dict[str, dict[str, float]]:
-    """The first sequences of the test read by other steps, tolerances, head nodes and embedding nodes, with the cost.
+    """The first sequences of the test read by other steps, tolerances, head nodes and axis nodes, with the cost.
 
     Beside the measures of the task: evaluations of the velocity, and milliseconds per sequence in one batch.
     """

@@ -63,7 +63,7 @@ class RandomGrids:
         share(jitter=self.jitter, refined=self.refined)
 
     def draw(self, model: ContinuousTransformer, generator: torch.Generator) -> tuple[list[float] | None, str | None]:
-        """The grid of an update, `None` for the model's own, and what is refined: depth, heads or axis_nodes."""
+        """The grid of an update, `None` for the model's own, and what is refined: depth, head_nodes or axis_nodes."""
         solver = model.solver
         if self == RandomGrids() or not isinstance(solver, Solver) or not isinstance(solver.controller, Fixed):
             return None, None
@@ -86,7 +86,7 @@ def finer_nodes(model: ContinuousTransformer) -> dict[str, int]:
     """Twice the nodes of the measure of heads and of the embedding axis, of those that it has, as `model.at` takes."""
     heads = [field.heads for field in model.flow.fields if isinstance(field, AbstractHeadField)]
     nodes = [] if model.axis is None else [model.axis.nodes]
-    return {name: 2 * found[0] for name, found in (("heads", heads), ("axis_nodes", nodes)) if found}
+    return {name: 2 * found[0] for name, found in (("head_nodes", heads), ("axis_nodes", nodes)) if found}
 
 
 @dataclasses.dataclass(eq=False)

@@ -214,17 +214,17 @@ def objective_of(form: Form, model: ContinuousTransformer | None = None, preset:
     forms its kernel there; they are paid at one random step per update. A validation reads the loss alone:
     `objective_of(form)`.
     """
-    paid = CostOptions(0.0, head_entropy=0.0) if preset is None else preset.costs
+    paid = CostOptions(0.0, head_negentropy=0.0) if preset is None else preset.costs
     share_of_step = 1.0 if preset is None else 1.0 / preset.depth.steps
     mean = L2(mean=True)
     priced: list[tuple[AbstractRunningCost, float]] = [
         (KineticEnergy(mean), paid.energy),
-        (Length(mean), paid.length),
+        (Length(mean), paid.path_length),
         (AtRandomDepth(JacobianSpectral(), share_of_step), paid.jacobian),
         (AtRandomDepth(JacobianFrobenius(), share_of_step), paid.jacobian_frobenius),
         (FieldSize(), paid.field_size),
     ]
     if model is not None and HeadNegentropy.applies(model.flow):
-        priced.append((HeadNegentropy(), paid.head_entropy))
+        priced.append((HeadNegentropy(), paid.head_negentropy))
     costs = [(cost, weight) for cost, weight in priced if weight != 0.0]
     return Objective(_LOSSES[form.question], tuple(c for c, _ in costs), tuple(w for _, w in costs))

@@ -94,13 +94,13 @@ class CostOptions:
 
     energy: float = 0.1
     """kinetic energy, a mean over tokens and channels: more makes a smoother flow, for fewer steps"""
-    length: float = 0.0
+    path_length: float = 0.0
     """length of the tokens' paths, a mean likewise"""
     jacobian: float = 0.0
     """spectral norm of the flow's Jacobian, at one random step per update, for flows that steps do not resolve"""
     jacobian_frobenius: float = 0.0
     """Frobenius norm of the flow's Jacobian, likewise"""
-    head_entropy: float = 1e-3
+    head_negentropy: float = 1e-3
     """negentropy of the density of heads, which keeps heads alive"""
     field_size: float = 0.0
     """squared size of the weights along depth; needs --weight-decay 0, which is the same wish"""
