@@ -331,7 +331,7 @@ all_controls = [
 
 all_gradients = [
     Checkpointed(),
-    Checkpointed(window=1.0, steps=3),
+    Checkpointed(segment=1.0, steps=3),
     Direct(),
     Direct(second_derivatives=True),
     Backsolve(),

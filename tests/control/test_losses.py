@@ -65,7 +65,7 @@ def test_relative_distances_are_integrals_over_time():
     expected = pytest.approx(sum(ratios) / 3, rel=1e-12)
     assert RelativeL2(Trapezoid())(LOGITS, batch(VALUES, present=PRESENT, positions=TIMES)).item() == expected
     weights = Trapezoid().mass(TIMES, PRESENT)
-    assert RelativeL2()(LOGITS, batch(VALUES, weights=weights)).item() == expected
+    assert RelativeL2()(LOGITS, batch(VALUES, mass=weights)).item() == expected
 
 
 def test_absent_tokens_get_no_gradient_and_a_perfect_answer_a_finite_one():
@@ -96,9 +96,9 @@ def test_absent_tokens_get_no_gradient_and_a_perfect_answer_a_finite_one():
         (MeanSquaredError(), LOGITS, VALUES * torch.nan, {}, "a target is not finite"),
         (MeanSquaredError(), LOGITS, VALUES[..., :1], {}, "broadcasting would hide"),
         (MeanSquaredError(), LOGITS, VALUES.float(), {}, "Convert with targets.to"),
-        (MeanSquaredError(), LOGITS, VALUES, {"weights": -torch.ones(3, 5)}, "batch.weights"),
+        (MeanSquaredError(), LOGITS, VALUES, {"mass": -torch.ones(3, 5)}, "batch.mass"),
         (RelativeL2(), LOGITS, VALUES * 0.0, {}, r"norm of batch.targets\[0\] = 0.0: nothing is small"),
-        (RelativeL2(Trapezoid()), LOGITS, VALUES, {}, "batch.positions = None"),
+        (RelativeL2(Trapezoid()), LOGITS, VALUES, {}, "batch.times = None"),
     ],
 )
 def test_bad_targets_are_named(loss, output, targets, given, message, unchecked):
@@ -107,8 +107,8 @@ def test_bad_targets_are_named(loss, output, targets, given, message, unchecked)
 
 
 def test_a_batch_moves_and_says_what_it_is_not(unchecked):
-    moved = Batch((VALUES, (TIMES, LABELS)), LABELS, mask=PRESENT, weights=TIMES).to("cpu", torch.float32)
-    assert moved.inputs[0].dtype == moved.inputs[1][0].dtype == moved.weights.dtype == torch.float32
+    moved = Batch((VALUES, (TIMES, LABELS)), LABELS, mask=PRESENT, mass=TIMES).to("cpu", torch.float32)
+    assert moved.inputs[0].dtype == moved.inputs[1][0].dtype == moved.mass.dtype == torch.float32
     assert moved.inputs[1][1].dtype == moved.targets.dtype == torch.int64 and moved.mask.dtype == torch.bool
     assert dataclasses.is_dataclass(moved)
     with pytest.raises(ValueError, match="inputs = 'Tensor'"):

@@ -97,10 +97,10 @@ def test_finer_readings_converge(axis, float64):
     "changed, kind",
     [
         ({"heads": 2}, Expansion),
-        ({"heads": 2, "depth": Depth(weights=HypernetworkWeights(hidden=8))}, Hypernetwork),
-        ({"depth": Depth(weights=HypernetworkWeights(hidden=8))}, HeadHypernetwork),
-        ({"heads": 2, "depth": Depth(weights=4)}, PiecewiseConstant),
-        ({"heads": 2, "depth": Depth(weights=1)}, Constant),
+        ({"heads": 2, "depth": Depth(field=HypernetworkWeights(hidden=8))}, Hypernetwork),
+        ({"depth": Depth(field=HypernetworkWeights(hidden=8))}, HeadHypernetwork),
+        ({"heads": 2, "depth": Depth(field=4)}, PiecewiseConstant),
+        ({"heads": 2, "depth": Depth(field=1)}, Constant),
         ({"heads": 2, "axis": 1, "depth": 2}, Expansion),
         ({"heads": 2, "axis": EmbeddingAxis(4, periodic=True)}, Expansion),
         ({"heads": 2, "axis": EmbeddingAxis(4, periodic=True, unitary=True)}, Expansion),
@@ -134,7 +134,7 @@ def test_plain_choices_are_those_of_a_standard_network():
 @pytest.mark.parametrize("optimiser", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adam])
 @pytest.mark.parametrize("weights", [Cosine(2), HypernetworkWeights(hidden=8)])
 def test_no_optimiser_breaks_the_density_of_heads(optimiser, weights, tmp_path, unchecked):
-    model = small(width=8, hidden=8, axis=1, heads=HeadMeasure(4, 2, key=2), depth=Depth(1.0, weights, steps=1))
+    model = small(width=8, hidden=8, axis=1, heads=HeadMeasure(4, 2, key_size=2), depth=Depth(1.0, weights, steps=1))
     train(model, updates=200, lr=0.1, optimiser=optimiser)
     field = model.flow.parts[0].field
     for z in (0.0, 0.3, 1.0):
@@ -218,7 +218,7 @@ def test_what_cannot_be_built_is_told_in_one_line(unchecked):
         (lambda: TokenTime(spacing=0.0), "spacing = 0.0"),
         (lambda: TokenTime(positions="rotary"), "positions = 'rotary': this is no Rotary"),
         (lambda: TokenTime(rule=continua.Trapezoid), "rule = .*this is no SampleRule"),
-        (lambda: small(depth=Depth(weights=2)).at(head_nodes=8), "layers count heads"),
+        (lambda: small(depth=Depth(field=2)).at(head_nodes=8), "layers count heads"),
     ]:
         with pytest.raises(ValueError, match=message):
             build()

@@ -102,7 +102,7 @@ def test_a_single_token_is_its_own_mean_under_any_rule(rule):
     torch.testing.assert_close(model_of(rule, causal)(values, times), model_of(Counting(), causal)(values, times))
 
 
-@pytest.mark.parametrize("gradient", [Checkpointed(), Checkpointed(window=1.0, steps=2), Backsolve()], ids=repr)
+@pytest.mark.parametrize("gradient", [Checkpointed(), Checkpointed(segment=1.0, steps=2), Backsolve()], ids=repr)
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 @pytest.mark.parametrize("rotary", [False, True], ids=["code", "rotary"])
 def test_gradients_reach_the_times_of_the_samples(gradient, causal, rotary, unchecked):

@@ -33,7 +33,7 @@ def test_backsolve_is_the_gradient_of_a_flow_that_does_not_contract(field, unche
     assert_same(gradients_of(solution, flow, inputs), direct, atol=1e-7)
     assert solution.stats.reconstruction_error < 1e-8
     assert solution.stats.backward_evaluations > solution.stats.evaluations / 2
-    assert solution.stats.windows == 0
+    assert solution.stats.segments == 0
 
 
 @pytest.mark.parametrize("stepper", [m for m in all_methods if m.reversible], ids=repr)

@@ -49,7 +49,7 @@ def gradients(flow, controller, gradient):
 def test_checkpointed_is_direct_with_estimators(estimator, controller, cross, unchecked):
     flow = flow_of(estimator, layers=not cross, cross=cross)
     assert_same(
-        gradients(flow, controller, Checkpointed(window=1.0, steps=2)), gradients(flow, controller, Direct()), 1e-12
+        gradients(flow, controller, Checkpointed(segment=1.0, steps=2)), gradients(flow, controller, Direct()), 1e-12
     )
 
 

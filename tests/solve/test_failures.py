@@ -183,7 +183,7 @@ def test_tolerances_are_positive(make, value):
         make(1e-4, value)
 
 
-def test_settings_of_controls_and_windows():
+def test_settings_of_controls_and_segments():
     for make, match in (
         (lambda: Fixed(0), r"steps = 0: .*whole number, at least 1.*steps >= 1"),
         (lambda: Adaptive(max_steps=0), r"max_steps = 0: .*max_steps >= 1"),
@@ -192,7 +192,7 @@ def test_settings_of_controls_and_windows():
         (lambda: Given((0.0,)), r"depths = \(0\.0,\): this is no grid.*strictly increasing"),
         (lambda: Given((0.0, 0.5, 0.5, 1.0)), r"depths = .*this is no grid"),
         (lambda: Given((0.0, math.nan, 1.0)), r"depths = .*this is no grid"),
-        (lambda: Checkpointed(window=0.0), r"window = 0\.0: .*0 < window <= 1"),
+        (lambda: Checkpointed(segment=0.0), r"segment = 0\.0: .*0 < segment <= 1"),
         (lambda: Checkpointed(steps=0), r"steps = 0: .*steps >= 1"),
         (lambda: Checkpointed(refine=0), r"refine = 0: .*refine >= 1"),
         (lambda: Projected(Projected(Euler(), Sphere()), Sphere()), r"sub = Projected.*Pass the bare stepper"),

@@ -80,7 +80,7 @@ def test_the_norm_is_that_of_torchdiffeq(stepper, name):
 
 
 @pytest.mark.parametrize(
-    "gradient", [Direct(), Checkpointed(), Checkpointed(window=1.0, steps=3), Backsolve()], ids=repr
+    "gradient", [Direct(), Checkpointed(), Checkpointed(segment=1.0, steps=3), Backsolve()], ids=repr
 )
 @pytest.mark.parametrize("choice", [{"steps": 20}, {"rtol": 1e-9}, {"controller": Given((2.0, 1.3, 0.5))}], ids=str)
 def test_there_and_back(gradient, choice):
@@ -301,7 +301,7 @@ def gradients(make, gradient, **settings) -> list[torch.Tensor]:
 def test_the_three_gradients_agree(make):
     for settings in ({"steps": 6}, {"rtol": 1e-7}):
         direct = gradients(make, Direct(), **settings)
-        for gradient in (Checkpointed(), Checkpointed(window=1.0, steps=2)):
+        for gradient in (Checkpointed(), Checkpointed(segment=1.0, steps=2)):
             for g, e in zip(gradients(make, gradient, **settings), direct, strict=True):
                 torch.testing.assert_close(g, e, rtol=1e-12, atol=1e-12)
     if make not in (by_branch, by_energy_of_a_copy):  # a jump that is told to nobody; f is no function of x alone
@@ -362,7 +362,7 @@ def test_what_computed_a_parameter_is_differentiated_once_and_stays():
     """retain_grad, a second backward pass over the same outside, and other uses of w all see what they should."""
     a = torch.tensor(0.6, **DOUBLE, requires_grad=True)
     found = {}
-    for gradient in (Direct(), Checkpointed(window=1.0, steps=2)):
+    for gradient in (Direct(), Checkpointed(segment=1.0, steps=2)):
         a.grad = None
         w = (2 * a).exp()
         w.retain_grad()

@@ -25,7 +25,7 @@ from gradients import AT, assert_same, gradients_of, loss_of, solved
 from problems import Inputs, Written, attention_flow, rotation, spinning
 from registries import all_controls, all_methods
 
-windows = pytest.mark.parametrize("gradient", [Checkpointed(), Checkpointed(window=0.6, steps=3)], ids=repr)
+segments = pytest.mark.parametrize("gradient", [Checkpointed(), Checkpointed(segment=0.6, steps=3)], ids=repr)
 
 
 def pair(flow, inputs, controller, gradient, stepper=DormandPrince(), save_at=()):
@@ -37,7 +37,7 @@ def pair(flow, inputs, controller, gradient, stepper=DormandPrince(), save_at=()
 
 @pytest.mark.parametrize("controller", all_controls, ids=repr)
 @pytest.mark.parametrize("field", ["constant", "layers", "smooth"])
-@windows
+@segments
 def test_checkpointed_is_direct(controller, field, gradient, unchecked):
     """With dropout, cross-attention to a memory, masses, a running cost and a trajectory."""
     own = isinstance(controller, PerSequence)
@@ -49,14 +49,14 @@ def test_checkpointed_is_direct(controller, field, gradient, unchecked):
     assert all(name.endswith("bk") for name in silent), "a gradient that is zero shows nothing"  # softmax drops b_k
     assert_same(replayed, direct, atol=1e-12)
     assert stats.backward_evaluations > 0
-    assert stats.windows <= stats.accepted
+    assert stats.segments <= stats.accepted
 
 
 @pytest.mark.parametrize("stepper", all_methods, ids=repr)
 def test_checkpointed_is_direct_for_every_method(stepper, unchecked):
     flow, inputs = attention_flow("layers", dropout=0.3), Inputs.drawn()
     save_at = (0.2, 0.3, 1.0)
-    direct, replayed, _ = pair(flow, inputs, Fixed(3), Checkpointed(window=1.0, steps=2), stepper, save_at)
+    direct, replayed, _ = pair(flow, inputs, Fixed(3), Checkpointed(segment=1.0, steps=2), stepper, save_at)
     assert_same(replayed, direct, atol=1e-12)
     if stepper.error_order is not None:
         for controller in (Adaptive(1e-4, 1e-4), PerSequence(1e-4, 1e-4)):
@@ -200,7 +200,7 @@ def test_a_tensor_that_a_running_cost_hides_raises(gradient):
         solution.costs[0].sum().backward()
 
 
-def test_windows_are_let_go_after_the_backward_pass():
+def test_segments_are_let_go_after_the_backward_pass():
     flow, inputs = attention_flow("constant"), Inputs.drawn()
     loss = loss_of(solved(flow, inputs, Checkpointed(), Fixed(1)))
     loss.backward()
@@ -208,14 +208,14 @@ def test_windows_are_let_go_after_the_backward_pass():
         loss.backward()
 
 
-def test_without_gradients_no_window_is_kept():
+def test_without_gradients_no_segment_is_kept():
     flow, inputs = attention_flow("constant"), Inputs.drawn()
     with torch.no_grad():
         solution = solved(flow, inputs, Checkpointed(), Fixed(2))
-    assert solution.stats.windows == 0 and not solution.x.requires_grad
+    assert solution.stats.segments == 0 and not solution.x.requires_grad
     frozen = Inputs.drawn(asking=False)
     solution = solved(flow.requires_grad_(False), frozen, Checkpointed(), Fixed(2))
-    assert solution.stats.windows == 0 and not solution.x.requires_grad
+    assert solution.stats.segments == 0 and not solution.x.requires_grad
 
 
 def test_only_what_is_asked_for_gets_a_gradient():

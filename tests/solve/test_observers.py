@@ -61,7 +61,7 @@ def costates(flow, inputs, gradient, controller, stepper=DormandPrince(), save_a
 
 
 @pytest.mark.parametrize("controller", all_controls, ids=repr)
-@pytest.mark.parametrize("gradient", [Checkpointed(), Checkpointed(window=1.0, steps=3)], ids=repr)
+@pytest.mark.parametrize("gradient", [Checkpointed(), Checkpointed(segment=1.0, steps=3)], ids=repr)
 def test_costates_of_direct_and_checkpointed_agree(controller, gradient, unchecked):
     own = isinstance(controller, PerSequence)
     flow, inputs, save_at = attention_flow("layers").eval(), Inputs.drawn(), () if own else AT
@@ -76,7 +76,7 @@ def test_costates_of_direct_and_checkpointed_agree(controller, gradient, uncheck
         assert depths == sorted(depths, reverse=True) and (depths[0], depths[-1]) == (1.0, 0.0)
 
 
-@pytest.mark.parametrize("gradient", [Direct(), Checkpointed(), Checkpointed(window=1.0, steps=3)], ids=repr)
+@pytest.mark.parametrize("gradient", [Direct(), Checkpointed(), Checkpointed(segment=1.0, steps=3)], ids=repr)
 def test_a_costate_is_the_derivative_of_the_loss(gradient, unchecked):
     """dJ/dx(z) by solving the rest of the way anew from x(z); J sees the trajectory at 0.3 and at the end."""
     flow, inputs, grid = attention_flow("layers").eval(), Inputs.drawn(), (0.0, 0.15, 0.3, 0.6, 1.0)

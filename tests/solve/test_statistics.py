@@ -98,25 +98,25 @@ def test_replays_take_as_many_evaluations_as_steps_have_stages():
     assert solution.stats.backward_evaluations == 0
     loss_of(solution).backward()
     assert solution.stats.backward_evaluations == 6 * solution.stats.accepted
-    assert solution.stats.windows == solution.stats.accepted  # one Dormand-Prince step each
+    assert solution.stats.segments == solution.stats.accepted  # one Dormand-Prince step each
 
 
 @pytest.mark.parametrize(
-    ("gradient", "stepper", "windows"),
+    ("gradient", "stepper", "segments"),
     [
-        (Checkpointed(window=1.0), Euler(), 4),  # six cheap steps each: 6 + 6 + 6 + 2
+        (Checkpointed(segment=1.0), Euler(), 4),  # six cheap steps each: 6 + 6 + 6 + 2
         (Checkpointed(), Euler(), 10),  # but no farther than a tenth of the depth
-        (Checkpointed(window=1.0, steps=7), DormandPrince(), 3),
-        (Checkpointed(window=1.0, steps=100), RK4(), 1),
-        (Checkpointed(window=0.01), RK4(), 20),
+        (Checkpointed(segment=1.0, steps=7), DormandPrince(), 3),
+        (Checkpointed(segment=1.0, steps=100), RK4(), 1),
+        (Checkpointed(segment=0.01), RK4(), 20),
     ],
     ids=repr,
 )
-def test_windows_end_by_steps_or_by_depth(gradient, stepper, windows):
+def test_segments_end_by_steps_or_by_depth(gradient, stepper, segments):
     problem = twisting()
     start = problem.start.clone().requires_grad_(True)
     stats = integrate(problem.bound(), State(start), (0.0, 1.0), stepper, Fixed(20), gradient).stats
-    assert stats.windows == windows
+    assert stats.segments == segments
 
 
 def test_sequences_with_steps_of_their_own_are_counted_together():
@@ -141,7 +141,7 @@ def test_a_round_in_which_nobody_moves_is_no_step(monkeypatch):
     start = problem.start.clone().requires_grad_(True)
     observer = Observer(step=lambda z, dz, state: moves.append(dz))
     stats = integrate(problem.bound(), State(start), (0.0, 1.0), controller=PerSequence(), observers=[observer]).stats
-    assert stats.rejected >= 2 and stats.windows == len(moves)
+    assert stats.rejected >= 2 and stats.segments == len(moves)
     assert all((dz > 0).any() for dz in moves)
 
 

@@ -136,7 +136,7 @@ def test_gradients_flow_and_checkpointed_is_direct(causal, unchecked):
     points, mass = cloud.points.clone().requires_grad_(), cloud.mass.clone().requires_grad_()
     wanted = [states, points, mass, *flow.parameters()]
     found = []
-    for gradient in (Direct(), Checkpointed(window=1.0, steps=2)):
+    for gradient in (Direct(), Checkpointed(segment=1.0, steps=2)):
         wider, where = Cloud(points, mass, cloud.positions).with_queries(states, TIMES)
         loss = at(solved(flow, wider, gradient=gradient).x, where).square().sum()
         found.append(torch.autograd.grad(loss, wanted))

@@ -74,7 +74,7 @@ def text_model(width: int, heads: int, modes: int, vocabulary: int) -> Continuou
 
 def signal_model(width: int, heads: int) -> ContinuousTransformer:
     """A model for signals whose heads are a measure with a trained density."""
-    return transformer(width, 10, features=1, axis=1, heads=HeadMeasure(heads, key=width // heads), depth=1.0)
+    return transformer(width, 10, features=1, axis=1, heads=HeadMeasure(heads, key_size=width // heads), depth=1.0)
 
 
 def spectral_flow(width: int) -> Flow:

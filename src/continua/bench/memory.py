@@ -22,7 +22,7 @@ from continua.solve import AbstractGradient, Checkpointed, Direct, DormandPrince
 @final
 @dataclasses.dataclass(frozen=True)
 class MemoryCost(AbstractBenchmark):
-    """Forward and backward on few to many steps: `Checkpointed` with one-step windows, and `Direct`.
+    """Forward and backward on few to many steps: `Checkpointed` with one-step segments, and `Direct`.
 
     Each case has a process of its own; what counts is the peak above where the loaded and warmed-up process stood.
     """
@@ -35,7 +35,7 @@ class MemoryCost(AbstractBenchmark):
     @property
     def claim(self) -> str:
         return (
-            f"with one-step windows the peak of Checkpointed at {self.steps[-1]} steps is at most 1.5 times that at "
+            f"with one-step segments the peak of Checkpointed at {self.steps[-1]} steps is at most 1.5 times that at "
             f"{self.steps[0]}; that of Direct grows like the steps"
         )
 

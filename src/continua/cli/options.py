@@ -167,9 +167,11 @@ def check_options(run: RunOptions, model: ModelOptions, training: TrainingOption
     not_negative(weight_decay=training.weight_decay, kernel_learning_rate=training.kernel_learning_rate)
     positive(learning_rate=training.learning_rate)
     share(all=False, beta2=training.beta2)
-    if model.kernel == "unitary" and training.optimizer == "adamw":
+    if model.axis_kernel == "unitary" and training.optimizer == "adamw":
         cure = "Pass --optimizer recipe, whose steps stay among unitary matrices."
-        reject("--optimizer", training.optimizer, "its steps leave the unitary kernels that --kernel asks for", cure)
+        reject(
+            "--optimizer", training.optimizer, "its steps leave the unitary kernels that --axis-kernel asks for", cure
+        )
     if training.optimizer in ("soap", "shampoo"):
         extra("pytorch_optimizer", "optim", f"`--optimizer {training.optimizer}`")
 

@@ -122,7 +122,7 @@ class MeanSquaredError(AbstractLoss):
 class RelativeL2(AbstractLoss):
     """mean_b |output_b - y_b| / |y_b| with |u|^2 = sum_i w_i |u_i|^2, the usual loss of neural operators.
 
-    The weights w_i are those that `rule` gives to `batch.positions`; without a rule, `batch.weights`; without either
+    The weights w_i are those that `rule` gives to `batch.times`; without a rule, `batch.mass`; without either
     each token counts alike. A target of norm zero is refused.
     """
 
@@ -201,23 +201,23 @@ def _compare(output: Tensor, batch: Batch, rule: AbstractSampleRule | None) -> t
         output, targets = output.masked_fill(absent, 0.0), targets.masked_fill(absent, 0.0)
         weights = torch.where(counts, _weights(output, batch, rule), 0.0)
         if not bool(weights.sum() > 0):
-            cure = "Give a target that counts positive weight, or skip the batch."
-            reject("batch.weights", weights.detach(), "nothing that counts has weight", cure)
+            cure = "Give a target that counts positive mass, or skip the batch."
+            reject("batch.mass", weights.detach(), "nothing that counts has mass", cure)
     cure = "Remove or impute the sample, or leave it out with batch.mask."
     refuse_where(~torch.isfinite(targets), "a target is not finite", cure, **{"batch.targets": targets})
     return output - targets, targets, weights
 
 
 def _weights(output: Tensor, batch: Batch, rule: AbstractSampleRule | None) -> Float[Tensor, "batch tokens"]:
-    weights = batch.weights
+    weights = batch.mass
     if rule is not None:
-        if batch.positions is None:
-            cure = "Pass Batch(inputs, targets, positions=...), or RelativeL2() without a rule."
-            reject("batch.positions", None, f"{type(rule).__name__} weighs times", cure)
-        weights = rule.mass(batch.positions, batch.present)
+        if batch.times is None:
+            cure = "Pass Batch(inputs, targets, times=...), or RelativeL2() without a rule."
+            reject("batch.times", None, f"{type(rule).__name__} weighs times", cure)
+        weights = rule.mass(batch.times, batch.present)
     if weights is None:
         return output.new_ones(output.shape[:2])
     if weights.shape != output.shape[:2] or not bool((weights >= 0).all()):
-        cure = f"Pass weights >= 0 of shape {tuple(output.shape[:2])}."
-        reject("batch.weights", weights.detach(), "these do not weigh the tokens of the output", cure)
+        cure = f"Pass masses >= 0 of shape {tuple(output.shape[:2])}."
+        reject("batch.mass", weights.detach(), "these do not weigh the tokens of the output", cure)
     return weights.to(output)

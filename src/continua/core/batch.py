@@ -14,31 +14,31 @@ from continua.core.shapes import Bool, Float, Tensor
 class Batch:
     """A plain container, the same for data, objective and training loop; it knows no model and no vocabulary.
 
-    - `inputs`: the arguments of the model in their order, `model(*batch.inputs)`: `(values, positions, present)` for
-      signals, `(tokens, positions, present)` for whole numbers, `(cloud,)` for an embedded cloud, and for an
+    - `inputs`: the arguments of the model in their order, `model(*batch.inputs)`: `(values, times, present)` for
+      signals, `(tokens, times, present)` for whole numbers, `(cloud,)` for an embedded cloud, and for an
       encoder-decoder one such tuple for the source and one for the target.
     - `targets`: labels (batch,) or (batch, tokens), or values in the shape of the output. `None` where the loss reads
       the inputs themselves (`NextToken`).
     - `mask`: which targets count, (batch, tokens); `None` means all.
-    - `weights`: quadrature masses of the targets, (batch, tokens), for losses that are integrals over token time.
+    - `mass`: quadrature masses of the targets, (batch, tokens), for losses that are integrals over token time.
     - `query_times`: times (batch, queries) at which the targets are wanted, where these are not the tokens themselves.
-    - `positions`, `present`: times of the targets and which of them are there.
+    - `times`, `present`: times of the targets and which of them are there.
 
-    Where `weights`, `positions` and `present` are not given, an objective takes them from the cloud that the model's
+    Where `mass`, `times` and `present` are not given, an objective takes them from the cloud that the model's
     embedding made of the inputs.
     """
 
     inputs: tuple[Any, ...]
     targets: Tensor | None
     mask: Bool[Tensor, "batch tokens"] | None = None
-    weights: Float[Tensor, "batch tokens"] | None = None
-    positions: Float[Tensor, "batch tokens"] | None = None
+    mass: Float[Tensor, "batch tokens"] | None = None
+    times: Float[Tensor, "batch tokens"] | None = None
     present: Bool[Tensor, "batch tokens"] | None = None
     query_times: Float[Tensor, "batch tokens"] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.inputs, tuple) or len(self.inputs) == 0:
-            cure = "Pass a tuple, such as (values, positions, present); one tensor alone is (values,)."
+            cure = "Pass a tuple, such as (values, times, present); one tensor alone is (values,)."
             reject("inputs", type(self.inputs).__name__, "inputs are the arguments of a model in their order", cure)
         if self.targets is not None and not isinstance(self.targets, Tensor):
             cure = "Convert with torch.as_tensor(targets)."

@@ -134,18 +134,18 @@ class EmbeddingAxis:
 class HeadMeasure:
     """Heads as a measure: parameters theta(h, z) in `modes` Legendre modes of h, read at `nodes` nodes of a rule.
 
-    Their density is trained, a polynomial of `degree` in h. `key` is the size of a query per node of
-    the embedding axis (default: as if the nodes shared the channels).
+    Their density is trained, a polynomial of `degree` in h. `key_size` is the size of a head's query and key vectors,
+    per axis node (default: as if the heads shared the channels of an axis node).
     """
 
     nodes: int = 4
     modes: int = 4
     degree: int = 3
-    key: int | None = None
+    key_size: int | None = None
     rule: AbstractNodalRule = GaussLegendre()
 
     def __post_init__(self) -> None:
-        at_least(1, nodes=self.nodes, modes=self.modes, key=self.key)
+        at_least(1, nodes=self.nodes, modes=self.modes, key_size=self.key_size)
         at_least(0, degree=self.degree)
 
 
@@ -164,7 +164,7 @@ class HypernetworkWeights:
 class Depth:
     """Depth: a flow of `length` Z, solved in `steps` equal steps (default: of length 1), or adaptively at `rtol`.
 
-    `weights` says how the parameters vary along it: in a basis (an `AbstractBasis`), made by a hypernetwork
+    `field` says how the parameters vary along it: in a basis (an `AbstractBasis`), made by a hypernetwork
     (`HypernetworkWeights`), or constant on so many layers (a whole number; 1 shares one set over all depths), whose
     heads are counted. Equal steps are split, attention before feed-forward, adaptive ones Dormand-Prince's, unless
     `stepper` is another. `damping` is the gamma of -gamma x, `profile` a velocity profile zeta(z); with
@@ -172,7 +172,7 @@ class Depth:
     """
 
     length: float = 4.0
-    weights: AbstractBasis | HypernetworkWeights | int = DampedBasis(Cosine(4), 0.8)
+    field: AbstractBasis | HypernetworkWeights | int = DampedBasis(Cosine(4), 0.8)
     steps: int | None = None
     rtol: float | None = None
     stepper: AbstractStepper | None = None
@@ -196,26 +196,26 @@ class Depth:
             self.stepper or LieTrotter(), Fixed(max(1, round(self.length)) if self.steps is None else self.steps)
         )
 
-    def field(self, spec: Theta, heads: HeadMeasure | None) -> AbstractField:
+    def build_field(self, spec: Theta, heads: HeadMeasure | None) -> AbstractField:
         """The parameters of an operator along depth; `heads` where they are a measure."""
-        weights, depth = self.weights, self.length
-        if isinstance(weights, HypernetworkWeights):
-            sizes = weights.frequencies, weights.hidden, weights.rank
+        field, depth = self.field, self.length
+        if isinstance(field, HypernetworkWeights):
+            sizes = field.frequencies, field.hidden, field.rank
             if heads is None:
                 return Hypernetwork(spec, depth, *sizes)
             return HeadHypernetwork(spec, depth, *sizes, Legendre(heads.modes), heads.degree, heads.rule)
-        if isinstance(weights, int):
-            at_least(1, weights=weights)
-            edges = [depth * layer / weights for layer in range(weights + 1)]
-            return Constant(spec) if weights == 1 else PiecewiseConstant(spec, edges)
+        if isinstance(field, int):
+            at_least(1, field=field)
+            edges = [depth * layer / field for layer in range(field + 1)]
+            return Constant(spec) if field == 1 else PiecewiseConstant(spec, edges)
         is_a(
             AbstractBasis,
             "Pass a basis such as Cosine(4), a HypernetworkWeights(), or a number of layers.",
-            weights=weights,
+            field=field,
         )
         if heads is None:
-            return Expansion(spec, weights, depth)
-        return ContinuousHeads(spec, depth, Legendre(heads.modes), weights, heads.degree, heads.rule)
+            return Expansion(spec, field, depth)
+        return ContinuousHeads(spec, depth, Legendre(heads.modes), field, heads.degree, heads.rule)
 
 
 def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; the continua are objects
@@ -304,12 +304,12 @@ def _attention(
     nodes = state.kernel.nodes
     channels = state.width // nodes
     if isinstance(heads, HeadMeasure):
-        count, key = heads.nodes, heads.key or max(2, 2 * (channels // heads.nodes // 2))
+        count, key = heads.nodes, heads.key_size or max(2, 2 * (channels // heads.nodes // 2))
     else:
         divides(channels, "the width" if nodes == 1 else "the width per node", heads=heads)
         count, key = heads, channels // heads
     if rotary is not None and key % 2:
-        cure = f"Pass heads that divide {channels // 2}, or HeadMeasure(key=...) with an even key."
+        cure = f"Pass heads that divide {channels // 2}, or HeadMeasure(key_size=...) with an even size."
         reject("heads", count, f"each has a query of {key}, and rotary positions turn pairs", cure)
     measured = isinstance(heads, HeadMeasure)
     return Attention(
@@ -318,7 +318,7 @@ def _attention(
 
 
 def _part(operator: AbstractOperator, width: int, dropout: float, depth: Depth, measure: HeadMeasure | None) -> Part:
-    field = depth.field(operator.spec(width), measure)
+    field = depth.build_field(operator.spec(width), measure)
     if depth.spectral_limit is not None:
         operator = SpectrallyNormed(operator, depth.spectral_limit)
     return Part(Dropout(operator, dropout) if dropout > 0.0 else operator, field)

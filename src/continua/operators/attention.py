@@ -48,7 +48,7 @@ class Rotary:
     def bind(self, context: Context, key: int, axis: Axis | None = None) -> "Rotary":
         """This rotation with the cosines and sines of a solve, whose times stay.
 
-        Not where times need a gradient: tables made here would be one graph under all windows of a checkpointed
+        Not where times need a gradient: tables made here would be one graph under all segments of a checkpointed
         gradient, and the first one that goes backward would free it.
         """
         clouds = [context.cloud] if context.source is None else [context.cloud, context.source]

@@ -1,4 +1,4 @@
-"""The checkpointed adjoint: forward without a graph, backward by replaying one window of steps at a time."""
+"""The checkpointed adjoint: forward without a graph, backward by replaying one segment of depth at a time."""
 
 import dataclasses
 import weakref
@@ -41,43 +41,43 @@ class StateBuffer:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpointed(AbstractNodeGradient):
-    """The exact gradient of the discrete solve in the memory of one window: the default.
+    """The exact gradient of the discrete solve in the memory of one segment: the default.
 
-    The forward solve keeps the accepted grid and the state at the start of each window; a window ends after `window`
+    The forward solve keeps the accepted grid and the state at the start of each segment; a segment ends after `segment`
     (a share of the depth) or `steps` steps, whichever comes first (`None`: as many steps as have together the stages of
-    one Dormand-Prince step). The backward pass replays one window at a time on the recorded grid, with the same bound
+    one Dormand-Prince step). The backward pass replays one segment at a time on the recorded grid, with the same bound
     randomness, and differentiates it: a discrete adjoint, equal to `Direct` up to rounding. Reference implementation:
-    `torch.utils.checkpoint` around each window.
+    `torch.utils.checkpoint` around each segment.
 
     `refine` > 1 replays every step as that many shorter ones. What is differentiated is then the refined solve from
-    each window's start, closer to the adjoint of the ODE and no longer the gradient of the loss that was reported.
+    each segment's start, closer to the adjoint of the ODE and no longer the gradient of the loss that was reported.
     """
 
-    window: float = 0.1
+    segment: float = 0.1
     steps: int | None = None
     refine: int = 1
 
     def __post_init__(self) -> None:
-        share(none=False, window=self.window)
+        share(none=False, segment=self.segment)
         at_least(1, steps=self.steps, refine=self.refine)
 
     def run_forward(self, integration: Integration, start: State) -> tuple[Endpoint, list[Tensor], list[list[Step]]]:
         # as many evaluations per replay whatever the stepper: memory of the backward pass goes with evaluations
         limit = self.steps or max(1, round(DormandPrince.stages / integration.stepper.stages))
-        length = self.window * abs(integration.span[1] - integration.span[0])
-        buffer, starts, windows = StateBuffer(), list[Tensor](), list[list[Step]]()
+        length = self.segment * abs(integration.span[1] - integration.span[0])
+        buffer, starts, segments = StateBuffer(), list[Tensor](), list[list[Step]]()
 
         def on_step(result: StepResult) -> None:
-            full = not windows or len(windows[-1]) >= limit
-            # without the slack ten even steps of a tenth would not fill ten windows, but eleven
-            if full or _length([*windows[-1], result.step]) > length * (1.0 + 1e-9):
+            full = not segments or len(segments[-1]) >= limit
+            # without the slack ten even steps of a tenth would not fill ten segments, but eleven
+            if full or _length([*segments[-1], result.step]) > length * (1.0 + 1e-9):
                 starts.append(buffer.put(result.before.x))
-                windows.append([])
-            windows[-1].append(result.step)
+                segments.append([])
+            segments[-1].append(result.step)
 
         end = integration.run(start, on_step)
-        integration.stats.windows = len(windows)
-        return end, starts, windows
+        integration.stats.segments = len(segments)
+        return end, starts, segments
 
     def run_backward(
         self, integration: Integration, kept: Sequence[Tensor], rest: Any, cotangent: Endpoint, needed: Parameters
@@ -107,13 +107,13 @@ class Checkpointed(AbstractNodeGradient):
         cotangent: Endpoint,
         needed: Parameters,
     ) -> tuple[Tensor, tuple[Tensor | None, ...], list[weakref.ref[Tensor]]]:
-        """The cotangent at x, the start of a window that ends at z; what the window gives to every needed tensor; and
+        """The cotangent at x, the start of a segment that ends at z; what the segment gives to every needed tensor; and
         leaves of its graph that are none of them."""
         n = self.refine
         with torch.enable_grad():
             start = x.detach().requires_grad_(True)
             # running costs never feed back into the velocity: their cotangent is the same at every depth, and they may
-            # start from zero in every window
+            # start from zero in every segment
             zeros = tuple(torch.zeros_like(c) for c in cotangent.state.costs)
             shorter = [Step(z + i * (dz / n), dz / n) for z, dz in steps for i in range(n)]
             end, visited = integration.replay(State(start, zeros), shorter)

@@ -30,8 +30,8 @@ class Stats:
     """Accepted depths, both ends included; empty where every sequence has its own."""
     errors: list[float] = dataclasses.field(default_factory=list)
     """Error estimate of each accepted step, in units of the tolerance; empty where `grid` is, and on given grids."""
-    windows: int = 0
-    """Windows that a checkpointed solve keeps."""
+    segments: int = 0
+    """Segments of depth that a checkpointed solve keeps."""
     reconstruction_error: float | None = None
     """|x(0) - x_back(0)| / |x(0)| of a backward solve (mass-weighted; the plain distance where x(0) = 0)."""
 

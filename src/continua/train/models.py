@@ -83,10 +83,10 @@ RivalName = Literal["layers", "priced", "usual"]
 def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     """The model of a preset for a task: a call of the one builder."""
     check_sizes(preset)
-    sizes, spectral = preset.model, preset.model.kernel == "spectral"
-    modes = sizes.kernel_modes or (sizes.axis_nodes if spectral else (sizes.axis_nodes - 1) // 2)
+    sizes, spectral = preset.model, preset.model.axis_kernel == "spectral"
+    modes = sizes.axis_modes or (sizes.axis_nodes if spectral else (sizes.axis_nodes - 1) // 2)
     axis = 1 if sizes.axis_nodes == 1 else EmbeddingAxis(
-        sizes.axis_nodes, modes, periodic=not spectral, unitary=sizes.kernel == "unitary"
+        sizes.axis_nodes, modes, periodic=not spectral, unitary=sizes.axis_kernel == "unitary"
     )  # fmt: skip
     heads = HeadMeasure(sizes.heads, sizes.head_modes) if sizes.head_modes else sizes.heads
     return _build(form, sizes, axis, heads, _time(form, sizes), _depth(preset.depth))
@@ -133,8 +133,8 @@ def _time(form: Form, sizes: ModelOptions) -> TokenTime:
     if form.vocabulary is not None:
         rotary = Rotary(_FASTEST / form.spacing, min(3.0 / form.span, _FASTEST / form.spacing))
     integrals: dict[str, AbstractTokenIntegral] = {
-        "exact": Exact(), "subset": Subset(sizes.samples), "debiased": Debiased(sizes.samples),
-        "nystrom": Nystrom(sizes.samples),
+        "exact": Exact(), "subset": Subset(sizes.integral_tokens), "debiased": Debiased(sizes.integral_tokens),
+        "nystrom": Nystrom(sizes.integral_tokens),
     }  # fmt: skip
     return TokenTime(0.0, form.span, form.spacing, positions=rotary, stem=stem, queries=form.queries,
                      integral=integrals[sizes.integral])  # fmt: skip
@@ -181,10 +181,15 @@ def check_sizes(preset: Preset) -> None:
     """Refuses sizes that no model can have, whatever the task."""
     sizes, depth = preset.model, preset.depth
     at_least(
-        1, width=sizes.width, hidden=sizes.hidden, axis_nodes=sizes.axis_nodes, heads=sizes.heads, samples=sizes.samples
+        1,
+        width=sizes.width,
+        hidden=sizes.hidden,
+        axis_nodes=sizes.axis_nodes,
+        heads=sizes.heads,
+        integral_tokens=sizes.integral_tokens,
     )
     at_least(1, stem_modes=sizes.stem_modes, depth_modes=depth.depth_modes, steps=depth.steps)
-    at_least(0, kernel_modes=sizes.kernel_modes, head_modes=sizes.head_modes)
+    at_least(0, axis_modes=sizes.axis_modes, head_modes=sizes.head_modes)
     not_negative(stem_radius=sizes.stem_radius, rtol=depth.rtol, damping=depth.damping, clip_costate=depth.clip_costate,
                  spectral_limit=depth.spectral_limit, **dataclasses.asdict(preset.costs))  # fmt: skip
     positive(depth=depth.depth)

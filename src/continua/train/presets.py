@@ -32,9 +32,9 @@ class ModelOptions:
     """hidden size of the feed-forward"""
     axis_nodes: int = 6
     """nodes of the embedding axis, along which states are functions; 1: states are plain vectors"""
-    kernel: KernelName = "spectral"
-    """kernels along the embedding axis: in cosine modes, as convolutions by FFT, or these with unitary multipliers"""
-    kernel_modes: int = 0
+    axis_kernel: KernelName = "spectral"
+    """kernels along the embedding axis: in cosine modes, periodic convolutions by FFT, or these unitary"""
+    axis_modes: int = 0
     """basis functions of the kernels; 0: as many as axis nodes, of a convolution the frequencies that they resolve"""
     heads: int = 4
     """attention heads: with --head-modes the quadrature nodes of their measure, else parts of the width"""
@@ -42,7 +42,7 @@ class ModelOptions:
     """basis functions of the weights along a measure of heads, whose density is trained; 0: heads are counted"""
     integral: IntegralName = "exact"
     """the integral over tokens: exact, or estimated from a few of them"""
-    samples: int = 16
+    integral_tokens: int = 16
     """tokens that an estimate draws"""
     dropout: float = 0.0
     """rate of dropout on both branches"""
