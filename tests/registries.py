@@ -83,7 +83,6 @@ from continua.spaces import (
     ClenshawCurtis,
     Cosine,
     Counting,
-    DampedBasis,
     FlatSpace,
     Fourier,
     GaussLegendre,
@@ -96,6 +95,7 @@ from continua.spaces import (
     StiefelSpace,
     Trapezoid,
     Uniform,
+    WeightedBasis,
 )
 
 all_rules = [
@@ -137,7 +137,7 @@ all_bases = [
     Chebyshev(8),
     Cosine(1),
     Cosine(8),
-    DampedBasis(Legendre(5), 0.3),
+    WeightedBasis(Legendre(5), 0.3),
     Fourier(1),
     Fourier(8),
     BSpline(1, 0),

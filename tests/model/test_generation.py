@@ -35,7 +35,7 @@ def written(model, count=40, sampling=Sampling(), window=Window(12), seed=5, pro
     [
         ("continuous", "midpoint", 1),
         ("continuous", "midpoint", 12),
-        ("continuous", "splitting", 5),
+        ("continuous", "lie", 5),
         ("continuous", "euler", 5),
         ("standard", "midpoint", 5),
     ],

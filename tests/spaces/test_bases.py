@@ -11,10 +11,10 @@ from continua.spaces import (
     BSpline,
     Chebyshev,
     Cosine,
-    DampedBasis,
     Fourier,
     GaussLegendre,
     Legendre,
+    WeightedBasis,
 )
 from registries import all_bases
 
@@ -101,17 +101,17 @@ def test_bad_input_is_named(kind):
 def test_damped_functions_are_the_same_by_powers_of_the_ratio():
     powers = torch.tensor([1.0, 0.4, 0.16, 0.064], dtype=torch.float64)
     for inner in (Legendre(4), Cosine(4)):
-        torch.testing.assert_close(DampedBasis(inner, 0.4).evaluate(depths), inner.evaluate(depths) * powers)
-        assert DampedBasis(inner, 0.4).size == 4
-        assert torch.equal(DampedBasis(inner, 1.0).evaluate(depths), inner.evaluate(depths))
+        torch.testing.assert_close(WeightedBasis(inner, 0.4).evaluate(depths), inner.evaluate(depths) * powers)
+        assert WeightedBasis(inner, 0.4).size == 4
+        assert torch.equal(WeightedBasis(inner, 1.0).evaluate(depths), inner.evaluate(depths))
 
 
 @pytest.mark.parametrize("ratio", [0.0, -0.5, 1.5, math.nan])
 def test_a_ratio_that_damps_nothing_or_all_is_named(ratio):
     with pytest.raises(ValueError, match=rf"ratio = {ratio}: .*Pass 0 < ratio <= 1"):
-        DampedBasis(Legendre(3), ratio)
+        WeightedBasis(Legendre(3), ratio)
 
 
 def test_splines_are_not_damped():
     with pytest.raises(ValueError, match=r"inner = .*not ordered from smooth to rough"):
-        DampedBasis(BSpline(5), 0.5)
+        WeightedBasis(BSpline(5), 0.5)

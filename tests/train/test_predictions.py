@@ -86,7 +86,7 @@ def test_functions_are_drawn_over_what_was_given():
     np.testing.assert_allclose(given.y, batch.inputs[0][2, :, 0])
 
 
-def test_fields_stand_in_their_places_beside_their_error(tmp_path):
+def test_maps_stand_in_their_places_beside_their_error(tmp_path):
     task = Darcy(points=8, samples=40)
     model = model_for(task)
     section = prediction_section(task, {"a": model, "b": model})

@@ -167,7 +167,7 @@ def test_the_baseline_has_as_many_parameters_and_sees_the_same_batches(tmp_path)
 
 @pytest.mark.parametrize("task", [Mnist1d(), Digits(), TASK])
 @pytest.mark.parametrize("usual", [False, True])
-@pytest.mark.parametrize("stepper", ["splitting", "euler", "midpoint"])
+@pytest.mark.parametrize("stepper", ["lie", "euler", "midpoint"])
 def test_every_preset_has_its_rival_within_five_percent(task, stepper, usual):
     preset = PRESETS[task.name]["demo"].replace(stepper=stepper)
     model = build_continuous(task.form, preset)

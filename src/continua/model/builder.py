@@ -29,7 +29,7 @@ from continua.operators.operator import AbstractOperator, Theta
 from continua.operators.spectral_norm import SpectrallyNormed
 from continua.solve import AbstractGradient, AbstractStepper, Adaptive, Direct, DormandPrince, Fixed, LieTrotter, Solver
 from continua.spaces.axis import Axis
-from continua.spaces.bases import AbstractBasis, Cosine, DampedBasis, Fourier, Legendre
+from continua.spaces.bases import AbstractBasis, Cosine, Fourier, Legendre, WeightedBasis
 from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
 from continua.spaces.samples import AbstractSampleRule, BackwardRectangle, CausalTrapezoid, Counting, Trapezoid
 
@@ -88,7 +88,7 @@ class TokenTime:
                 is_a(kind, "Pass an object, such as Trapezoid(), Rotary() or Stem().", **{name: value})
 
     @property
-    def step(self) -> float:
+    def relative_spacing(self) -> float:
         """The spacing of samples as a share of the span; 1/32 where it is not known."""
         return 1 / 32 if self.spacing is None else self.spacing / (self.end - self.start)
 
@@ -172,7 +172,7 @@ class Depth:
     """
 
     length: float = 4.0
-    field: AbstractBasis | HypernetworkWeights | int = DampedBasis(Cosine(4), 0.8)
+    field: AbstractBasis | HypernetworkWeights | int = WeightedBasis(Cosine(4), 0.8)
     steps: int | None = None
     rtol: float | None = None
     stepper: AbstractStepper | None = None
@@ -243,7 +243,8 @@ def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; t
     - `heads`: a number makes plain, counted heads; `HeadMeasure(...)` a measure with a trained density;
     - `depth`: the length of the flow, solved in steps of 1, or `Depth(...)`.
 
-    `hidden` is the inner size of the feed-forward, 4 width by default, `dropout` the rate on both branches in training.
+    `hidden` is the inner size of the feed-forward, 4 width by default, which the axis nodes share, so that print(model)
+    shows hidden / nodes; `dropout` is the rate on both branches in training.
     A trained model is read by `model.at(steps=8)`, `.at(head_nodes=12)`, `.at(axis_nodes=16)`, and on any sampling.
     """
     at_least(1, width=width, outputs=outputs, hidden=hidden)
@@ -329,7 +330,7 @@ def _rotary(time: TokenTime, vocabulary: int | None) -> Rotary | None:
         return time.positions if isinstance(time.positions, Rotary) else None
     if vocabulary is not None:
         return Rotary()
-    return Rotary(_FASTEST / time.step, min(3.0, _FASTEST / time.step))
+    return Rotary(_FASTEST / time.relative_spacing, min(3.0, _FASTEST / time.relative_spacing))
 
 
 def _embedding(
@@ -350,17 +351,17 @@ def _embedding(
 
 def _signal_embedding(features: int, width: int, causal: bool, time: TokenTime) -> AbstractEmbedding:
     # own masses of the causal trapezoid would tell a query of the next sample's time
-    causal_rule = BackwardRectangle(-time.step) if time.queries else CausalTrapezoid()
+    causal_rule = BackwardRectangle(-time.relative_spacing) if time.queries else CausalTrapezoid()
     code, rule = _code(time), time.rule or (causal_rule if causal else Trapezoid())
     # evenly spread samples would tell a causal model how many are still to come
-    spacing = time.step * (time.end - time.start) if causal else time.spacing
+    spacing = time.relative_spacing * (time.end - time.start) if causal else time.spacing
     clock = Clock(time.start, time.end, spacing)
     if time.stem is None:
         return VectorEmbedding(features, width, code, rule, time.queries, clock)
     if code is not None:
         cure = "Pass stem=None, or rotary positions."
         reject("positions", type(code).__name__, "a code would be added before the stem, which is narrower", cure)
-    narrow, radius = min(_CHANNELS * features, width), time.stem.radius * time.step
+    narrow, radius = min(_CHANNELS * features, width), time.stem.radius * time.relative_spacing
     stem = InterpolatedStem(narrow, radius, time.stem.modes, causal, outputs=width, gaps=time.stem.gaps)
     return StemEmbedding(VectorEmbedding(features, narrow, None, rule, time.queries, clock), stem)
 

@@ -2,7 +2,7 @@
 # ruff: noqa: I001 - both lists of names are packed, as in api.py
 
 from continua.spaces.axis import Axis, TensorTable
-from continua.spaces.bases import AbstractBasis, BSpline, Chebyshev, Cosine, DampedBasis, Fourier, Legendre
+from continua.spaces.bases import AbstractBasis, BSpline, Chebyshev, Cosine, Fourier, Legendre, WeightedBasis
 from continua.spaces.cloud import Cloud
 from continua.spaces.manifolds import AbstractManifold, CentredSphere, Sphere
 from continua.spaces.measure import Measure
@@ -17,7 +17,7 @@ from continua.spaces.samples import (
 __all__ = [
     "AbstractBasis", "AbstractCausalRule", "AbstractFlatSpace", "AbstractManifold", "AbstractNodalRule",
     "AbstractParameterSpace", "AbstractSampleRule", "Axis", "BSpline", "BackwardRectangle", "CausalTrapezoid",
-    "CentredSphere", "Chebyshev", "ClenshawCurtis", "Cloud", "Cosine", "Counting", "DampedBasis", "FlatSpace",
-    "Fourier", "GaussLegendre", "GeneratedSpace", "Legendre", "Measure", "MidpointRule", "SimplexSpace",
-    "SpectralSpace", "Sphere", "StiefelSpace", "TensorTable", "Trapezoid", "Uniform",
+    "CentredSphere", "Chebyshev", "ClenshawCurtis", "Cloud", "Cosine", "Counting", "FlatSpace", "Fourier",
+    "GaussLegendre", "GeneratedSpace", "Legendre", "Measure", "MidpointRule", "SimplexSpace", "SpectralSpace", "Sphere",
+    "StiefelSpace", "TensorTable", "Trapezoid", "Uniform", "WeightedBasis",
 ]  # fmt: skip

@@ -132,7 +132,7 @@ def _legendre_coefficients(size: int) -> tuple[tuple[float, float, float], ...]:
 
 @final
 @dataclass(frozen=True)
-class DampedBasis(AbstractBasis):
+class WeightedBasis(AbstractBasis):
     """phi_k(z) = ratio^k psi_k(z), psi_k the functions of `inner`, ordered from smooth to rough.
 
     The same functions, other coefficients. An `Expansion` draws coefficients of one size, and an optimiser such as Adam

@@ -1,4 +1,4 @@
-"""What a trained model answers: its measures on a split, labels counted, series and fields beside the truth."""
+"""What a trained model answers: its measures on a split, labels counted, series and maps beside the truth."""
 
 import contextlib
 import itertools
@@ -23,8 +23,8 @@ from continua.train.models import objective_of
 
 _CURVES = 6
 """Figures of curves in all: so many sequences of one number each, or as many numbers of fewer sequences."""
-_FIELDS = 6
-"""Frames of a field in the plane."""
+_MAPS = 6
+"""Frames of a map in the plane."""
 _TIMES = 101
 """Times at which a predicted series is read."""
 _CLASSES = 20
@@ -110,7 +110,7 @@ def solver_gap(model: ContinuousTransformer, task: AbstractTask, size: int = 32,
 
 @torch.no_grad()
 def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> Section | None:
-    """Confusions of labels, curves of series and functions, pictures of fields; nothing for text.
+    """Confusions of labels, curves of series and functions, pictures of maps; nothing for text.
 
     All models are called in evaluation mode, with the depth steps of training, and are left in their own mode.
     """
@@ -123,8 +123,8 @@ def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> S
         prose = "Every sequence of the test, counted by its label and by the answer."
         return Section("Predictions", (prose,), figures=figures)
     if task.form.wording.plane:
-        prose = "The given field is not shown; what the models make of it stands beside the truth."
-        return Section("Predictions", (prose,), figures=(_fields(task, seen),))
+        prose = "The given map is not shown; what the models make of it stands beside the truth."
+        return Section("Predictions", (prose,), figures=(_maps(task, seen),))
     prose = "The first sequences of the test, not chosen: what was given, the truth, and the answers."
     if task.form.queries:
         prose += " They are wanted between the observations and beyond the last of them."
@@ -236,17 +236,17 @@ def _units(numbers: Float[Tensor, " some"], wording: Wording, output: int) -> np
     return offset + scale * numbers.double().numpy()
 
 
-def _fields(task: AbstractTask, models: Models) -> Heat:
-    """True, answered and error of a field in the plane, side by side; a model is a panel, a sequence is a frame."""
-    count = min(_FIELDS, task.count(Split.TEST))
+def _maps(task: AbstractTask, models: Models) -> Heat:
+    """True, answered and error of a map in the plane, side by side; a model is a panel, a sequence is a frame."""
+    count = min(_MAPS, task.count(Split.TEST))
     batch = task.batch(Split.TEST, torch.arange(count))
     assert batch.targets is not None
     points = batch.inputs[0][0, :, 1:3].double().numpy()
     (xs, column), (ys, row) = (np.unique(points[:, k].round(6), return_inverse=True) for k in (0, 1))
 
-    def to_grid(field: Float[Tensor, "size tokens outputs"]) -> np.ndarray:
+    def to_grid(values: Float[Tensor, "size tokens outputs"]) -> np.ndarray:
         grid = np.full((count, len(ys), len(xs)), np.nan)
-        grid[:, row, column] = field[..., 0].double().numpy()
+        grid[:, row, column] = values[..., 0].double().numpy()
         return grid
 
     truth, gap = to_grid(batch.targets), np.full((count, len(ys), 1), np.nan)

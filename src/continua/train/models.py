@@ -54,11 +54,11 @@ from continua.solve import (
     Strang,
     Tsitouras,
 )
-from continua.spaces import AbstractBasis, Cosine, Counting, DampedBasis, Legendre
+from continua.spaces import AbstractBasis, Cosine, Counting, Legendre, WeightedBasis
 from continua.train.presets import CostOptions, DepthOptions, ModelOptions, Preset, StepperName
 
 STEPPERS: dict[StepperName, AbstractStepper] = {
-    "splitting": LieTrotter(),
+    "lie": LieTrotter(),
     "strang": Strang(),
     "euler": Euler(),
     "midpoint": Midpoint(),
@@ -150,8 +150,8 @@ def _usual_time(form: Form, width: int) -> TokenTime:
 
 def _depth(how: DepthOptions) -> Depth:
     bases: dict[str, AbstractBasis | HypernetworkWeights | int] = {
-        "cosine": DampedBasis(Cosine(how.depth_modes), how.mode_ratio),
-        "legendre": DampedBasis(Legendre(how.depth_modes), how.mode_ratio),
+        "cosine": WeightedBasis(Cosine(how.depth_modes), how.mode_ratio),
+        "legendre": WeightedBasis(Legendre(how.depth_modes), how.mode_ratio),
         "hypernetwork": HypernetworkWeights(how.depth_modes),
         "piecewise": how.depth_modes,
     }

@@ -16,7 +16,7 @@ from continua.optim import CosineDecay
 KernelName = Literal["spectral", "fft", "unitary"]
 IntegralName = Literal["exact", "subset", "debiased", "nystrom"]
 FieldName = Literal["cosine", "legendre", "hypernetwork", "piecewise"]
-StepperName = Literal["splitting", "strang", "euler", "midpoint", "heun", "rk4", "bosh3", "dopri5", "tsit5"]
+StepperName = Literal["lie", "strang", "euler", "midpoint", "heun", "rk4", "bosh3", "dopri5", "tsit5"]
 GradientName = Literal["direct", "checkpointed", "backsolve"]
 OptimizerName = Literal["adamw", "recipe", "soap", "shampoo", "kfac"]
 
@@ -71,8 +71,8 @@ class DepthOptions:
     """equal depth steps in training"""
     rtol: float = 0.0
     """tolerance of adaptive steps, by Dormand-Prince unless --stepper estimates an error; 0: equal steps"""
-    stepper: StepperName = "splitting"
-    """how a step of depth is taken; splitting: attention and feed-forward in turn, strang: symmetrically"""
+    stepper: StepperName = "lie"
+    """how a step of depth is taken; lie: attention and feed-forward in turn (Lie-Trotter), strang: symmetrically"""
     gradient: GradientName = "direct"
     """autograd through the solve, the checkpointed adjoint (less memory), or the adjoint equation solved backwards"""
     clip_costate: float = 0.0
