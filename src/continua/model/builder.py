@@ -98,9 +98,9 @@ class TokenTime:
 class EmbeddingAxis:
     """The embedding axis: states are functions on [0, 1], known at `nodes` nodes, with width / nodes channels.
 
-    Kernels along it are spectral, with `modes` cosine modes (default: three quarters of the nodes, so that activations
-    alias little). If `periodic` they are convolutions by FFT with `modes` frequencies, and `unitary` keeps every
-    frequency's matrix unitary at every depth.
+    Kernels along it are spectral, with `modes` cosine modes (default: as many as nodes). If `periodic` they are
+    convolutions by FFT with `modes` frequencies (default: those that the nodes resolve), and `unitary` keeps every
+    frequency's matrix unitary at every depth. With fewer modes activations alias less.
     """
 
     nodes: int = 8
@@ -117,7 +117,7 @@ class EmbeddingAxis:
         """The functions that embedding and readout speak in."""
         if self.periodic:
             return Fourier(2 * self._frequencies + 1)
-        return Cosine(max(1, self.nodes * 3 // 4) if self.modes is None else self.modes)
+        return Cosine(self.nodes if self.modes is None else self.modes)
 
     def kernel(self, axis: Axis) -> AbstractKernel:
         if self.periodic:
@@ -126,7 +126,7 @@ class EmbeddingAxis:
 
     @property
     def _frequencies(self) -> int:
-        return max(1, (self.nodes - 1) // 3) if self.modes is None else self.modes
+        return max(1, (self.nodes - 1) // 2) if self.modes is None else self.modes
 
 
 @final

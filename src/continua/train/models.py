@@ -84,9 +84,8 @@ def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     """The model of a preset for a task: a call of the one builder."""
     check_sizes(preset)
     sizes, spectral = preset.model, preset.model.axis_kernel == "spectral"
-    modes = sizes.axis_modes or (sizes.axis_nodes if spectral else (sizes.axis_nodes - 1) // 2)
     axis = 1 if sizes.axis_nodes == 1 else EmbeddingAxis(
-        sizes.axis_nodes, modes, periodic=not spectral, unitary=sizes.axis_kernel == "unitary"
+        sizes.axis_nodes, sizes.axis_modes or None, periodic=not spectral, unitary=sizes.axis_kernel == "unitary"
     )  # fmt: skip
     heads = HeadMeasure(sizes.heads, sizes.head_modes) if sizes.head_modes else sizes.heads
     return _build(form, sizes, axis, heads, _time(form, sizes), _depth(preset.depth))
