@@ -63,7 +63,7 @@ def test_relative_distances_are_integrals_over_time():
         gap, size = (trapezoid((x[b, :n] ** 2).sum(-1), TIMES[b, :n]) for x in (LOGITS - VALUES, VALUES))
         ratios.append((gap / size) ** 0.5)
     expected = pytest.approx(sum(ratios) / 3, rel=1e-12)
-    assert RelativeL2(Trapezoid())(LOGITS, batch(VALUES, present=PRESENT, positions=TIMES)).item() == expected
+    assert RelativeL2(Trapezoid())(LOGITS, batch(VALUES, present=PRESENT, times=TIMES)).item() == expected
     weights = Trapezoid().mass(TIMES, PRESENT)
     assert RelativeL2()(LOGITS, batch(VALUES, mass=weights)).item() == expected
 
