@@ -253,7 +253,7 @@ def _describe(event: tyro_errors.ParseErrorEvent, kind: type[Any], command: str)
         case tyro_errors.BadValue(argument=argument):
             return f"{_name(argument)} needs a value. Write it behind: {_name(argument)} {argument.lowered.metavar}."
         case tyro_errors.InvalidChoice(argument=argument, value=value, choices=choices):
-            what = str(argument.get_output_key()).rpartition(".")[2].lower().replace("_", " ")
+            what = str(argument.get_output_key()).rpartition(".")[2].lower().replace("-", " ")
             near = offer(value, [choice for choice in choices if choice != "None"])
             return f"{_name(argument)} = {value!r}: there is no such {what}. {near}"
         case tyro_errors.InstantiationFailure(message=message, argument=argument) if argument is not None:
