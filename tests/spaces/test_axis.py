@@ -55,7 +55,7 @@ def test_bad_axes_are_named():
     with pytest.raises(ValueError, match=r"channels = 0: .*Pass channels >= 1"):
         Axis(2, 0)
     for axis, basis in ((Axis(4, 1), Cosine(5)), (Axis(4, 1), Fourier(5)), (Axis(4, 1, GaussLegendre()), Legendre(5))):
-        with pytest.raises(ValueError, match=r"nodes = 4: 4 nodes do not resolve 5 modes.*Use more nodes, fewer modes"):
+        with pytest.raises(ValueError, match=r"nodes = 4: 4 nodes do not resolve 5 modes\. Use at least 5 nodes"):
             axis.synthesis(basis)
     with pytest.raises(ValueError, match=r"nodes = 9: .*orthonormal only to .*an orthonormal basis"):
         Axis(9, 1, GaussLegendre()).synthesis(Chebyshev(3))
