@@ -53,14 +53,14 @@ def cost_of(cost, model) -> float:
 
 @pytest.mark.parametrize("cost", [KineticEnergy(), Length()], ids=repr)
 def test_they_converge_as_nodes_are_added(cost):
-    found = [cost_of(cost, build().at(nodes=nodes)) for nodes in (8, 16, 32)]
+    found = [cost_of(cost, build().at(axis_nodes=nodes)) for nodes in (8, 16, 32)]
     assert abs(found[1] / found[2] - 1) < 1e-4 and abs(found[0] / found[2] - 1) < 1e-2, found
 
 
 def test_the_spectral_norm_is_that_of_the_map_between_functions():
     found = []
     for nodes in (8, 16, 32):
-        model = build().at(nodes=nodes)
+        model = build().at(axis_nodes=nodes)
         with torch.no_grad():
             setting = model(VALUES[:1], full=True).setting
             points = setting.cloud.points
@@ -70,7 +70,7 @@ def test_the_spectral_norm_is_that_of_the_map_between_functions():
 
 @pytest.mark.parametrize("nodes", [8, 12])
 def test_the_axis_is_that_of_the_model(nodes):
-    model, axis = build().at(nodes=nodes), Axis(nodes, 2, GaussLegendre())
+    model, axis = build().at(axis_nodes=nodes), Axis(nodes, 2, GaussLegendre())
     costs = [(KineticEnergy(), KineticEnergy(L2(axis))), (JacobianFrobenius(), JacobianFrobenius(axis))]
     for default, explicit in (*costs, (JacobianSpectral(), JacobianSpectral(axis=axis))):
         assert cost_of(default, model) == cost_of(explicit, model)
