@@ -1,6 +1,7 @@
 """Floor 7: the lab - claims about the continuous Transformer, measured. Only the benchmarks import it."""
 
 from continua.lab.ceiling import Mnist1dCeiling
+from continua.lab.cheat_sheet import CheatSheet
 from continua.lab.clusters.experiment import Clusters, FastestMode, Overlap
 from continua.lab.clusters.particles import check_question
 from continua.lab.depth_limit import DepthLimit, PostNormLimit
@@ -19,8 +20,8 @@ from continua.lab.verdicts import Judgement, Word
 
 __all__ = [
     "AbstractCell", "AbstractEngine", "AbstractExperiment", "AdamWCompactness", "AdamWLimit", "AgainstLimit",
-    "AttentionLipschitz", "CellStore", "Clusters", "DepthLimit", "DimensionFree", "ExperimentResult", "FastestMode",
-    "Findings", "Judgement", "LionsDerivative", "LocalProcesses", "MeanField", "Mnist1dCeiling", "Overlap",
-    "PostNormLimit", "Problem", "Progress", "RMSScaling", "Ray", "SDEScaling", "UpdateRule", "Word",
+    "AttentionLipschitz", "CellStore", "CheatSheet", "Clusters", "DepthLimit", "DimensionFree", "ExperimentResult",
+    "FastestMode", "Findings", "Judgement", "LionsDerivative", "LocalProcesses", "MeanField", "Mnist1dCeiling",
+    "Overlap", "PostNormLimit", "Problem", "Progress", "RMSScaling", "Ray", "SDEScaling", "UpdateRule", "Word",
     "check_question", "silent", "sweep",
 ]  # fmt: skip

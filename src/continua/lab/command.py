@@ -19,6 +19,7 @@ from rich.text import Text
 from continua.cli.parsing import Count, Flag, Folder, Measure, choose, flag, more
 from continua.core.errors import reject
 from continua.lab.ceiling import Mnist1dCeiling
+from continua.lab.cheat_sheet import CheatSheet
 from continua.lab.clusters.experiment import Clusters, FastestMode, Overlap
 from continua.lab.clusters.particles import check_question
 from continua.lab.depth_limit import DepthLimit, PostNormLimit
@@ -36,7 +37,7 @@ from continua.report import write_report
 from continua.runs import Run, Section, Table
 
 _KINDS = (DepthLimit, AdamWLimit, AdamWCompactness, DimensionFree, LionsDerivative, AttentionLipschitz, MeanField,
-          Clusters, RMSScaling, PostNormLimit, SDEScaling, Mnist1dCeiling)  # fmt: skip
+          Clusters, RMSScaling, PostNormLimit, SDEScaling, Mnist1dCeiling, CheatSheet)  # fmt: skip
 EXPERIMENTS: dict[str, AbstractExperiment] = {each.name: each for each in (kind() for kind in _KINDS)}
 """The one table from words to experiments."""
 
