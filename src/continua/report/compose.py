@@ -19,7 +19,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Writes the page of some runs, by default as `report.html` in the first of them; returns where it is."""
     text = report_page(folders).html()
     path = folders[0] / "report.html" if out is None else out
-    write_whole(path, text.encode())
+    write_whole(path, text.encode(errors="replace"))  # a path may have bytes that are no text
     return path
 
 

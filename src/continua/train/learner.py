@@ -12,7 +12,7 @@ from torch import nn
 from continua.control import CrossEntropy, NextToken, Objective, Terms, call_model, unwrap
 from continua.core.batch import Batch
 from continua.core.checks import share
-from continua.core.errors import ArgumentError, reject
+from continua.core.errors import ArgumentError, SolveError, reject
 from continua.core.seeds import branch_seed, generator_of
 from continua.fields import AbstractHeadField
 from continua.model import ContinuousTransformer
@@ -20,13 +20,24 @@ from continua.optim import KFAC, AbstractLikelihood, Categorical, Composite, Gau
 from continua.solve import Fixed, Solver
 from continua.train.presets import Plan
 
+_ASKED = ("lr", "betas", "weight_decay")
+"""What options say of a group of parameters; all else of it is state."""
+
 
 class TrainingError(RuntimeError):
     """A run that cannot go on: at which update, why, and what to try."""
 
 
+class DivergedError(TrainingError):
+    """A run whose updates come to nothing any more, since update `since`."""
+
+    def __init__(self, message: str, since: int) -> None:
+        super().__init__(message)
+        self.since = since
+
+
 class Row(NamedTuple):
-    """What one update did."""
+    """What one update did; a skipped one, whose loss or gradient is not finite, has left the weights as they were."""
 
     loss: float
     terminal: float
@@ -37,6 +48,7 @@ class Row(NamedTuple):
     tokens: int
     seconds: float
     grad_norm: float
+    skipped: bool = False
 
     @property
     def tokens_per_second(self) -> float:
@@ -105,6 +117,8 @@ class Learner:
     def __post_init__(self) -> None:
         self.model: ContinuousTransformer = unwrap(self.wrapped)  # pyright: ignore[reportAttributeAccessIssue]
         members = self.optimiser.members.values() if isinstance(self.optimiser, Composite) else (self.optimiser,)
+        self.skipped = 0
+        """Updates in a row that came to nothing."""
         self._finer: dict[str, ContinuousTransformer] = {}
         self._observing = [member for member in members if isinstance(member, KFAC)]
 
@@ -117,54 +131,74 @@ class Learner:
         lr = self.schedule.get_last_lr()[0]
         self.wrapped.train()
         self.optimiser.zero_grad(set_to_none=True)
-        terms = self._terms(batch, number, seed)
+        terms = self._differentiate(batch, seed)
+        norm = math.nan if terms is None else self._clip(plan.clip)
+        if terms is None or not math.isfinite(norm):
+            self.schedule.step(0)
+            self.skipped += 1
+            seconds = time.perf_counter() - start
+            return Row(math.nan, math.nan, {}, lr, 0, 0, _tokens(batch), seconds, math.nan, skipped=True)
         tokens = _tokens(batch) * len(terms.output) // len(batch.inputs[0])  # a refined update reads half of them
-        if not math.isfinite(terms.total.item()):
-            raise TrainingError(self._failure(number, "the loss", terms.total.item()))
-        terms.total.backward()
-        try:
-            norm = float(clip_gradients(self.model, plan.clip))
-        except ArgumentError as error:
-            raise TrainingError(self._failure(number, "the gradient", math.nan)) from error
         for member in self._observing:
             member.observe(lambda: call_model(self.model.in_eval_mode(), batch).output, self._likelihood,
                            generator=generator_of(branch_seed(seed, 2)))  # fmt: skip
         self.optimiser.step()
         self.schedule.step(tokens)
+        self.skipped = 0
         running = {name: cost.item() for name, cost in terms.running.items()}
         counts = (terms.stats.evaluations, terms.stats.accepted, tokens)
         return Row(terms.total.item(), terms.terminal.item(), running, lr, *counts, time.perf_counter() - start, norm)
+
+    def _differentiate(self, batch: Batch, seed: int) -> Terms | None:
+        """The objective with its gradient, or nothing where it is not finite or the solve cannot be finished."""
+        grid, refined = self.grids.draw(self.model, generator_of(branch_seed(seed, 1)))
+        part = batch if refined is None else batch.half()
+        try:
+            terms = self.objective(self._read(refined), part, generator_of(seed), grid)
+            if not math.isfinite(terms.total.item()):
+                return None
+            terms.total.backward()
+            return terms
+        except (SolveError, ArgumentError) as error:
+            if not is_lost(error):
+                raise
+            return None
+
+    def _clip(self, limit: float) -> float:
+        try:
+            return float(clip_gradients(self.model, limit))
+        except ArgumentError:
+            return math.nan
+
+    def is_finite(self) -> bool:
+        """Whether all weights are finite numbers."""
+        return all(bool(torch.isfinite(each).all()) for each in self.model.parameters())
 
     @property
     def _likelihood(self) -> AbstractLikelihood:
         return Categorical() if isinstance(self.objective.loss, CrossEntropy | NextToken) else Gaussian()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        model, optimiser = dict(self.model.state_dict()), self.optimiser.state_dict()
-        return {"model": model, "optimiser": optimiser, "schedule": self.schedule.state_dict() if self.schedule else {}}
+        """What a checkpoint keeps beside the model."""
+        schedule = self.schedule.state_dict() if self.schedule else {}
+        return {"optimiser": self.optimiser.state_dict(), "schedule": schedule, "skipped": self.skipped}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Goes back to what `state` gave."""
+    def restore(self, state: dict[str, Any], model: nn.Module) -> None:
+        """Goes back to what `state` gave, and to the weights of a model; rates and decay stay as they are asked for."""
+        asked = [{key: group[key] for key in _ASKED if key in group} for group in self.optimiser.param_groups]
         try:
-            self.model.load_state_dict(state["model"])
+            self.model.load_state_dict(model.state_dict())
             self.optimiser.load_state_dict(state["optimiser"])
+            self.skipped = int(state["skipped"])
             if self.schedule is not None:
                 self.schedule.load_state_dict(state["schedule"])
-        except (RuntimeError, ValueError, KeyError) as error:
-            why = f"it is of another model ({error})"
+                return
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            why = f"it is of another model ({str(error).rpartition(chr(10))[2].strip()})"  # of all weights the last
             reject("checkpoint", self.name, why, "Go on with the configuration of the run itself.")
-
-    def _terms(self, batch: Batch, number: int, seed: int) -> Terms:
-        """The objective; tokens that the weights made infinite are a training that is lost, and no bad input."""
-        grid, refined = self.grids.draw(self.model, generator_of(branch_seed(seed, 1)))
-        part = batch if refined is None else batch.half()
-        try:
-            return self.objective(self._read(refined), part, generator_of(seed), grid)
-        except ArgumentError as error:
-            if error.argument != "x0":
-                raise
-            raise TrainingError(self._failure(number, "a token's state", math.nan)) from error
+        for group, own in zip(self.optimiser.param_groups, asked, strict=True):
+            group.update(own)
+            group.pop("initial_lr", None)  # the schedule, which is made anew, takes the rate for the highest
 
     def _read(self, refined: str | None) -> nn.Module:
         """The model at the nodes of this update; what wraps it knows only its own."""
@@ -175,9 +209,10 @@ class Learner:
             self._finer[refined] = self.model.at(**finer)
         return self._finer[refined].train()
 
-    def _failure(self, number: int, what: str, value: float) -> str:
-        advice = "Lower the learning rate, clip more, or look at the data of this batch"
-        return f"update {number}: {what} of {self.name} is {value}. {advice}; the last checkpoint is whole."
+
+def is_lost(error: Exception) -> bool:
+    """Whether the weights are to blame: a solve that cannot be finished, or tokens that they made infinite."""
+    return isinstance(error, SolveError) or (isinstance(error, ArgumentError) and error.argument == "x0")
 
 
 def place(batch: Batch, model: nn.Module) -> Batch:
