@@ -1,7 +1,8 @@
 """Runs that do not come to their end, and folders that are not what they should be: told in one line, with the cure."""
 
-import errno
 import json
+import os
+import resource
 import shutil
 import signal
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from continua.cli.main import main
-from continua.runs import Run, storage
+from continua.runs import Run
 from short_runs import SMALL, stop_after
 
 TRAIN = ["train", "spirals", *SMALL, "--steps", "1", "--quiet"]
@@ -30,7 +31,7 @@ def interrupted(tmp_path_factory):
     """A run that was stopped after two of three updates, with two checkpoints."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        stop_after(patch, 2, signal.SIGINT)
+        stop_after(patch, 2, signal.SIGTERM)
         assert main([*TRAIN, "--output", str(folder)]) == 75
     return folder
 
@@ -58,8 +59,12 @@ def test_options_beside_resume_are_refused(interrupted, capsys):
         (["--updates", "9"], "--updates = 9"),
         (["--lr", "1"], "--learning-rate = 1.0"),
         (["text"], "TASK = "),
+        (["--threads", "2"], "--threads = 2"),
+        (["--override", "lr"], "--override = 'lr': this changes no option"),
+        (["--override", "lr=fast"], "--override: --learning-rate = 'fast': this is no number"),
+        (["--override", "width=16"], "it is of another model"),
     ):
-        assert main(["train", *words, "--resume", str(interrupted)]) == 2
+        assert main(["train", "--resume", str(interrupted), *words]) == 2
         assert name in told(capsys)
 
 
@@ -74,61 +79,121 @@ def test_damaged_checkpoints_give_way_to_earlier_ones_or_are_named(interrupted, 
     run = tmp_path / "copy"
     shutil.copytree(interrupted, run)
     first, last = sorted((run / "checkpoints").iterdir())
+    damage(last)
+    assert main(["train", "--resume", str(run), "--quiet"]) == 0
+    assert "does not match its hash" in (printed := told(capsys)) and "Going back to the one before it" in printed
+    assert [row["update"] for row in Run.open(run).records("update")] == [1, 2, 3]
+    shutil.rmtree(run)
+    shutil.copytree(interrupted, run)
     damage(first)
     damage(last)
     assert main(["train", "--resume", str(run), "--quiet"]) == 2
-    assert "does not match its hash" in told(capsys)
-    shutil.rmtree(run)
+    assert "does not match its hash" in capsys.readouterr().err
+    shutil.rmtree(run / "checkpoints")
+    assert main(["train", "--resume", str(run), "--quiet"]) == 2
+    assert "it has records of updates, but its checkpoints are gone" in told(capsys)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew_and_says_so(interrupted, tmp_path, capsys):
+    run = tmp_path / "copy"
     shutil.copytree(interrupted, run)
-    damage(last)
+    shutil.rmtree(run / "checkpoints")
+    (run / "records.jsonl").unlink()
     assert main(["train", "--resume", str(run), "--quiet"]) == 0
-    assert [row["update"] for row in Run.open(run).records("update")] == [1, 2, 3]
+    assert "no checkpoint yet: it begins anew" in told(capsys)
 
 
-def test_a_disk_that_is_full_fails_with_the_way_to_go_on(monkeypatch, capsys):
-    plain = storage.write_checkpoint
-
-    def full(folder: Path, update: int, *rest):
-        if update == 2:
-            raise OSError(errno.ENOSPC, "No space left on device", str(folder))
-        return plain(folder, update, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(storage, "write_checkpoint", full)
+def test_a_disk_that_is_full_fails_with_the_way_to_go_on(capsys):
+    assert main([*TRAIN, "--updates", "2", "--output", "small"]) == 0
+    largest = max(path.stat().st_size for path in Path("small/checkpoints/00000002").iterdir() if path.is_file())
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest - 1, before[1]))
+    try:
         assert main([*TRAIN, "--output", "run"]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     printed = told(capsys)
-    assert "No space left on device" in printed and "continua train --resume run" in printed
-    assert Run.open(Path("run")).manifest["state"] == "failed"
+    assert "File too large" in printed and "continua train --resume run" in printed
+    assert Run.open(Path("run")).manifest["state"] == "failed" and not list(Path("run").rglob(".tmp-*"))
     assert main(["train", "--resume", "run", "--quiet"]) == 0
 
 
 def test_a_run_stopped_at_its_test_has_lost_nothing(monkeypatch, capsys):
-    def stopped(*_):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr("continua.cli.train.measure_models", stopped)
+        patch.setattr("continua.cli.train.measure_models", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
         assert main([*TRAIN, "--output", "run"]) == 75
     printed = told(capsys)
-    assert "nothing is lost. Measure the test with: continua train --resume run" in printed
+    assert "stopped by SIGTERM; 3 of 3 updates are saved. Go on with: continua train --resume run" in printed
     assert main(["train", "--resume", "run", "--quiet"]) == 0
     assert len(Run.open(Path("run")).records("test")) == 1
 
 
-def test_an_update_that_is_stopped_at_once_is_lost(monkeypatch, capsys):
+def test_a_second_signal_leaves_at_once(monkeypatch, capsys):
     def stopped(*_):
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
 
     monkeypatch.setattr("continua.train.learner.Learner.update", stopped)
     assert main([*TRAIN, "--output", "run"]) == 75
-    assert "updates since the last checkpoint are lost. Go on with: continua train --resume run" in told(capsys)
+    assert "stopped by SIGHUP; 0 of 3 updates are saved. Go on with: continua train --resume run" in told(capsys)
 
 
-def test_a_loss_that_is_lost_fails_the_run(capsys):
-    assert main([*TRAIN, "--lr", "1e30", "--clip", "1e30", "--output", "run"]) == 1
+def test_a_living_run_is_left_alone(interrupted, capsys):
+    with Run.open(interrupted).lock():
+        assert main(["train", "--resume", str(interrupted), "--quiet"]) == 2
+        assert f"process {os.getpid()} on" in told(capsys)
+        assert main(["eval", str(interrupted), "--json"]) == 0
+        printed = capsys.readouterr()
+        assert "not noted" in printed.err and "samplings" in printed.out
+
+
+def test_a_diverged_run_goes_back_and_on_with_a_lower_rate(capsys):
+    assert main([*TRAIN, "--lr", "1e6", "--clip", "1e30", "--max-skipped", "1", "--output", "run"]) == 1
+    assert "diverged" in (printed := told(capsys)) and "with half the learning rate: continua train" in printed
+    run = Run.open(Path("run"))
+    assert run.manifest["state"] == "diverged"
+    assert main(["train", "--resume", "run", "--quiet"]) == 1  # half of it is no better, but it was tried
+    assert run.manifest["config"]["learning_rate"] == 5e5
+    capsys.readouterr()
+    assert main(["train", "--resume", "run", "--quiet", "--override", "lr=0.001", "clip=1"]) == 0
+    changes = [row["changes"] for row in run.records("override")]
+    assert changes[0]["learning_rate"] == [1e6, 5e5] and changes[-1]["learning_rate"] == [5e5, 1e-3]
+    assert all(row["loss"] is not None for row in run.records("update"))
+
+
+def test_what_changed_before_a_resume_is_shown_and_refused(tmp_path, capsys):
+    text = tmp_path / "tale.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 12)
+    words = ["train", "text", "--text", "tale.txt", "--context", "8", *TRAIN[2:], "--output", "run"]
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(patch, 2, signal.SIGTERM)
+        assert main(words) == 75
+    capsys.readouterr()
+    text.write_text(text.read_text().replace("quick", "kciuq"))
+    assert main(["train", "--resume", "run"]) == 2
+    assert "data was " in (printed := told(capsys)) and "--override data=" in printed
+    text.rename(tmp_path / "elsewhere.txt")
+    text = tmp_path / "elsewhere.txt"
+    text.write_text(text.read_text().replace("kciuq", "quick"))
+    assert main(["train", "--resume", "run"]) == 2
+    assert "tale.txt" in told(capsys)
+    manifest = tmp_path / "run" / "manifest.json"
+    torch_version = json.loads(manifest.read_text())["versions"]["torch"]
+    Run.open(tmp_path / "run").go_on(versions={**Run.open(tmp_path / "run").manifest["versions"], "torch": "1.0"})
+    words = ["train", "--resume", "run", "--quiet", "--override", "text=elsewhere.txt"]
+    assert main(words) == 2
     printed = told(capsys)
-    assert "learning rate" in printed or "--lr" in printed
-    assert Run.open(Path("run")).manifest["state"] == "failed"
+    assert f"torch was 1.0 and is {torch_version}" in printed
+    accepted = printed.partition("--override ")[2].strip(" .\n").split()
+    assert main([*words, *accepted]) == 0
+    (row,) = Run.open(tmp_path / "run").records("override")
+    assert row["after"] == 2 and set(row["changes"]) == {"torch", "text"}
+
+
+def test_several_processes_are_refused(monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main([*TRAIN, "--output", "run"]) == 2
+    assert "Start it without torchrun" in told(capsys) and not Path("run").exists()
 
 
 def test_where_nothing_can_be_written(tmp_path, capsys):
@@ -154,12 +219,3 @@ def test_what_is_no_run_or_half_of_one(tmp_path, capsys):
     ):
         assert main(words) == 2, words
         assert why in told(capsys)
-
-
-def test_a_damaged_record_is_named_by_its_line(tmp_path):
-    run = Run.begin(tmp_path / "run", "train", {})
-    run.record("update", update=1)
-    with (run.folder / "records.jsonl").open("a") as file:
-        file.write("{torn\n")
-    with pytest.raises(ValueError, match="line 2"):
-        list(run.records())

@@ -239,8 +239,8 @@ def test_commands_for_copying_quote_what_has_a_space(capsys):
     run = Run.begin(folder, "train", {"task": "spirals"})
     assert main(["train", "spirals", "--output", "my run"]) == 2
     assert "`continua train --resume 'my run'`." in capsys.readouterr().err
-    with pytest.raises(Interrupted, match=r"Go on with: continua train --resume 'my run'$"), note_failure(run):
-        raise KeyboardInterrupt
+    with pytest.raises(Interrupted, match=r"Go on with: continua train --resume 'my run'$"), note_failure(run, 3):
+        raise Interrupted("stopped")
     run.end("finished")
     assert main(["train", "--resume", "my run"]) == 2
     assert "`continua report 'my run'`." in capsys.readouterr().err

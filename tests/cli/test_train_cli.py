@@ -3,7 +3,6 @@
 import inspect
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +15,9 @@ import continua
 from continua.cli.main import COMMANDS, main
 from continua.cli.measuring import results_tables
 from continua.cli.options import TASKS
-from continua.cli.train import free_folder
+from continua.cli.train import claim_folder
 from continua.data import Spirals
-from continua.model import load, save
+from continua.model import load, model_files
 from continua.runs import Run
 from continua.solve import Adaptive, DormandPrince, Solver
 from short_runs import SMALL, stop_after
@@ -138,9 +137,10 @@ def test_kept_keys_and_values_change_no_text(text_run, capsys):
 
 
 def test_without_a_fixed_grid_nothing_is_kept_and_that_is_said(text_run, tmp_path, capsys):
-    shutil.copytree(text_run, tmp_path / "run")
-    folder = tmp_path / "run" / "models" / "continuous"
-    save(load(folder).at(solver=Solver(DormandPrince(), Adaptive(1e-2, 1e-2))), folder)
+    run, last = Run.begin(tmp_path / "run", "train", {}, Run.open(text_run).manifest["facts"]), Run.open(text_run)
+    model = load(text_run / "models" / "continuous").at(solver=Solver(DormandPrince(), Adaptive(1e-2, 1e-2)))
+    files = {f"continuous/{name}": content for name, content in model_files(model).items()}
+    run.keep_checkpoint(3, last.last_checkpoint().state, files)
     assert main(["generate", "run", "--prompt", "the ", "--max-new-tokens", "2"]) == 0
     printed = capsys.readouterr()
     assert "its grid of depth is not fixed" in printed.err and len(printed.out) == 7
@@ -163,7 +163,7 @@ def test_json_lines_and_the_next_free_folder(capsys):
     assert main(["train", "burgers", "--points", "16", *SMALL, "--steps", "1", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert rows[-1]["run"] == "runs/burgers-002" and "relative L2 error" in json.dumps(rows)
-    assert free_folder("burgers").name == "burgers-003"
+    assert claim_folder("burgers").name == "burgers-003"
 
 
 def test_the_plane_at_another_resolution(tmp_path):
@@ -192,7 +192,7 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
         (["spirals", "--id", "who"], "use `continua train csv`"),
         (["mnist1d", "--series", "own.csv"], "use `continua train uea` or `continua train csv`"),
         (["csv", "--series", "own.csv", "--context", "4"], "--context = 4: it must be a whole number, at least 8"),
-        (["csv", "--series", "own.csv", "--dropped", "0.5"], "--dropped = 0.5: the task csv does not read it"),
+        (["csv", "--series", "own.csv", "--points", "5"], "--points = 5: the task csv does not read it"),
         (["burgers", "--context", "64"], "--context = 64: the task burgers does not read it"),
         (["csv", "--series", "absent.csv"], "--series = 'absent.csv': there is no such file"),
         (["csv", "--series", "own.csv"], "row 4: the time 1 comes after 2"),
@@ -252,6 +252,11 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         (["train", "--preset", "huge"], "--preset = 'huge'"),
         (["train", "--lr", "nan"], "--learning-rate = nan"),
         (["train", "--lr", "-1"], "--learning-rate = -1.0"),
+        (["train", "--lr", "1e38"], "--learning-rate = 1e+38: no training survives such a rate"),
+        (["train", "--dtype", "bfloat16"], "--dtype = 'bfloat16'"),
+        (["train", "--override", "lr=1"], "there is no run that it changes"),
+        (["train", "--save-seconds", "0"], "--save-seconds = 0.0"),
+        (["train", "--keep", "0"], "--keep = 0"),
         (["train", "spirals", "--width", "10"], "--axis-nodes = 6: they do not share the width 10"),
         (["train", "spirals", "--width", "12", "--head-modes", "0"], "--heads = 4: they do not share the 2 channels"),
         (["train", "--optimizer", "sgd"], "--optimizer = 'sgd'"),

@@ -113,7 +113,7 @@ def test_a_learner_takes_a_schedule_in_any_unit():
     assert [row.lr for row in rows] == pytest.approx([1e-3, 1e-3 * schedule.curve.factor(56)])
     state = learner.state()
     schedule.step(1)
-    learner.restore(state)
+    learner.restore(state, model)
     assert schedule.spent == 112
 
 
@@ -133,7 +133,7 @@ def training(folder, plan):
 
 def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path):
     """Beyond the update at which SOAP renews its eigenbases (10), and before it."""
-    plan = Plan(updates=14, batch_size=4, validations=1, checkpoints=2, seed=3)
+    plan = Plan(updates=14, batch_size=4, validations=1, seed=3)
     whole, halves = training(tmp_path / "whole", plan), training(tmp_path / "halves", plan)
     whole.go()
     for number in range(7):

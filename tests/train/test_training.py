@@ -12,17 +12,19 @@ from rich.console import Console
 
 from continua.control import AtRandomDepth, KineticEnergy, MeanSquaredError, Objective
 from continua.core.batch import Batch
-from continua.data import Digits, Mnist1d, Spirals, Split
+from continua.data import AbstractTask, Digits, Mnist1d, Spirals, Split
 from continua.fields import ContinuousHeads
 from continua.model import ContinuousTransformer, Flow, Part
 from continua.operators import Attention
 from continua.optim import adamw
 from continua.runs import Run
+from continua.solve import Adaptive, DormandPrince, Solver
 from continua.spaces import Legendre
 from continua.train import (
     PRESETS,
     AbstractReporter,
     Bar,
+    DivergedError,
     Interrupted,
     JsonLines,
     Learner,
@@ -30,7 +32,6 @@ from continua.train import (
     Preset,
     RandomGrids,
     Training,
-    TrainingError,
     build_continuous,
     build_layers,
     count_parameters,
@@ -71,7 +72,11 @@ def learners(task, names=("continuous",), preset=SMALL):
 
 def training(folder, plan, names=("continuous",), task=TASK, reporters=()):
     run = Run.open(folder) if folder.exists() else Run.begin(folder, "train", {})
-    return Training(run, task, learners(task, names), plan, reporters)
+    some = learners(task, names)
+    for reporter in reporters:
+        if isinstance(reporter, Spoil):
+            reporter.model = some[0].model
+    return Training(run, task, some, plan, reporters)
 
 
 def values(some):
@@ -95,16 +100,62 @@ class StopAfter(AbstractReporter):
     def end(self): ...
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+class Spoil(AbstractReporter):
+    """Writes a number over the weights of the readout after an update, as a rate that is far too high does."""
+
+    def __init__(self, update, value=1e38):
+        self.when, self.value, self.model = update, value, None
+
+    def begin(self, plan, done): ...
+
+    def on_update(self, update, learner, row):
+        if update == self.when:
+            with torch.no_grad():
+                next(self.model.readout.parameters()).fill_(self.value)
+
+    def on_validation(self, update, learner, metrics): ...
+
+    def end(self): ...
+
+
+@dataclasses.dataclass(frozen=True)
+class BadBatch(AbstractTask):
+    """A task, one of whose batches has no finite loss."""
+
+    inner: AbstractTask
+    when: int
+    name = "bad batch"
+
+    def __getattribute__(self, name):
+        if name in ("inner", "when", "training_batch", "__class__"):
+            return object.__getattribute__(self, name)
+        return getattr(self.inner, name)
+
+    form = property(lambda self: self.inner.form)
+
+    def count(self, split): ...
+    def batch(self, split, index): ...
+    def augment(self, batch, generator): ...
+    def details(self): ...
+    def variants(self): ...
+
+    def training_batch(self, size, update, seed):
+        batch = self.inner.training_batch(size, update, seed)
+        return dataclasses.replace(batch, targets=batch.targets * 1e30) if update == self.when else batch
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path, number):
-    plan = Plan(updates=6, batch_size=4, validations=2, checkpoints=2, seed=3)
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip(f"{number.name} is ignored here, as shells do for what runs in the background")
+    plan = Plan(updates=6, batch_size=4, validations=2, seed=3)
     whole = training(tmp_path / "whole", plan, ("continuous", "layers"))
     whole.go()
     stopped = training(tmp_path / "stopped", plan, ("continuous", "layers"), reporters=[StopAfter(4, number)])
     before = signal.getsignal(number)
-    with pytest.raises(Interrupted, match="after update 4 of 6"):
+    with pytest.raises(Interrupted, match=f"stopped by {number.name}"):
         stopped.go()
-    assert signal.getsignal(number) is before and stopped.run.manifest["state"] == "interrupted"
+    assert signal.getsignal(number) is before and stopped.run.checkpoints()[-1].name == "00000004"
     again = training(tmp_path / "stopped", plan, ("continuous", "layers"))
     assert again.resume() == 4
     again.go(4)
@@ -117,7 +168,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers(tmp_path, number):
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
-    plan = Plan(updates=6, batch_size=5, validations=1, checkpoints=3)
+    plan = Plan(updates=6, batch_size=5, validations=1)
     whole = training(tmp_path / "whole", plan)
     whole.go()
     killed = training(tmp_path / "killed", plan)
@@ -180,13 +231,72 @@ def test_every_preset_has_its_rival_within_five_percent(task, stepper, usual):
     assert abs(count_parameters(other) / count_parameters(model) - 1) < 0.05
 
 
-def test_a_loss_that_is_not_finite_stops_the_run():
+def test_updates_without_a_finite_loss_are_skipped_and_end_the_run_with_the_last_good_state_kept(tmp_path):
+    plan = Plan(updates=20, batch_size=4, max_skipped=3, save_every=1)
+    some = training(tmp_path / "run", plan, reporters=[Spoil(5)])
+    with pytest.raises(DivergedError, match="from update 6 on loss or gradient of continuous are not finite") as told:
+        some.go()
+    rows = some.run.records("update")
+    assert [row["skipped"] for row in rows] == [False] * 5 + [True] * 3 and rows[-1]["loss"] is None
+    assert told.value.since == 6 and some.run.checkpoints()[-1].name == "00000005"
+    again = training(tmp_path / "run", plan)
+    assert again.resume(told.value.since - 1) == 4  # the weights after update 5 are those that gave no loss
+    again.go(4)
+    assert len(again.run.records("update")) == 20 and not any(row["skipped"] for row in again.run.records("update"))
+
+
+def test_one_bad_batch_is_passed_over(tmp_path):
+    plan = Plan(updates=4, batch_size=4, save_every=1)
+    some = training(tmp_path / "run", plan, task=BadBatch(TASK, 2))
+    some.go()
+    assert [row["skipped"] for row in some.run.records("update")] == [False, False, True, False]
+    assert [path.name for path in some.run.checkpoints()] == ["00000002", "00000004"]  # no save where one is skipped
+    again = training(tmp_path / "run", plan, task=BadBatch(TASK, 2))
+    assert again.resume() == 4 and again.learners[0].skipped == 0
+
+
+def test_a_solve_that_cannot_be_finished_is_skipped():
     (learner,) = learners(TASK)
-    batch = TASK.training_batch(4, 0, 0)
-    with torch.no_grad():
-        next(learner.model.readout.parameters()).fill_(torch.inf)
-    with pytest.raises(TrainingError, match="update 0"):
-        learner.update(batch, 0, Plan(updates=2, batch_size=4))
+    learner.model.solver = Solver(DormandPrince(), Adaptive(1e-5, 1e-5, max_steps=2))
+    before = {name: p.detach().clone() for name, p in learner.model.named_parameters()}
+    row = learner.update(TASK.training_batch(4, 0, 0), 0, Plan(updates=2, batch_size=4))
+    assert row.skipped and learner.skipped == 1
+    assert all(torch.equal(p, before[name]) for name, p in learner.model.named_parameters())
+
+
+def test_weights_that_are_lost_are_never_saved(tmp_path):
+    some = training(tmp_path / "run", Plan(updates=4, batch_size=4, save_every=1), reporters=[Spoil(2, torch.nan)])
+    with pytest.raises(DivergedError):
+        some.go()
+    assert some.run.checkpoints()[-1].name == "00000001"
+
+
+def test_checkpoints_come_by_time_and_by_updates():
+    plan = Plan(updates=100, batch_size=1, validations=1, save_every=7, save_seconds=30.0)
+    assert [update for update in range(1, 101) if plan.saves(update, 0.0)] == [*range(7, 100, 7), 100]
+    assert plan.saves(3, 30.0) and not plan.saves(3, 29.0)
+    assert not any(Plan(updates=100, batch_size=1, validations=1).saves(update, 1.0) for update in range(1, 100))
+
+
+def test_the_best_by_validation_stays(tmp_path):
+    some = training(tmp_path / "run", Plan(updates=6, batch_size=4, validations=6, keep=1))
+    some.go()
+    losses = {row["update"]: row["metrics"]["loss"] for row in some.run.records("validation")}
+    best = min(losses, key=losses.get)
+    assert some.run.manifest["facts"]["best"] == {"update": best, "loss": losses[best]}
+    kept = {int(path.name) for path in some.run.checkpoints()}
+    assert {best, 6} <= kept and len(kept) <= 2
+
+
+def test_a_reader_that_leaves_stops_the_run_with_a_checkpoint(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", buffering=1) as stream:
+        some = training(tmp_path / "run", Plan(updates=6, batch_size=4), reporters=[JsonLines(1, stream)])
+        with pytest.raises(Interrupted, match="nobody reads the output"):
+            some.go()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # else closing it fails too
+    assert some.run.checkpoints()[-1].name == "00000001"
 
 
 def test_gradients_are_clipped():

@@ -3,11 +3,14 @@
 Nothing heavy is imported until a command is known, so that help comes at once.
 """
 
+import contextlib
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Any, NamedTuple
 
 
@@ -65,6 +68,8 @@ exit codes: 0 done, 1 failed, 2 bad use, 75 interrupted and resumable, 130 stopp
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `continua ...`; a user's mistake is one line on standard error and exit code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path may have bytes that are no text
     debug = "--debug" in words or os.environ.get("CONTINUA_DEBUG", "0") not in ("", "0")
     words = [word for word in words if word != "--debug"]
     if words[:1] == ["help"]:
@@ -97,17 +102,25 @@ def _run(name: str, words: list[str], debug: bool) -> int:
     from rich.console import Console
 
     from continua.cli.parsing import describe_error, read_command
-    from continua.core.errors import SolveError
+    from continua.core.errors import DamageWarning, SolveError
     from continua.core.extras import MissingExtraError
     from continua.train import Interrupted, TrainingError
 
-    kind = COMMANDS[name].load()
+    kind, show = COMMANDS[name].load(), warnings.showwarning
+
+    def tell(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        _ = _fail(str(message), 0) if issubclass(category, DamageWarning) else show(message, category, *where)
+
     try:
-        return read_command(kind, name, words).execute(Console())
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", DamageWarning)
+            warnings.showwarning = tell
+            return read_command(kind, name, words).execute(Console())
     except Interrupted as stopped:
+        _leave_output()
         return _fail(str(stopped), INTERRUPTED)
     except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_output()
         return 0
     except (ValueError, SolveError, TrainingError, MissingExtraError, OSError) as error:
         if debug:
@@ -133,8 +146,17 @@ def _unknown(word: str) -> str:
     return f"there is no command {word!r}. {meant}`continua --help` tells more."
 
 
+def _leave_output() -> None:
+    """Python writes what is left at its end, and fails where nobody reads it any more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _fail(message: str, code: int) -> int:
-    print(f"continua: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        print(f"continua: {message}", file=sys.stderr)
     return code
 
 

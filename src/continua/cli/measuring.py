@@ -31,8 +31,8 @@ BEGUN = "measuring the test, in other samplings and with other depth steps (some
 """What is said before, since it takes time."""
 
 
-def measure_models(run: Run, task: AbstractTask, models: Mapping[str, ContinuousTransformer]) -> Results:
-    """The test, the test in other samplings, and the loss over depth steps, for every model; noted in the run."""
+def measure_models(task: AbstractTask, models: Mapping[str, ContinuousTransformer]) -> Results:
+    """The test, the test in other samplings, and the loss over depth steps, for every model."""
     results: Results = {}
     for name, model in models.items():
         jumps = any(field.breaks for field in model.flow.fields)
@@ -42,9 +42,14 @@ def measure_models(run: Run, task: AbstractTask, models: Mapping[str, Continuous
         if not jumps:
             with contextlib.suppress(SolveError):  # a flow too wild for it is no reason to lose the other results
                 found["gap to a tight solve"] = solver_gap(model, task)
-        run.record("test", learner=name, **found)
         results[name] = found
     return results
+
+
+def record_results(run: Run, results: Results) -> None:
+    """A row for every model."""
+    for name, found in results.items():
+        run.record("test", learner=name, **found)
 
 
 def keep_results(run: Run, task: AbstractTask, learners: Sequence[Learner], sequences: int = 32) -> None:

@@ -1,6 +1,7 @@
 """The options of `continua train` that presets do not have, and the one table from words to tasks and optimisers."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, final, get_args
@@ -72,7 +73,9 @@ class RunOptions:
     compile: Toggle = False
     """compile the operators of the flow with torch.compile; the first update then takes longer"""
     resume: SomeFolder = None
-    """a run to go on with; its own options are taken, beside it only --quiet, --json, --tensorboard and --threads"""
+    """a run to go on with, by its own options; beside it only --override, --quiet, --json and --tensorboard"""
+    override: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
+    """beside --resume: options that are changed from here on, such as lr=0.001, which the records note"""
     config: SomeFiles = ()
     """a TOML file with any of these options, with _ for -; words on the command line win, and later files"""
 
@@ -116,6 +119,14 @@ class OutputOptions:
     """print lines of JSON instead of a bar"""
     tensorboard: Toggle = False
     """also write event files for TensorBoard (needs the extra tensorboard)"""
+    save_seconds: float = 30.0
+    """a checkpoint is written before more seconds of work than these could be lost"""
+    save_every: int = 0
+    """and after so many updates; 0: by time alone"""
+    keep: int = 2
+    """checkpoints that stay, the latest; the best by validation stays besides"""
+    max_skipped: int = 10
+    """updates whose loss or gradient is not finite are skipped; so many in a row end the run"""
 
 
 TASKS: Mapping[TaskName, tuple[type[AbstractTask], Mapping[str, str]]] = {
@@ -160,12 +171,19 @@ def task_of(name: TaskName, data: DataOptions) -> AbstractTask:
 def check_options(run: RunOptions, model: ModelOptions, training: TrainingOptions) -> None:
     """Refuses what no training can take, whatever its task: numbers, devices and optimisers that are not there."""
     at_least(0, threads=run.threads)
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    if ranks != "1":
+        why = "several processes would train into one folder, which `continua train` cannot do yet"
+        reject("WORLD_SIZE", ranks, why, "Start it without torchrun, as one process.")
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there[run.device]:
         cure = f"Pass --device {' or '.join(name for name, here in there.items() if here)}."
         reject("--device", run.device, "torch finds no such device on this machine", cure)
     not_negative(weight_decay=training.weight_decay, kernel_learning_rate=training.kernel_learning_rate)
     positive(learning_rate=training.learning_rate)
+    if training.learning_rate > 1e6:  # torch's optimisers fail where a step cannot be held in single precision
+        cure = "Pass --learning-rate <= 1e6; 0.001 is usual."
+        reject("--learning-rate", training.learning_rate, "no training survives such a rate", cure)
     share(all=False, beta2=training.beta2)
     if model.axis_kernel == "unitary" and training.optimizer == "adamw":
         cure = "Pass --optimizer recipe, whose steps stay among unitary matrices."

@@ -10,7 +10,7 @@ import torch
 import tyro
 from rich.console import Console
 
-from continua.cli.measuring import BEGUN, measure_models, results_tables
+from continua.cli.measuring import BEGUN, Results, measure_models, record_results, results_tables
 from continua.cli.options import task_of
 from continua.cli.parsing import Count, Flag, RunFolder, RunFolders, SomeFolder, choose, refuse_missing
 from continua.cli.train import open_training, options_of
@@ -49,7 +49,8 @@ class Evaluate:
         task = task_of(trained.task, trained.data)
         if not self.json:
             console.print(BEGUN, highlight=False, soft_wrap=True)
-        results = measure_models(run, task, _load_models(run))
+        results = measure_models(task, _load_models(run))
+        self._note(run, results)
         if self.json:
             print(json.dumps(finite({"run": str(self.folder), "results": results}), allow_nan=False))
             return 0
@@ -59,6 +60,16 @@ class Evaluate:
             if gap is not None:
                 console.print(f"{name}: gap to a tight adaptive solve {gap:.1%} of the output")
         return 0
+
+    def _note(self, run: Run, results: Results) -> None:
+        """Adds the results to the records; where that cannot be, they are still shown."""
+        try:
+            with run.lock():
+                record_results(run, results)
+                if not (run.folder / "models").exists():
+                    run.keep_models()
+        except (OSError, ValueError) as error:
+            sys.stderr.write(f"continua: the results are not noted in the run: {error}\n")
 
 
 @final
@@ -153,7 +164,8 @@ class Report:
 
 def _load_models(run: Run) -> dict[str, ContinuousTransformer]:
     """The models of a run by name, as of its latest checkpoint; the continuous one first."""
-    folders = sorted((run.folder / "models").glob("*/model.json"))
-    if not folders:
+    last = run.last_checkpoint()
+    if last is None:
         reject("run", str(run.folder), "it has no model yet", "Let it reach its first checkpoint.")
-    return {path.parent.name: cast(ContinuousTransformer, load(path.parent).eval()) for path in folders}
+    names = sorted(name.partition("/")[0] for name in last.files if name.endswith("/model.json"))
+    return {name: cast(ContinuousTransformer, load(last.folder / name).eval()) for name in names}

@@ -4,10 +4,9 @@ import dataclasses
 import itertools
 import json
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, final
+from typing import Annotated, Any, NamedTuple, final
 
 import torch
 import tyro
@@ -15,14 +14,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from continua.cli import options
-from continua.cli.measuring import BEGUN, keep_results, measure_models, results_tables
+from continua.cli.measuring import BEGUN, keep_results, measure_models, record_results, results_tables
 from continua.cli.parsing import flag, read_values, values_of
-from continua.core.errors import SolveError, reject
+from continua.cli.resuming import check_same, data_digest, note_failure, read_overrides
+from continua.core.batch import Batch
+from continua.core.errors import reject
+from continua.core.extras import extra
 from continua.data import AbstractTask, Split
 from continua.model import ContinuousTransformer
 from continua.optim import optimiser_name
 from continua.report import write_report
-from continua.runs import Run, finite
+from continua.runs import Run, check_writable, finite, present_versions
 from continua.train import (
     PRESETS,
     AbstractReporter,
@@ -37,8 +39,8 @@ from continua.train import (
     Plan,
     Preset,
     RandomGrids,
+    StopRequest,
     Training,
-    TrainingError,
     TrainingOptions,
     build_continuous,
     build_layers,
@@ -49,8 +51,19 @@ from continua.train import (
     update_memory,
 )
 
-_BESIDE = ("quiet", "json", "tensorboard", "threads", "resume")
+_BESIDE = ("quiet", "json", "tensorboard", "resume", "override")
 """What may be said anew of a run that goes on."""
+_LOWER = 0.5
+"""By how much the rates of a run that diverged are multiplied when it goes on."""
+
+
+class Resumed(NamedTuple):
+    """A run that goes on, with what is changed in it: options, each as (before, now), and things that are accepted."""
+
+    run: Run
+    config: dict[str, Any]
+    changes: dict[str, Any]
+    accepted: dict[str, str]
 
 
 @final
@@ -62,7 +75,8 @@ class Train:
     (irregular times, points between and ahead), burgers and darcy (differential equations, tested at other
     resolutions), uea (series of the UEA archive, by their files), csv (your own series, gaps filled and continued).
     Sizes that are not given are those of the preset. Stopped by Ctrl-C it writes a checkpoint and leaves with code 75;
-    `continua train --resume RUN` then goes on, to the same numbers as if it had not been stopped.
+    `continua train --resume RUN` then goes on, to the same numbers as if it had not been stopped, as it does after a
+    kill or a crash of the machine.
     """
 
     task: Annotated[options.TaskName, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "mnist1d"
@@ -81,20 +95,53 @@ class Train:
         return Train(model=preset.model, depth=preset.depth, costs=preset.costs, training=preset.training)
 
     def execute(self, console: Console) -> int:
-        if self.run.resume is None:
-            self._train(console, None)
-            return 0
-        self._check_resumed(self.run.resume)
-        run = open_training(self.run.resume)
-        if run.manifest["state"] == "finished":
+        with StopRequest() as stop:
+            try:
+                self._begin_or_go_on(console, stop)
+            except Interrupted as stopped:
+                if str(stopped) == stop.reason:
+                    raise Interrupted(f"{stopped} before it trained. Give the same command again.") from None
+                raise
+        return 0
+
+    def _begin_or_go_on(self, console: Console, stop: StopRequest) -> None:
+        if self.run.resume is not None:
+            self._check_resumed(self.run.resume)
+            run = open_training(self.run.resume)
+            with run.lock():
+                return self._go_on(console, stop, run)
+        if self.run.override:
+            reject("--override", self.run.override, "there is no run that it changes", "Pass --resume RUN too.")
+        self._train(console, stop)
+
+    def _go_on(self, console: Console, stop: StopRequest, run: Run) -> None:
+        manifest = run.manifest
+        if manifest["state"] == "finished":
+            if not (run.folder / "models").exists():
+                run.keep_models()
             cure = f"Train a new one, or look at it: `continua report {shlex.quote(str(run.folder))}`."
             reject("run", str(run.folder), "this run is finished", cure)
-        before = options_of(run)
-        output = dataclasses.replace(self.output, output=run.folder,
+        before, given = options_of(run), read_overrides(self.run.override)
+        accepted = {name: value for name, value in given.items() if name == "data" or name in manifest["versions"]}
+        own = {name: value for name, value in given.items() if name not in accepted}
+        after = read_values(Train, "train", own, "--override", before) if own else before
+        if manifest["state"] == "diverged" and after.training == before.training:
+            how = after.training
+            rates = {name: _LOWER * getattr(how, name) for name in ("learning_rate", "kernel_learning_rate")}
+            after = dataclasses.replace(after, training=dataclasses.replace(how, **rates))
+        was, config = values_of(before), after._config()
+        changes = {name: (was[name], value) for name, value in values_of(after).items() if value != was[name]}
+        output = dataclasses.replace(after.output, output=run.folder, quiet=self.output.quiet, json=self.output.json,
                                      tensorboard=self.output.tensorboard or before.output.tensorboard)  # fmt: skip
-        threads = dataclasses.replace(before.run, threads=self.run.threads or before.run.threads)
-        dataclasses.replace(before, run=threads, output=output)._train(console, run)
-        return 0
+        # other threads add up in another order: by default those that it began with
+        threads = after.run.threads or int(manifest["facts"].get("threads", 0))
+        asked = dataclasses.replace(after, run=dataclasses.replace(after.run, threads=threads), output=output)
+        asked._train(console, stop, Resumed(run, config, changes, accepted))
+
+    def _config(self) -> dict[str, Any]:
+        """The options as a run keeps them: files are found from any folder."""
+        files = {name: path.resolve() for name in ("text", "series") if (path := getattr(self.data, name)) is not None}
+        return values_of(self) | files
 
     def _check_resumed(self, folder: Path) -> None:
         """A run that goes on does so with its own options: another one beside --resume would be lost."""
@@ -104,48 +151,44 @@ class Train:
                 why = f"a run goes on with the options it began with, and --resume {folder} is given"
                 reject("TASK" if name == "task" else flag(name), value, why, "Leave it out, or train a new run.")
 
-    def _train(self, console: Console, run: Run | None) -> None:
+    def _train(self, console: Console, stop: StopRequest, resumed: Resumed | None = None) -> None:
         options.check_options(self.run, self.model, self.training)
         task = options.task_of(self.task, self.data)  # reads nothing: what can be refused without data comes first
-        folder = self.output.output or free_folder(self.task) if run is None else run.folder
-        if run is None:
-            Run.check_free(folder)
+        if resumed is None:
+            check_free(self.output.output)
+        if self.output.tensorboard:
+            extra("tensorboard", "tensorboard")
         if self.run.threads:
             torch.set_num_threads(self.run.threads)
         console.quiet = self.output.quiet or self.output.json
-        reporters: list[AbstractReporter] = [JsonLines()] if self.output.json else []
-        if not console.quiet:
-            reporters.append(Bar(console))
-        if self.output.tensorboard:
-            reporters.append(Events(folder / "tensorboard"))
-        preset, how = Preset(self.model, self.depth, self.costs, self.training), self.training
+        preset, how, saving = Preset(self.model, self.depth, self.costs, self.training), self.training, self.output
         check_sizes(preset)
-        plan = Plan(how.updates, how.batch_size, self.run.seed, how.warmup_ratio, how.clip, how.validations,
-                    floor=how.floor)  # fmt: skip
+        plan = Plan(how.updates, how.batch_size, self.run.seed, how.warmup_ratio, how.clip, how.validations, how.floor,
+                    saving.save_seconds, saving.save_every, saving.keep, saving.max_skipped)  # fmt: skip
         learners = self._learners(task, preset)
         for split in Split:  # data that do not fit are refused before a folder is made
             task.count(split)
         if self.task == "csv":  # a file of the user's may have fewer windows than the batch
             plan = dataclasses.replace(plan, batch_size=min(plan.batch_size, task.count(Split.TRAIN)))
         first = task.training_batch(plan.batch_size, 0, self.run.seed)
-        again = run is not None
-        if run is None:
-            run = Run.begin(folder, "train", values_of(self), {"task": task.facts()})
-            sizes = {learner.name: count_parameters(learner.model) for learner in learners}
-            optimisers = {learner.name: optimiser_name(learner.optimiser) for learner in learners}
-            memory = dict[str, int]()
-            for one in () if self.run.compile else learners:
-                memory[one.name] = update_memory(one.model, one.objective, place(first, one.model))
-            described = {one.name: repr(one.model) for one in learners}
-            run.note(models=described, parameters=sizes, optimisers=optimisers, memory=memory,
-                     preset=values_of(preset), threads=torch.get_num_threads())  # fmt: skip
-        self._introduce(console, run, task, learners)
-        training = Training(run, task, learners, plan, reporters)
-        with note_failure(run):
-            training.go(training.resume() if again else 0)
+        data = data_digest(task, first)
+        if resumed is None:
+            facts = {"task": task.facts(), "data": data, "preset": values_of(preset), **self._facts(learners, first)}
+            folder = claim_folder(self.task) if self.output.output is None else self.output.output
+            run = Run.begin(folder, "train", self._config(), facts)
+        else:
+            run = resumed.run
+        training = Training(run, task, learners, plan, self._reporters(console, run), stop)
+        done = 0 if resumed is None else self._restore(console, training, resumed, data)
+        with run.lock() if resumed is None else nullcontext(), note_failure(run, plan.updates):
+            self._introduce(console, run, task, learners)
+            training.go(done)
+            stop.obey()
             console.print(BEGUN, highlight=False, soft_wrap=True)
-            results = measure_models(run, task, {learner.name: learner.model for learner in learners})
+            results = measure_models(task, {learner.name: learner.model for learner in learners})
+            record_results(run, results)
             keep_results(run, task, learners)
+            run.keep_models()
             run.end("finished")
             page = write_report([run.folder])
         if self.output.json:
@@ -154,6 +197,42 @@ class Train:
         else:
             where = f"report: [bold]{escape(str(page))}[/bold]"
             console.print(*results_tables(task, results), where, sep="\n", soft_wrap=True)
+
+    def _restore(self, console: Console, training: Training, resumed: Resumed, data: str) -> int:
+        """Takes up the last good checkpoint and notes what is changed from there on; says how many updates are done."""
+        run, manifest = resumed.run, resumed.run.manifest
+        changes = {**resumed.changes, **check_same(run, data, resumed.accepted)}
+        since = manifest["facts"].get("diverged") if manifest["state"] == "diverged" else None
+        done = training.resume(None if since is None else since - 1)
+        if changes:
+            run.record("override", after=done, changes=changes)
+            told = ", ".join(f"{name} from {was} to {now}" for name, (was, now) in changes.items())
+            console.print(f"changed after update {done}: {told}", highlight=False, markup=False, soft_wrap=True)
+        run.note(data=data)
+        run.go_on(config=resumed.config, versions=present_versions())
+        return done
+
+    def _reporters(self, console: Console, run: Run) -> list[AbstractReporter]:
+        reporters: list[AbstractReporter] = [JsonLines()] if self.output.json else []
+        if not console.quiet:
+            reporters.append(Bar(console))
+        if self.output.tensorboard:
+            reporters.append(Events(run.folder / "tensorboard"))
+        return reporters
+
+    def _facts(self, learners: list[Learner], first: Batch) -> dict[str, Any]:
+        """What a run notes of its models."""
+        memory = {
+            one.name: update_memory(one.model, one.objective, place(first, one.model))
+            for one in (() if self.run.compile else learners)
+        }
+        return {
+            "models": {one.name: repr(one.model) for one in learners},
+            "parameters": {one.name: count_parameters(one.model) for one in learners},
+            "optimisers": {one.name: optimiser_name(one.optimiser) for one in learners},
+            "memory": memory,
+            "threads": torch.get_num_threads(),
+        }
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.run.seed)
@@ -198,42 +277,23 @@ def open_training(folder: Path) -> Run:
 def options_of(run: Run) -> Train:
     """The options that a run began with, without those that only said how to begin."""
     values = {name: value for name, value in run.manifest["config"].items() if value is not None}
-    own = {name: value for name, value in values.items() if name not in ("config", "resume")}
+    own = {name: value for name, value in values.items() if name not in ("config", "resume", "override")}
     return read_values(Train, "train", own, str(run.folder / "manifest.json"))
 
 
-def free_folder(task: str) -> Path:
-    """The first of runs/TASK-001, runs/TASK-002, ... that is not there yet."""
-    folders = (Path("runs") / f"{task}-{number:03d}" for number in itertools.count(1))
-    return next(folder for folder in folders if not folder.exists())
+def check_free(folder: Path | None) -> None:
+    """Refuses a folder in which no run can begin."""
+    if folder is None:
+        check_writable("folder", Path("runs"))
+    else:
+        Run.check_free(folder)
 
 
-@contextmanager
-def note_failure(run: Run) -> Iterator[None]:
-    """Notes in the run that what happens inside failed, and adds to the message how to go on."""
-    resume = f"continua train --resume {shlex.quote(str(run.folder))}"
-    again = f"Go on with: {resume}"
-    try:
-        yield
-    except Interrupted as stopped:
-        raise Interrupted(f"{stopped}. {again}") from None
-    except KeyboardInterrupt:
-        run.end("interrupted")
-        kept = (run.last_checkpoint() or {"update": 0})["update"]
-        why = f"stopped at once; updates since the last checkpoint are lost. {again}"
-        if kept == run.manifest["facts"].get("preset", {}).get("updates"):
-            why = f"stopped after the last update; nothing is lost. Measure the test with: {resume}"
-        raise Interrupted(why) from None
-    except SolveError as error:
-        run.end("failed")
-        advice = "In training, lower --learning-rate, pay for motion with --energy, or take more --steps."
-        raise TrainingError(f"{error} {advice}") from error
-    except OSError as error:
-        with suppress(OSError):
-            run.end("failed")
-        why = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
-        what = f"the run could not be written ({why})"
-        raise TrainingError(f"{what}. Mend this; nothing is half written. {again}") from error
-    except Exception:
-        run.end("failed")
-        raise
+def claim_folder(task: str) -> Path:
+    """Makes the first of runs/TASK-001, runs/TASK-002, ... that is not there yet: no other process can have it too."""
+    for number in itertools.count(1):
+        folder = Path("runs") / f"{task}-{number:03d}"
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError

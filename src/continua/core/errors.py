@@ -46,3 +46,7 @@ class SolveError(RuntimeError):
 
 class ReconstructionWarning(UserWarning):
     """`Backsolve` could not retrace the forward path: its gradient is not to be trusted."""
+
+
+class DamageWarning(UserWarning):
+    """Something of a run was lost or damaged, and what was taken in its place."""

@@ -80,9 +80,9 @@ class TrainedWay(AbstractCell):
         learner = Learner(self.way, model, objective, OPTIMISERS[preset.training.optimizer](model, preset), grids=grids)
         plan = Plan(self.updates, self.batch_size, self.seed, preset.training.warmup_ratio)
         memory = update_memory(model, objective, task.training_batch(self.batch_size, 0, self.seed))
-        state, spent, evaluations, losses = learner.state(), list[float](), list[int](), list[float]()
+        spent, evaluations, losses = list[float](), list[int](), list[float]()
         if self.way in ("schedule in seconds", _SHEET):  # laid out by the time of a few updates, which are undone
-            kept = {name: value.clone() for name, value in state["model"].items()}
+            kept = {name: value.clone() for name, value in model.state_dict().items()}
             began = time.perf_counter()
             for number in range(_TIMED):
                 learner.update(task.training_batch(self.batch_size, number, self.seed), number, plan)

@@ -20,7 +20,7 @@ from continua.model.readout import (
     AbstractReadout, AnalysisReadout, MeanReadout, NormReadout, SynthesisEmbedding, TokenReadout,
 )  # fmt: skip
 from continua.model.stem import InterpolatedStem, StemEmbedding, interpolate
-from continua.model.storage import decode, encode, load, save
+from continua.model.storage import decode, encode, load, model_files, save
 from continua.model.torch_layers import (
     activation_of, attention_theta, feedforward_theta, from_torch, norm_theta, to_torch,
 )  # fmt: skip
@@ -35,6 +35,6 @@ __all__ = [
     "Rate", "Result", "Sampling", "Setting", "SinusoidalPositions", "Stem", "StemEmbedding", "SynthesisEmbedding",
     "TokenEmbedding", "TokenReadout", "TokenTime", "VectorEmbedding", "Window", "activation_of", "at_budget",
     "attention_theta", "bert", "citation", "decode", "decoder", "encode", "encoder", "encoder_decoder",
-    "feedforward_theta", "from_torch", "generate", "gpt", "interpolate", "load", "macaron", "norm_theta", "parallel",
-    "save", "source_and_target", "sphere", "stream_tokens", "to_torch", "transformer", "why_not_cacheable",
+    "feedforward_theta", "from_torch", "generate", "gpt", "interpolate", "load", "macaron", "model_files", "norm_theta",
+    "parallel", "save", "source_and_target", "sphere", "stream_tokens", "to_torch", "transformer", "why_not_cacheable",
 ]  # fmt: skip

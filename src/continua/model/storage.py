@@ -29,17 +29,20 @@ _IN_CODE = "Build such a model in code, and keep its values with model.state_dic
 
 def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     """Writes `model.json` and `model.safetensors` into `folder`, each whole or not at all."""
-    target = Path(folder)
+    for name, content in model_files(model).items():
+        write_whole(Path(folder) / name, content)
+    return Path(folder)
+
+
+def model_files(model: nn.Module) -> dict[str, bytes]:
+    """What `save` writes, by the names of the files: values first, then the description with their hash."""
     first: dict[int, str] = {}
     names = ((name, first.setdefault(id(p), name)) for name, p in model.named_parameters(remove_duplicate=False))
     shared = {name: original for name, original in names if name != original}  # further names of a parameter
     state = {name: value.contiguous() for name, value in model.state_dict().items() if name not in shared}
     values = safetensors.torch.save(state)
     description = {"format": FORMAT, "sha256": digest(values), "shared": shared, "model": encode(model)}
-    target.mkdir(parents=True, exist_ok=True)
-    write_whole(target / "model.safetensors", values)
-    write_whole(target / "model.json", json.dumps(description, indent=1).encode())
-    return target
+    return {"model.safetensors": values, "model.json": json.dumps(description, indent=1).encode()}
 
 
 def load(folder: str | os.PathLike[str]) -> nn.Module:

@@ -19,7 +19,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Writes the page of a run, by default as its `report.html`, of several as `comparison.html` in the first."""
     text = report_page(folders).html()
     path = folders[0] / ("report.html" if len(folders) == 1 else "comparison.html") if out is None else out
-    write_whole(path, text.encode())
+    write_whole(path, text.encode(errors="replace"))  # a path may have bytes that are no text
     return path
 
 

@@ -1,34 +1,166 @@
-"""Files that a killed process leaves whole or not at all: single files, and checkpoints."""
+"""Files and folders that a killed process leaves whole or not at all, in folders that a stranger may have made.
 
+What is new is written under a random name that nobody else has, flushed to disk and renamed; a link is never followed,
+and what is no plain file (a FIFO, a device) is not opened.
+"""
+
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
+import socket
+import stat
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-import torch
-
 from continua.core.errors import reject
 
-FORMAT = 1
+FORMAT = 2
+LOCK, _TEMPORARY = ".lock", ".tmp-"
+# without O_NONBLOCK, opening a FIFO waits for somebody at its other end
+_CAREFULLY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """A temporary file, flushed to disk, then renamed: a killed process leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())  # a rename may reach the disk before the content does
-    os.replace(beside, path)
+    beside = _name_beside(path)
+    try:
+        _write_new(beside, content)
+        os.replace(beside, path)
+    except BaseException:  # a full disk, or a signal, must not leave what keeps the disk full
+        beside.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """The same for a folder of files, `name` or `folder/name`; one that is there gives way."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = _name_beside(path)
+    folders = {(beside / name).parent for name in files} | {beside}
+    try:
+        for folder in sorted(folders):
+            folder.mkdir()
+        for name, content in files.items():
+            _write_new(beside / name, content)
+        for folder in folders:
+            sync(folder)
+        remove_folder(path)
+        os.rename(beside, path)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    sync(path.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """Removes a folder, if it is there: it loses its name first, so that nobody takes half of it for the whole."""
+    if os.path.lexists(path):
+        beside = _name_beside(path)
+        os.rename(path, beside)
+        try:
+            _remove(beside)
+        except BaseException:  # a signal
+            _remove(beside)
+            raise
+
+
+def read_plain(path: Path) -> bytes:
+    """The content of a plain file."""
+    with open(_open(path, os.O_RDONLY), "rb") as file:
+        return file.read()
+
+
+def append_line(path: Path, line: str) -> None:
+    """Adds a line, behind a line break where a killed process has left half of one."""
+    handle = _open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    try:
+        found = os.fstat(handle)
+        if found.st_nlink != 1:
+            reject("file", str(path), "it has a second name elsewhere, which would be written to", "Copy the folder.")
+        torn = found.st_size > 0 and os.pread(handle, 1, found.st_size - 1) != b"\n"
+        _write_all(handle, ("\n" * torn + line + "\n").encode())
+    finally:
+        os.close(handle)
+
+
+def sync(path: Path) -> None:
+    """Flushes a file or the names in a folder to disk, if it is there: until then a crash may undo a rename."""
+    with contextlib.suppress(FileNotFoundError):
+        handle = os.open(path, os.O_RDONLY | _CAREFULLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def check_plain(folder: Path) -> None:
+    """Refuses a folder in which, at any depth, something is neither a plain file nor a folder."""
+    for place, folders, files in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *files)):
+            mode = path.lstat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                what = "a link" if stat.S_ISLNK(mode) else "no plain file"
+                cure = "Look who made it; a run of continua has only files and folders. Remove it, or copy the rest."
+                reject("run", str(folder), f"{path.relative_to(folder)} in it is {what}", cure)
+
+
+@contextlib.contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Inside, no other process writes into the folder; what a killed one has left half written is removed.
+
+    The system lets go of the lock when its process ends, however it does: a file that is not locked is a stale one.
+    """
+    handle = _open(folder / LOCK, os.O_RDWR | os.O_CREAT)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            who = re.sub(r"[^\w .-]", "?", os.pread(handle, 200, 0).decode(errors="replace"))
+            cure = "Wait for its end, end it, or choose another folder."
+            reject("run", str(folder), f"process {who} is writing into it", cure)
+        with contextlib.suppress(OSError):  # a full disk: the name only helps to find who holds the lock
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
+        for path in list(folder.rglob(f"{_TEMPORARY}*")):
+            _remove(path)
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether a folder has nothing but what a killed start has left."""
+    return all(path.name == LOCK or path.name.startswith(_TEMPORARY) for path in folder.iterdir())
 
 
 def digest(content: bytes) -> str:
     """The SHA-256 of some bytes, as text."""
     return hashlib.sha256(content).hexdigest()
+
+
+def seal(content: Mapping[str, Any]) -> bytes:
+    """Plain data as JSON, with a hash of itself."""
+    return json.dumps({**content, "sha256": digest(_canonical(content))}, indent=1, allow_nan=False).encode()
+
+
+def unseal(sealed: bytes) -> dict[str, Any]:
+    """What was sealed; a `ValueError` where it is something else."""
+    try:
+        content = json.loads(sealed)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(content, dict):
+        raise ValueError("this is no table")
+    if content.pop("sha256", None) != digest(_canonical(content)):
+        raise ValueError("it does not match its hash: it is damaged, or was edited")
+    return content
 
 
 def check_writable(argument: str, folder: Path, asked: Path | None = None) -> None:
@@ -43,68 +175,43 @@ def check_writable(argument: str, folder: Path, asked: Path | None = None) -> No
         reject(argument, str(asked or folder), f"nothing can be written there ({why})", cure)
 
 
-def write_checkpoint(folder: Path, update: int, state: dict[str, Any], keep: int = 2) -> Path:
-    """Writes `folder/00000400/` with `state.safetensors` and then `state.json`, which holds the hash and the rest.
-
-    The state is made of dictionaries, lists, tuples, numbers, words and tensors, as that of an optimiser is. What has
-    no `state.json` is unfinished and not read. The `keep` latest checkpoints stay, older ones are removed.
-    """
-    tensors: dict[str, torch.Tensor] = {}
-    plain = _take_apart(state, "", tensors)
-    values = safetensors.torch.save(tensors)
-    target = folder / f"{update:08d}"
-    write_whole(target / "state.safetensors", values)
-    content = {"format": FORMAT, "update": update, "sha256": digest(values), "state": plain}
-    write_whole(target / "state.json", json.dumps(content).encode())
-    for old in checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
-    return target
+def _name_beside(path: Path) -> Path:
+    return path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints that were finished, the latest last."""
-    return sorted(path.parent for path in folder.glob("[0-9]*/state.json"))
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
-def read_checkpoint(checkpoint: Path) -> dict[str, Any]:
-    """The state that `write_checkpoint` was given; a damaged file is refused."""
-    cure = "Remove this checkpoint; the one before it is taken then."
+def _open(path: Path, flags: int) -> int:
+    """A handle of a plain file."""
+    cure = "Look who made it; a run of continua has only files and folders."
+    if path.is_symlink():
+        reject("file", str(path), "this is a link, which is not followed", cure)
+    handle = os.open(path, flags | _CAREFULLY, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        reject("file", str(path), "this is no plain file", cure)
+    return handle
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFULLY, 0o666)
     try:
-        content = json.loads((checkpoint / "state.json").read_bytes())
-        values = (checkpoint / "state.safetensors").read_bytes()
-        if digest(values) == content["sha256"]:
-            return _put_together(content["state"], safetensors.torch.load(values))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reject("checkpoint", str(checkpoint), f"it cannot be read ({error})", cure)
-    reject("checkpoint", str(checkpoint), "state.safetensors does not match its hash: the file is damaged", cure)
+        _write_all(handle, content)
+        os.fsync(handle)  # a rename may reach the disk before the content does
+    finally:
+        os.close(handle)
 
 
-def _take_apart(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """The value as JSON can hold it; tensors are collected by name. A dictionary is a list of pairs, as JSON turns
-    whole numbers into words where they are keys."""
-    if isinstance(value, torch.Tensor):
-        # The order of entries in memory is kept: a product of the same numbers in another order (an eigenbasis comes
-        # column by column) differs by rounding, and a resumed run would differ from one that went through.
-        order = sorted(range(value.ndim), key=lambda axis: (-value.stride(axis), axis))
-        order = order if value.permute(order).is_contiguous() else list(range(value.ndim))
-        tensors[path] = value.detach().cpu().permute(order).contiguous().clone()
-        return {"kind": "tensor", "name": path, "order": order}
-    if isinstance(value, dict):
-        items = [[key, _take_apart(held, f"{path}.{key}", tensors)] for key, held in value.items()]
-        return {"kind": "dict", "items": items}
-    if isinstance(value, list | tuple):
-        items = [_take_apart(held, f"{path}.{place}", tensors) for place, held in enumerate(value)]
-        return {"kind": "list" if isinstance(value, list) else "tuple", "items": items}
-    return value
+def _write_all(handle: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(handle, left) :]
 
 
-def _put_together(plain: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    if not isinstance(plain, dict):
-        return plain
-    if plain["kind"] == "tensor":
-        order = plain["order"]
-        return tensors[plain["name"]].permute([order.index(axis) for axis in range(len(order))])
-    if plain["kind"] == "dict":
-        return {key: _put_together(held, tensors) for key, held in plain["items"]}
-    items = [_put_together(held, tensors) for held in plain["items"]]
-    return items if plain["kind"] == "list" else tuple(items)
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True).encode()

@@ -12,7 +12,7 @@ from torch import nn
 from continua.control import CrossEntropy, NextToken, Objective, call_model, unwrap
 from continua.core.batch import Batch
 from continua.core.checks import share
-from continua.core.errors import ArgumentError, reject
+from continua.core.errors import ArgumentError, SolveError, reject
 from continua.core.seeds import branch_seed, generator_of
 from continua.fields import AbstractHeadField
 from continua.model import ContinuousTransformer
@@ -20,13 +20,27 @@ from continua.optim import KFAC, AbstractLikelihood, Categorical, Composite, Gau
 from continua.solve import Fixed, Solver, Stats
 from continua.train.presets import Plan
 
+_ASKED = ("lr", "betas", "weight_decay")
+"""What options say of a group of parameters; all else of it is state."""
+
 
 class TrainingError(RuntimeError):
     """A run that cannot go on: at which update, why, and what to try."""
 
 
+class DivergedError(TrainingError):
+    """A run whose updates come to nothing any more, since update `since`."""
+
+    def __init__(self, message: str, since: int) -> None:
+        super().__init__(message)
+        self.since = since
+
+
 class Row(NamedTuple):
-    """What one update did: `total` is J, the `loss` and the `running` costs by their weights."""
+    """What one update did: `total` is J, the `loss` and the `running` costs by their weights.
+
+    A skipped one, whose loss or gradient is not finite, has left the weights as they were.
+    """
 
     total: float
     loss: float
@@ -37,6 +51,7 @@ class Row(NamedTuple):
     tokens: int
     seconds: float
     grad_norm: float
+    skipped: bool = False
 
     @property
     def tokens_per_second(self) -> float:
@@ -106,6 +121,8 @@ class Learner:
     def __post_init__(self) -> None:
         self.model: ContinuousTransformer = unwrap(self.wrapped)  # pyright: ignore[reportAttributeAccessIssue]
         members = self.optimiser.members.values() if isinstance(self.optimiser, Composite) else (self.optimiser,)
+        self.skipped = 0
+        """Updates in a row that came to nothing."""
         self._finer: dict[str, ContinuousTransformer] = {}
         self._observing = [member for member in members if isinstance(member, KFAC)]
 
@@ -118,42 +135,81 @@ class Learner:
         lr = self.schedule.get_last_lr()[0]
         self.wrapped.train()
         self.optimiser.zero_grad(set_to_none=True)
-        passes = [self._backward(*each, number, seed) for each in self._passes(batch, seed)]
+        passes = self._differentiate(batch, seed)
+        norm = math.nan if passes is None else self._clip(plan.clip)
+        if passes is None or not math.isfinite(norm):
+            self.schedule.step(0)
+            self.skipped += 1
+            seconds = time.perf_counter() - start
+            return Row(math.nan, math.nan, {}, lr, 0, 0, _tokens(batch), seconds, math.nan, skipped=True)
         tokens = _tokens(batch)
-        try:
-            norm = float(clip_gradients(self.model, plan.clip))
-        except ArgumentError as error:
-            raise TrainingError(self._failure(number, "the gradient", math.nan)) from error
         for member in self._observing:
             member.observe(lambda: call_model(self.model.in_eval_mode(), batch).output, self._likelihood,
                            generator=generator_of(branch_seed(seed, 2)))  # fmt: skip
         self.optimiser.step()
         self.schedule.step(tokens)
+        self.skipped = 0
         total, loss, *running = (math.fsum(values) for values in zip(*(each for each, _ in passes), strict=True))
         stats = passes[0][1]  # of a refined update those of the refined half
         counts = (stats.evaluations, stats.accepted, tokens)
         named = dict(zip(self.objective.names, running, strict=True))
         return Row(total, loss, named, lr, *counts, time.perf_counter() - start, norm)
 
+    def _differentiate(self, batch: Batch, seed: int) -> list[tuple[tuple[float, ...], Stats]] | None:
+        """Adds up the gradients of all passes; their shares of J, of the loss and of the running costs.
+
+        Nothing is returned where one is not finite or its solve cannot be finished.
+        """
+        found = []
+        try:
+            for model, part, grid, portion in self._passes(batch, seed):
+                terms = self.objective(model, part, generator_of(seed), grid)
+                if not math.isfinite(terms.total.item()):
+                    return None
+                (terms.total if portion == 1.0 else portion * terms.total).backward()
+                values = (terms.total, terms.terminal, *terms.running.values())
+                found.append((tuple(portion * value.item() for value in values), terms.stats))
+            return found
+        except (SolveError, ArgumentError) as error:
+            if not is_lost(error):
+                raise
+            return None
+
+    def _clip(self, limit: float) -> float:
+        try:
+            return float(clip_gradients(self.model, limit))
+        except ArgumentError:
+            return math.nan
+
+    def is_finite(self) -> bool:
+        """Whether all weights are finite numbers."""
+        return all(bool(torch.isfinite(each).all()) for each in self.model.parameters())
+
     @property
     def _likelihood(self) -> AbstractLikelihood:
         return Categorical() if isinstance(self.objective.loss, CrossEntropy | NextToken) else Gaussian()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        model, optimiser = dict(self.model.state_dict()), self.optimiser.state_dict()
-        return {"model": model, "optimiser": optimiser, "schedule": self.schedule.state_dict() if self.schedule else {}}
+        """What a checkpoint keeps beside the model."""
+        schedule = self.schedule.state_dict() if self.schedule else {}
+        return {"optimiser": self.optimiser.state_dict(), "schedule": schedule, "skipped": self.skipped}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Goes back to what `state` gave."""
+    def restore(self, state: dict[str, Any], model: nn.Module) -> None:
+        """Goes back to what `state` gave, and to the weights of a model; rates and decay stay as they are asked for."""
+        asked = [{key: group[key] for key in _ASKED if key in group} for group in self.optimiser.param_groups]
         try:
-            self.model.load_state_dict(state["model"])
+            self.model.load_state_dict(model.state_dict())
             self.optimiser.load_state_dict(state["optimiser"])
+            self.skipped = int(state["skipped"])
             if self.schedule is not None:
                 self.schedule.load_state_dict(state["schedule"])
-        except (RuntimeError, ValueError, KeyError) as error:
-            why = f"it is of another model ({error})"
+                return
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            why = f"it is of another model ({str(error).rpartition(chr(10))[2].strip()})"  # of all weights the last
             reject("checkpoint", self.name, why, "Go on with the configuration of the run itself.")
+        for group, own in zip(self.optimiser.param_groups, asked, strict=True):
+            group.update(own)
+            group.pop("initial_lr", None)  # the schedule, which is made anew, takes the rate for the highest
 
     def _passes(self, batch: Batch, seed: int) -> list[tuple[nn.Module, Batch, list[float] | None, float]]:
         """What an update reads: model, examples, depths, and the share of the batch."""
@@ -167,22 +223,6 @@ class Learner:
             (self.wrapped, batch.part(size // 2, size), usual, 1.0 - fine),
         ]
 
-    def _backward(
-        self, model: nn.Module, batch: Batch, grid: list[float] | None, part: float, number: int, seed: int
-    ) -> tuple[tuple[float, ...], Stats]:
-        """Adds the gradient of a part of the batch; its share of J, of the loss and of the running costs."""
-        try:
-            terms = self.objective(model, batch, generator_of(seed), grid)
-        except ArgumentError as error:  # tokens that the weights made infinite are a training that is lost
-            if error.argument != "x0":
-                raise
-            raise TrainingError(self._failure(number, "a token's state", math.nan)) from error
-        if not math.isfinite(terms.total.item()):
-            raise TrainingError(self._failure(number, "the total loss", terms.total.item()))
-        (terms.total if part == 1.0 else part * terms.total).backward()
-        values = (terms.total, terms.terminal, *terms.running.values())
-        return tuple(part * value.item() for value in values), terms.stats
-
     def _read(self, refined: str | None) -> nn.Module:
         """The model at the nodes of this update; what wraps it knows only its own."""
         if refined in (None, "depth") or self.wrapped is not self.model:
@@ -192,9 +232,10 @@ class Learner:
             self._finer[refined] = self.model.at(**finer)
         return self._finer[refined].train()
 
-    def _failure(self, number: int, what: str, value: float) -> str:
-        advice = "Lower the learning rate, clip more, or look at the data of this batch"
-        return f"update {number}: {what} of {self.name} is {value}. {advice}; the last checkpoint is whole."
+
+def is_lost(error: Exception) -> bool:
+    """Whether the weights are to blame: a solve that cannot be finished, or tokens that they made infinite."""
+    return isinstance(error, SolveError) or (isinstance(error, ArgumentError) and error.argument == "x0")
 
 
 def place(batch: Batch, model: nn.Module) -> Batch:

@@ -1,49 +1,71 @@
 """The loop: the same batches for every learner, records, validations, checkpoints; it goes on where it stopped."""
 
+import contextlib
 import dataclasses
 import signal
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any, final
+from typing import Any, NoReturn, final
 
-from continua.core.errors import reject
+from continua.core.errors import ArgumentError, DamageWarning, SolveError, reject
 from continua.data import AbstractTask, Split
-from continua.model import save
+from continua.model import load, model_files
 from continua.runs import Run
 from continua.train.evaluation import evaluate
-from continua.train.learner import Learner
+from continua.train.learner import DivergedError, Learner, is_lost
 from continua.train.presets import Plan
 from continua.train.reporter import AbstractReporter
 
 
-class Interrupted(Exception):  # noqa: N818 - it is no error
-    """A run that was asked to stop and did so with a checkpoint."""
+class Interrupted(BaseException):
+    """A run that was asked to stop, and why; no error, and not to be caught as one."""
 
 
 class StopRequest:
-    """While this is open, SIGINT and SIGTERM are noted instead of obeyed; a second SIGINT is obeyed."""
+    """While this is open, SIGINT, SIGTERM and SIGHUP raise `Interrupted`, or `held` are noted; a second one raises.
+
+    Signals that were ignored before, as by nohup, still are.
+    """
 
     def __init__(self) -> None:
-        self.made = False
-        self._before: dict[signal.Signals, Any] = {}
+        self.reason = ""
+        self.held = False
+        self._before: list[dict[signal.Signals, Any]] = []
 
     def __enter__(self) -> "StopRequest":
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._hear)
-        except ValueError:  # signals belong to the main thread; elsewhere there is nothing to hear
-            pass
+        self._before.append({})
+        with contextlib.suppress(ValueError):  # signals belong to the main thread; elsewhere there is nothing to hear
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[-1][number] = signal.signal(number, self._hear)
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._before.pop().items():
             signal.signal(number, handler)
 
+    def obey(self) -> None:
+        """Raises what was noted."""
+        if self.reason:
+            raise Interrupted(self.reason)
+
+    @contextlib.contextmanager
+    def holding(self, held: bool) -> Iterator[None]:
+        """Inside, requests are noted, or obeyed at once where nothing can be half done."""
+        before, self.held = self.held, held
+        try:
+            if not held:
+                self.obey()
+            yield
+        finally:
+            self.held = before
+
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self.made and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.made = True
+        second, self.reason = bool(self.reason), f"stopped by {signal.Signals(number).name}"
+        if second or not self.held:
+            raise Interrupted(self.reason)
 
 
 @final
@@ -60,60 +82,121 @@ class Training:
     learners: Sequence[Learner]
     plan: Plan
     reporters: Sequence[AbstractReporter] = ()
+    stop: StopRequest = dataclasses.field(default_factory=StopRequest)
 
-    def resume(self) -> int:
-        """Takes up the latest checkpoint, if there is one; says how many updates are done."""
-        state = self.run.last_checkpoint()
-        if state is None:
-            self.run.forget(0)
+    def resume(self, before: int | None = None) -> int:
+        """Takes up the latest checkpoint, with `before` one of fewer updates; says how many updates are done."""
+        last = self.run.last_checkpoint(before)
+        if last is None:
+            if self.run.records("update"):
+                cure = "Copy the folder again with them, or train a new run."
+                reject("run", str(self.run.folder), "it has records of updates, but its checkpoints are gone", cure)
+            warnings.warn("the run has no checkpoint yet: it begins anew.", DamageWarning, stacklevel=1)
             return 0
-        if set(state["learners"]) != {learner.name for learner in self.learners}:
+        learners = last.state.get("learners")
+        if not isinstance(learners, dict) or set(learners) != {learner.name for learner in self.learners}:
             cure = "Go on with the configuration of the run itself."
-            reject("checkpoint", sorted(state["learners"]), "it is of other learners", cure)
+            reject("checkpoint", str(last.folder), "it is of other learners", cure)
         for learner in self.learners:
-            learner.restore(state["learners"][learner.name])
-        self.run.forget(state["update"])
-        return state["update"]
+            learner.restore(learners[learner.name], load(last.folder / learner.name))
+        if before is not None:  # else a kill before the next checkpoint would lead back to what was left
+            self.run.drop_checkpoints(last.update)
+        self.run.forget(last.update)
+        self._note_best()
+        return last.update
 
     def go(self, done: int = 0) -> None:
         """Trains from update `done` to the end; asked to stop, it writes a checkpoint and raises `Interrupted`."""
-        clocks = [row["clock"] for row in self.run.records("update") if row["update"] <= done] if done else []
+        clocks = [row.get("clock", 0.0) for row in self.run.records("update")] if done else []
         began = time.perf_counter() - (clocks[-1] if clocks else 0.0)  # the clock of the run goes on
-        for reporter in self.reporters:
-            reporter.begin(self.plan, done)
-        try:
-            with StopRequest() as stop:
-                for number in range(done, self.plan.updates):
-                    self._update(number, began)
-                    last = number + 1 == self.plan.updates
-                    if self.plan.keeps(number + 1) or last or stop.made:
-                        self._keep(number + 1)
-                    if stop.made and not last:
-                        self.run.end("interrupted")
-                        raise Interrupted(f"stopped after update {number + 1} of {self.plan.updates}")
-        finally:
-            for reporter in self.reporters:
-                reporter.end()
+        with self.stop, self.stop.holding(True):
+            self._tell("begin", self.plan, done)
+            try:
+                if done == 0:
+                    self._keep(0)
+                else:
+                    self._validate(done, began)
+                self._train(done, began)
+            finally:
+                self._tell("end")
+
+    def _train(self, done: int, began: float) -> None:
+        saved = time.monotonic()
+        for number in range(done, self.plan.updates):
+            start = time.monotonic()
+            self._update(number, began)
+            now = time.monotonic()
+            # before the next update, which takes as long again, could be lost beyond the limit
+            if self.plan.saves(number + 1, now - saved + (now - start)) or self.stop.reason:
+                self._keep(number + 1)
+                saved = time.monotonic()
+            self.stop.obey()
+            self._validate(number + 1, began)
 
     def _update(self, number: int, began: float) -> None:
         batch = self.task.training_batch(self.plan.batch_size, number, self.plan.seed)
-        for learner in self.learners:
-            row = learner.update(batch, number, self.plan)
+        rows = {learner.name: learner.update(batch, number, self.plan) for learner in self.learners}
+        for name, row in rows.items():
             facts: dict[str, Any] = row._asdict()
             facts |= {"tokens_per_second": row.tokens_per_second, "clock": time.perf_counter() - began}
-            self.run.record("update", update=number + 1, learner=learner.name, **facts)
-            for reporter in self.reporters:
-                reporter.on_update(number + 1, learner.name, row)
-        if self.plan.validates(number + 1):
+            self.run.record("update", update=number + 1, learner=name, **facts)
+            self._tell("on_update", number + 1, name, row)
+        for learner in self.learners:
+            if learner.skipped >= self.plan.max_skipped:
+                self._diverge(learner, number + 1)
+
+    def _validate(self, update: int, began: float) -> None:
+        """Reads the validation split, where it is due and was not read before; nothing is lost if it is stopped."""
+        if not self.plan.validates(update):
+            return
+        read = {row.get("learner") for row in self.run.records("validation") if row.get("update") == update}
+        with self.stop.holding(False):
             for learner in self.learners:
-                metrics = evaluate(learner.model, self.task, Split.VALIDATION)
-                named = {"update": number + 1, "learner": learner.name, "clock": time.perf_counter() - began}
-                self.run.record("validation", **named, metrics=metrics)
-                for reporter in self.reporters:
-                    reporter.on_validation(number + 1, learner.name, metrics)
+                if learner.name not in read:
+                    metrics = self._measure(learner, update)
+                    named = {"update": update, "learner": learner.name, "clock": time.perf_counter() - began}
+                    self.run.record("validation", **named, metrics=metrics)
+                    self._tell("on_validation", update, learner.name, metrics)
+        self._note_best()
+
+    def _measure(self, learner: Learner, update: int) -> dict[str, float]:
+        try:
+            return evaluate(learner.model, self.task, Split.VALIDATION)
+        except (SolveError, ArgumentError) as error:
+            if is_lost(error):
+                self._diverge(learner, update)
+            raise
+
+    def _note_best(self) -> None:
+        """Notes after which update the first learner had its lowest loss of validation: that checkpoint is kept."""
+        rows = [row for row in self.run.records("validation") if row.get("learner") == self.learners[0].name]
+        losses = [(row["metrics"]["loss"], row["update"]) for row in rows if row["metrics"]["loss"] is not None]
+        loss, update = min(losses, default=(None, None))
+        self.run.note(best={"update": update, "loss": loss})
 
     def _keep(self, update: int) -> None:
-        learners = {learner.name: learner.state() for learner in self.learners}
-        self.run.keep_checkpoint(update, {"update": update, "learners": learners})
+        """Writes a checkpoint, unless the weights are lost or updates are being skipped: good ones are not replaced."""
         for learner in self.learners:
-            save(learner.model, self.run.model_folder(learner.name))
+            if not learner.is_finite():
+                self._diverge(learner, update)
+        if any(learner.skipped for learner in self.learners) and update < self.plan.updates:
+            return
+        learners = {learner.name: learner.state() for learner in self.learners}
+        files = {
+            f"{learner.name}/{name}": content
+            for learner in self.learners
+            for name, content in model_files(learner.model).items()
+        }
+        self.run.keep_checkpoint(update, {"learners": learners}, files, self.plan.keep)
+
+    def _diverge(self, learner: Learner, update: int) -> NoReturn:
+        since = update - learner.skipped + 1
+        what = f"from update {since} on loss or gradient of {learner.name} are not finite"
+        raise DivergedError(f"the training diverged: {what}; the last good state is kept", since)
+
+    def _tell(self, event: str, *facts: Any) -> None:
+        for reporter in self.reporters:
+            try:
+                getattr(reporter, event)(*facts)
+            except BrokenPipeError:
+                self.stop.reason = self.stop.reason or "stopped, since nobody reads the output any more"

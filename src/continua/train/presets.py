@@ -193,7 +193,9 @@ class Plan:
 
     - `clip`: the largest norm of a gradient, longer ones are shortened to it;
     - `validations`: how often, evenly spread and at the end, the validation split is read;
-    - `checkpoints`: how often a checkpoint is written, likewise;
+    - `save_seconds`, `save_every`: a checkpoint is written before so many seconds of work would be lost, and after so
+      many updates (0: by time alone); the `keep` latest stay, and the best by validation;
+    - `max_skipped`: so many updates in a row without a finite loss and gradient end the run;
     - `floor`: the share of the highest rate that the cosine falls to.
     """
 
@@ -203,15 +205,19 @@ class Plan:
     warmup_ratio: float = 0.1
     clip: float = 1.0
     validations: int = 5
-    checkpoints: int = 5
     floor: float = 0.0
+    save_seconds: float = 30.0
+    save_every: int = 0
+    keep: int = 2
+    max_skipped: int = 10
 
     def __post_init__(self) -> None:
         at_least(1, updates=self.updates, batch_size=self.batch_size)
-        at_least(1, validations=self.validations, checkpoints=self.checkpoints)
+        at_least(1, validations=self.validations, keep=self.keep, max_skipped=self.max_skipped)
+        at_least(0, save_every=self.save_every)
         share(all=False, warmup_ratio=self.warmup_ratio)
         share(floor=self.floor)
-        positive(clip=self.clip)
+        positive(clip=self.clip, save_seconds=self.save_seconds)
 
     @property
     def curve(self) -> CosineDecay:
@@ -220,14 +226,13 @@ class Plan:
         return CosineDecay(rise, self.updates, self.floor, first=1.0 / (rise + 1.0))
 
     def validates(self, update: int) -> bool:
-        """Whether the validation split is read after this many updates."""
-        return _due(update, self.updates, self.validations)
+        """Whether the validation split is read after this many updates: at evenly spread moments, and at the end."""
+        return (update * self.validations) // self.updates > ((update - 1) * self.validations) // self.updates
 
-    def keeps(self, update: int) -> bool:
-        """Whether a checkpoint is written after this many updates."""
-        return _due(update, self.updates, self.checkpoints)
+    def saves(self, update: int, seconds: float) -> bool:
+        """Whether a checkpoint is written after this many updates, where else `seconds` of work could be lost.
 
-
-def _due(update: int, updates: int, times: int) -> bool:
-    """Whether one of `times` evenly spread moments, the last at the end, falls on this update."""
-    return (update * times) // updates > ((update - 1) * times) // updates
+        Validations, whose results belong to a checkpoint, and the end have one each.
+        """
+        regular = self.save_every > 0 and update % self.save_every == 0
+        return regular or seconds >= self.save_seconds or self.validates(update)

@@ -4,6 +4,7 @@ import abc
 import dataclasses
 import io
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -55,7 +56,7 @@ class Bar(AbstractReporter):
         self.progress = Progress(*columns, self.left, console=console, transient=True, disable=not console.is_terminal)
         self.task = self.progress.add_task("first update", total=None)
         self.smooth: float | None = None
-        self.updates = 0
+        self.updates = self.skipped = 0
         self.shown: str | None = None
         self.said = time.monotonic()
 
@@ -73,9 +74,12 @@ class Bar(AbstractReporter):
         self.shown = self.shown or learner
         if learner != self.shown:
             return
-        self.smooth = row.loss if self.smooth is None else 0.95 * self.smooth + 0.05 * row.loss
-        speed, cost = f"{row.tokens_per_second:,.0f} tokens/s", f"{row.evaluations} evaluations"
-        text = f"loss {self.smooth:.3f}  {speed}  {cost}"
+        self.skipped += row.skipped
+        if not row.skipped:
+            self.smooth = row.loss if self.smooth is None else 0.95 * self.smooth + 0.05 * row.loss
+        loss = f"loss {math.nan if self.smooth is None else self.smooth:.3f}"
+        loss += f" ({self.skipped} updates skipped)" if self.skipped else ""
+        text = f"{loss}  {row.tokens_per_second:,.0f} tokens/s  {row.evaluations} evaluations"
         self.progress.update(self.task, completed=update, description=text)
         if not self.console.is_terminal and time.monotonic() - self.said >= _PAUSE:
             self._say(update, learner, f"{text}  {self.left(self.progress.tasks[0])} left")
