@@ -10,7 +10,7 @@ EXTRAS := dev,peers,data
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test bench format lint types browser clean
+.PHONY: help demo install test faults bench format lint types browser clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -27,6 +27,9 @@ test: $(STAMP) ## format check, lint, types, import rules, dependencies, all tes
 	@$(MAKE) --no-print-directory types
 	@echo '== tests, slow ones included'
 	@$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal --durations=10
+
+faults: $(STAMP) ## break runs in every way that is known, for half an hour: kills, signals, damaged files, a full disk
+	@CONTINUA_FAULTS=all $(ONE_THREAD) $(BIN)/pytest tests/faults -m '' --durations=10
 
 bench: $(STAMP) ## measure against the peers
 	@$(BIN)/continua bench all
