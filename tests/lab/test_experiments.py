@@ -17,6 +17,7 @@ from continua.lab import (
     Clusters,
     DepthLimit,
     DimensionFree,
+    EulerLagrange,
     ExperimentResult,
     LionsDerivative,
     LocalProcesses,
@@ -37,6 +38,7 @@ from continua.lab.mean_field import SampledTokens, limit_map
 from continua.lab.sde_scaling import Walk
 from continua.runs import from_plain, to_plain
 from continua.solve import RK4, Euler
+from saboteurs import SABOTEURS
 
 TINY = [
     DepthLimit(layers=(16, 32, 64), tokens=(4, 16), starts=8, ascent=4),
@@ -60,11 +62,13 @@ TINY = [
     PostNormLimit(scales=(2.0, 3.0), layers=16, starts=8, updates=2),
     SDEScaling(layers=(8, 16, 32), seeds=256),
     Mnist1dCeiling(dropped=(0.0, 0.5), signals=20, part=20),
+    EulerLagrange(layers=(4, 8, 16), steps=(2, 4, 8), around=8, updates=1),
 ]
-LONG = ("depth-limit", "adamw-limit", "adamw-compactness")
+LONG = ("depth-limit", "adamw-limit", "adamw-compactness", "euler-lagrange")
 """Their cells are long; shapes are checked where each kind of cell is tested alone, here and in `test_training`."""
 OPEN = {
     "depth-limit", "adamw-limit", "adamw-compactness", "dimension-free", "mean-field", "sde-scaling", "mnist1d-ceiling",
+    "euler-lagrange",
 }  # fmt: skip
 """At these sizes their intervals are too wide, or training has not converged: they may stay inconclusive."""
 KEYS = ["experiment", "claim", "source", "measured", "bound", "verdict", "seconds"]
@@ -112,6 +116,7 @@ CONTRADICTIONS = {
     "post-norm": ("normed_constant", lambda row: 2.0 * row["plain_constant"]),
     "sde-scaling": ("moved", lambda row: [x * row["layers"] for x in row["moved"]]),
     "mnist1d-ceiling": ("sure", lambda row: [1.0 for _ in row["sure"]]),
+    "euler-lagrange": ("zeros", lambda row: 1 + row["zeros"]),
 }
 """For each experiment one number of its rows, and what it would be if the claim were wrong."""
 
@@ -125,6 +130,17 @@ def test_rows_that_contradict_the_claim_give_the_verdict_fails(experiment, reque
     assert any(key in row for row in rows)
     contradicted = [{**row, key: wrong(row)} if key in row else row for row in rows]
     assert experiment.conclude(contradicted).judgement.word is Word.FAILS
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("experiment", [e for e in TINY if e.name in SABOTEURS], ids=lambda e: e.name)
+def test_what_is_broken_in_the_code_fails(experiment, monkeypatch, store):
+    cells, (sabotage, places) = experiment.cells(), SABOTEURS[experiment.name]
+    rows = sweep(experiment.name, cells, LocalProcesses(1), store, silent)
+    assert experiment.conclude(rows).judgement.word is not Word.FAILS
+    sabotage(monkeypatch)
+    broken = [cells[place].measure() if place in places else row for place, row in enumerate(rows)]
+    assert experiment.conclude(broken).judgement.word is Word.FAILS
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])

@@ -15,12 +15,14 @@ from continua.lab.training.cells import AgainstLimit
 from continua.lab.training.compactness import AdamWCompactness
 from continua.lab.training.problem import Problem, UpdateRule
 from continua.lab.training.width import DimensionFree, RMSScaling
+from continua.lab.variations.experiment import EulerLagrange
+from continua.lab.variations.trajectory import TrajectoryQuestion
 from continua.lab.verdicts import Judgement, Word
 
 __all__ = [
     "AbstractCell", "AbstractEngine", "AbstractExperiment", "AdamWCompactness", "AdamWLimit", "AgainstLimit",
-    "AttentionLipschitz", "CellStore", "Clusters", "DepthLimit", "DimensionFree", "ExperimentResult", "FastestMode",
-    "Findings", "Judgement", "LionsDerivative", "LocalProcesses", "MeanField", "Mnist1dCeiling", "Overlap",
-    "PostNormLimit", "Problem", "Progress", "RMSScaling", "Ray", "SDEScaling", "UpdateRule", "Word",
-    "check_question", "silent", "sweep",
+    "AttentionLipschitz", "CellStore", "Clusters", "DepthLimit", "DimensionFree", "EulerLagrange",
+    "ExperimentResult", "FastestMode", "Findings", "Judgement", "LionsDerivative", "LocalProcesses", "MeanField",
+    "Mnist1dCeiling", "Overlap", "PostNormLimit", "Problem", "Progress", "RMSScaling", "Ray", "SDEScaling",
+    "TrajectoryQuestion", "UpdateRule", "Word", "check_question", "silent", "sweep",
 ]  # fmt: skip
