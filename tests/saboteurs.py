@@ -3,7 +3,9 @@
 import dataclasses
 
 from continua.lab import UpdateRule, depth_limit, lipschitz
+from continua.lab.risk import pathwise, transport
 from continua.lab.variations import cells as variations
+from continua.solve import Midpoint
 
 BUILD = UpdateRule.build
 
@@ -50,9 +52,22 @@ def turn_velocity(monkeypatch):
     monkeypatch.setattr(variations, "tangential", lambda flow: lambda z, x: -plain(flow)(z, x))
 
 
+def step_twice_as_well(monkeypatch):
+    """Layers of another order than they are said to be."""
+    monkeypatch.setattr(pathwise, "Euler", Midpoint)
+
+
+def turn_particles(monkeypatch):
+    """Particles that go the other way than the density."""
+    plain = transport.angular_velocity
+    monkeypatch.setattr(transport, "angular_velocity", lambda angles, beta: -plain(angles, beta))
+
+
 SABOTEURS = {
     "attention-lipschitz": (tilt_attention, range(8)),
     "post-norm": (forget_projection, range(3)),
     "euler-lagrange": (turn_velocity, range(3)),
+    "pathwise": (step_twice_as_well, range(2)),
+    "transport": (turn_particles, (2,)),
 }
 """For each experiment what breaks it, and the cells that are measured again."""

@@ -23,10 +23,12 @@ from continua.lab import (
     LocalProcesses,
     MeanField,
     Mnist1dCeiling,
+    Pathwise,
     PostNormLimit,
     Problem,
     RMSScaling,
     SDEScaling,
+    Transport,
     Word,
     silent,
     sweep,
@@ -63,12 +65,14 @@ TINY = [
     SDEScaling(layers=(8, 16, 32), seeds=256),
     Mnist1dCeiling(dropped=(0.0, 0.5), signals=20, part=20),
     EulerLagrange(layers=(4, 8, 16), steps=(2, 4, 8), around=8, updates=1),
+    Pathwise(layers=(8, 16, 32), starts=2),
+    Transport(layers=(8, 16, 32), sequences=8, updates=40, particles=(8, 16, 32, 64)),
 ]
-LONG = ("depth-limit", "adamw-limit", "adamw-compactness", "euler-lagrange")
+LONG = ("depth-limit", "adamw-limit", "adamw-compactness", "euler-lagrange", "pathwise", "transport")
 """Their cells are long; shapes are checked where each kind of cell is tested alone, here and in `test_training`."""
 OPEN = {
     "depth-limit", "adamw-limit", "adamw-compactness", "dimension-free", "mean-field", "sde-scaling", "mnist1d-ceiling",
-    "euler-lagrange",
+    "euler-lagrange", "pathwise", "transport",
 }  # fmt: skip
 """At these sizes their intervals are too wide, or training has not converged: they may stay inconclusive."""
 KEYS = ["experiment", "claim", "source", "measured", "bound", "verdict", "seconds"]
@@ -117,6 +121,8 @@ CONTRADICTIONS = {
     "sde-scaling": ("moved", lambda row: [x * row["layers"] for x in row["moved"]]),
     "mnist1d-ceiling": ("sure", lambda row: [1.0 for _ in row["sure"]]),
     "euler-lagrange": ("zeros", lambda row: 1 + row["zeros"]),
+    "pathwise": ("path", lambda row: [1.0 for _ in row["path"]]),
+    "transport": ("gaps", lambda row: [1.0 for _ in row["gaps"]]),
 }
 """For each experiment one number of its rows, and what it would be if the claim were wrong."""
 

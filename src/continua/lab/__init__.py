@@ -8,6 +8,8 @@ from continua.lab.experiment import AbstractExperiment, ExperimentResult, Findin
 from continua.lab.lions import LionsDerivative
 from continua.lab.lipschitz import AttentionLipschitz
 from continua.lab.mean_field import MeanField
+from continua.lab.risk.pathwise import Pathwise
+from continua.lab.risk.transport import Transport
 from continua.lab.sde_scaling import SDEScaling
 from continua.lab.sweep import AbstractCell, AbstractEngine, CellStore, LocalProcesses, Progress, Ray, silent, sweep
 from continua.lab.training.adamw_limit import AdamWLimit
@@ -23,6 +25,6 @@ __all__ = [
     "AbstractCell", "AbstractEngine", "AbstractExperiment", "AdamWCompactness", "AdamWLimit", "AgainstLimit",
     "AttentionLipschitz", "CellStore", "Clusters", "DepthLimit", "DimensionFree", "EulerLagrange",
     "ExperimentResult", "FastestMode", "Findings", "Judgement", "LionsDerivative", "LocalProcesses", "MeanField",
-    "Mnist1dCeiling", "Overlap", "PostNormLimit", "Problem", "Progress", "RMSScaling", "Ray", "SDEScaling",
-    "TrajectoryQuestion", "UpdateRule", "Word", "check_question", "silent", "sweep",
+    "Mnist1dCeiling", "Overlap", "Pathwise", "PostNormLimit", "Problem", "Progress", "RMSScaling", "Ray",
+    "SDEScaling", "TrajectoryQuestion", "Transport", "UpdateRule", "Word", "check_question", "silent", "sweep",
 ]  # fmt: skip

@@ -27,6 +27,8 @@ from continua.lab.intervals import Interval
 from continua.lab.lions import LionsDerivative
 from continua.lab.lipschitz import AttentionLipschitz
 from continua.lab.mean_field import MeanField
+from continua.lab.risk.pathwise import Pathwise
+from continua.lab.risk.transport import Transport
 from continua.lab.sde_scaling import SDEScaling
 from continua.lab.sweep import AbstractEngine, CellStore, LocalProcesses, Progress, Ray
 from continua.lab.training.adamw_limit import AdamWLimit
@@ -38,7 +40,8 @@ from continua.report import write_report
 from continua.runs import Run, Section, Table
 
 _KINDS = (DepthLimit, AdamWLimit, AdamWCompactness, DimensionFree, LionsDerivative, AttentionLipschitz, MeanField,
-          Clusters, RMSScaling, PostNormLimit, SDEScaling, Mnist1dCeiling, EulerLagrange)  # fmt: skip
+          Clusters, RMSScaling, PostNormLimit, SDEScaling, Mnist1dCeiling, EulerLagrange,
+          Pathwise, Transport)  # fmt: skip
 EXPERIMENTS: dict[str, AbstractExperiment] = {each.name: each for each in (kind() for kind in _KINDS)}
 """The one table from words to experiments."""
 
