@@ -2,10 +2,14 @@
 
 import dataclasses
 
-from continua.lab import UpdateRule, depth_limit, lipschitz
-from continua.lab.risk import pathwise, transport
+import numpy as np
+
+from continua.control import CrossEntropy
+from continua.lab import UpdateRule, depth_limit, estimator_bias, gradient_accuracy, lipschitz
+from continua.lab.risk import pathwise, problem, sampling, softmax_residual, transport
 from continua.lab.variations import cells as variations
-from continua.solve import Midpoint
+from continua.operators import Subset
+from continua.solve import Checkpointed, Midpoint, Projected
 
 BUILD = UpdateRule.build
 
@@ -63,11 +67,49 @@ def turn_particles(monkeypatch):
     monkeypatch.setattr(transport, "angular_velocity", lambda angles, beta: -plain(angles, beta))
 
 
+def smooth_labels(monkeypatch):
+    """Labels that are not what the softmax is compared with."""
+    monkeypatch.setattr(softmax_residual, "CrossEntropy", lambda: CrossEntropy(smoothing=0.2))
+
+
+def sample_one_half(monkeypatch):
+    """Samples that miss one half of the population."""
+    monkeypatch.setattr(
+        sampling,
+        "draw_counts",
+        lambda size, n, draws, seed: np.random.default_rng(seed).multinomial(
+            n, [2.0 / size] * (size // 2) + [0.0] * (size // 2), size=draws
+        ),
+    )
+
+
+def solve_layers_better(monkeypatch):
+    """Layers that converge at another order than they are said to: their least values do too."""
+    monkeypatch.setattr(problem, "Euler", Midpoint)
+    monkeypatch.setattr(problem, "Projected", lambda stepper, sphere, tangent=False: Projected(stepper, sphere, True))
+
+
+def replay_finer(monkeypatch):
+    """A discrete adjoint of other steps than were taken."""
+    monkeypatch.setitem(gradient_accuracy.WAYS, "Checkpointed", Checkpointed(refine=2))
+
+
+def call_it_debiased(monkeypatch):
+    """A plain subset under the name of the estimate without bias."""
+    plain = estimator_bias.estimators
+    monkeypatch.setattr(estimator_bias, "estimators", lambda m: {**plain(m), "debiased": Subset(m)})
+
+
 SABOTEURS = {
     "attention-lipschitz": (tilt_attention, range(8)),
     "post-norm": (forget_projection, range(3)),
     "euler-lagrange": (turn_velocity, range(3)),
     "pathwise": (step_twice_as_well, range(2)),
     "transport": (turn_particles, (2,)),
+    "softmax-residual": (smooth_labels, (0,)),
+    "sampling": (sample_one_half, (0,)),
+    "optimal-values": (solve_layers_better, (0,)),
+    "gradient-accuracy": (replay_finer, (0,)),
+    "estimator-bias": (call_it_debiased, (0,)),
 }
 """For each experiment what breaks it, and the cells that are measured again."""

@@ -17,17 +17,22 @@ from continua.lab import (
     Clusters,
     DepthLimit,
     DimensionFree,
+    EstimatorBias,
     EulerLagrange,
     ExperimentResult,
+    GradientAccuracy,
     LionsDerivative,
     LocalProcesses,
     MeanField,
     Mnist1dCeiling,
+    OptimalValues,
     Pathwise,
     PostNormLimit,
     Problem,
     RMSScaling,
+    Sampling,
     SDEScaling,
+    SoftmaxResidual,
     Transport,
     Word,
     silent,
@@ -67,12 +72,20 @@ TINY = [
     EulerLagrange(layers=(4, 8, 16), steps=(2, 4, 8), around=8, updates=1),
     Pathwise(layers=(8, 16, 32), starts=2),
     Transport(layers=(8, 16, 32), sequences=8, updates=40, particles=(8, 16, 32, 64)),
+    SoftmaxResidual(classes=2, samples=24, updates=40, iterations=20),
+    Sampling(size=128, controls=16, sizes=(64, 256, 1024), draws=200),
+    OptimalValues(size=8, layers=(8, 16, 32), shifts=(0.1,), draws=2, sizes=(64, 512)),
+    GradientAccuracy(steps=(8, 16, 32), tolerances=(1e-3, 1e-4), rates=(0.0, 8.0)),
+    EstimatorBias(tokens=128, nodes=(4, 8, 16), calls=20),
 ]
-LONG = ("depth-limit", "adamw-limit", "adamw-compactness", "euler-lagrange", "pathwise", "transport")
+LONG = {
+    "depth-limit", "adamw-limit", "adamw-compactness", "euler-lagrange", "pathwise", "transport",
+    "softmax-residual", "sampling", "optimal-values", "gradient-accuracy", "estimator-bias",
+}  # fmt: skip
 """Their cells are long; shapes are checked where each kind of cell is tested alone, here and in `test_training`."""
 OPEN = {
     "depth-limit", "adamw-limit", "adamw-compactness", "dimension-free", "mean-field", "sde-scaling", "mnist1d-ceiling",
-    "euler-lagrange", "pathwise", "transport",
+    "euler-lagrange", "pathwise", "transport", "optimal-values", "gradient-accuracy", "estimator-bias",
 }  # fmt: skip
 """At these sizes their intervals are too wide, or training has not converged: they may stay inconclusive."""
 KEYS = ["experiment", "claim", "source", "measured", "bound", "verdict", "seconds"]
@@ -123,6 +136,11 @@ CONTRADICTIONS = {
     "euler-lagrange": ("zeros", lambda row: 1 + row["zeros"]),
     "pathwise": ("path", lambda row: [1.0 for _ in row["path"]]),
     "transport": ("gaps", lambda row: [1.0 for _ in row["gaps"]]),
+    "softmax-residual": ("gaps", lambda row: [1e-3]),
+    "sampling": ("sup", lambda row: [[[1.0 for _ in d] for d in c] for c in row["sup"]]),
+    "optimal-values": ("start", lambda row: 2.0 * row["allowed"]),
+    "gradient-accuracy": ("apart", lambda row: 1e-6),
+    "estimator-bias": ("found", lambda row: {k: {**v, "bias": [1.0, 1.0, 1.0]} for k, v in row["found"].items()}),
 }
 """For each experiment one number of its rows, and what it would be if the claim were wrong."""
 

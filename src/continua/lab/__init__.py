@@ -4,11 +4,16 @@ from continua.lab.ceiling import Mnist1dCeiling
 from continua.lab.clusters.experiment import Clusters, FastestMode, Overlap
 from continua.lab.clusters.particles import check_question
 from continua.lab.depth_limit import DepthLimit, PostNormLimit
+from continua.lab.estimator_bias import EstimatorBias
 from continua.lab.experiment import AbstractExperiment, ExperimentResult, Findings
+from continua.lab.gradient_accuracy import GradientAccuracy
 from continua.lab.lions import LionsDerivative
 from continua.lab.lipschitz import AttentionLipschitz
 from continua.lab.mean_field import MeanField
+from continua.lab.risk.optimal_values import OptimalValues
 from continua.lab.risk.pathwise import Pathwise
+from continua.lab.risk.sampling import Sampling
+from continua.lab.risk.softmax_residual import SoftmaxResidual
 from continua.lab.risk.transport import Transport
 from continua.lab.sde_scaling import SDEScaling
 from continua.lab.sweep import AbstractCell, AbstractEngine, CellStore, LocalProcesses, Progress, Ray, silent, sweep
@@ -23,8 +28,9 @@ from continua.lab.verdicts import Judgement, Word
 
 __all__ = [
     "AbstractCell", "AbstractEngine", "AbstractExperiment", "AdamWCompactness", "AdamWLimit", "AgainstLimit",
-    "AttentionLipschitz", "CellStore", "Clusters", "DepthLimit", "DimensionFree", "EulerLagrange",
-    "ExperimentResult", "FastestMode", "Findings", "Judgement", "LionsDerivative", "LocalProcesses", "MeanField",
-    "Mnist1dCeiling", "Overlap", "Pathwise", "PostNormLimit", "Problem", "Progress", "RMSScaling", "Ray",
-    "SDEScaling", "TrajectoryQuestion", "Transport", "UpdateRule", "Word", "check_question", "silent", "sweep",
+    "AttentionLipschitz", "CellStore", "Clusters", "DepthLimit", "DimensionFree", "EstimatorBias", "EulerLagrange",
+    "ExperimentResult", "FastestMode", "Findings", "GradientAccuracy", "Judgement", "LionsDerivative",
+    "LocalProcesses", "MeanField", "Mnist1dCeiling", "OptimalValues", "Overlap", "Pathwise", "PostNormLimit",
+    "Problem", "Progress", "RMSScaling", "Ray", "SDEScaling", "Sampling", "SoftmaxResidual", "TrajectoryQuestion",
+    "Transport", "UpdateRule", "Word", "check_question", "silent", "sweep",
 ]  # fmt: skip

@@ -22,12 +22,17 @@ from continua.lab.ceiling import Mnist1dCeiling
 from continua.lab.clusters.experiment import Clusters, FastestMode, Overlap
 from continua.lab.clusters.particles import check_question
 from continua.lab.depth_limit import DepthLimit, PostNormLimit
+from continua.lab.estimator_bias import EstimatorBias
 from continua.lab.experiment import AbstractExperiment, ExperimentResult
+from continua.lab.gradient_accuracy import GradientAccuracy
 from continua.lab.intervals import Interval
 from continua.lab.lions import LionsDerivative
 from continua.lab.lipschitz import AttentionLipschitz
 from continua.lab.mean_field import MeanField
+from continua.lab.risk.optimal_values import OptimalValues
 from continua.lab.risk.pathwise import Pathwise
+from continua.lab.risk.sampling import Sampling
+from continua.lab.risk.softmax_residual import SoftmaxResidual
 from continua.lab.risk.transport import Transport
 from continua.lab.sde_scaling import SDEScaling
 from continua.lab.sweep import AbstractEngine, CellStore, LocalProcesses, Progress, Ray
@@ -39,9 +44,9 @@ from continua.lab.variations.trajectory import TrajectoryQuestion
 from continua.report import write_report
 from continua.runs import Run, Section, Table
 
-_KINDS = (DepthLimit, AdamWLimit, AdamWCompactness, DimensionFree, LionsDerivative, AttentionLipschitz, MeanField,
-          Clusters, RMSScaling, PostNormLimit, SDEScaling, Mnist1dCeiling, EulerLagrange,
-          Pathwise, Transport)  # fmt: skip
+_KINDS = (DepthLimit, AdamWLimit, AdamWCompactness, DimensionFree, LionsDerivative, AttentionLipschitz,
+          MeanField, Clusters, RMSScaling, PostNormLimit, SDEScaling, Mnist1dCeiling, EulerLagrange, Pathwise,
+          Transport, SoftmaxResidual, Sampling, OptimalValues, GradientAccuracy, EstimatorBias)  # fmt: skip
 EXPERIMENTS: dict[str, AbstractExperiment] = {each.name: each for each in (kind() for kind in _KINDS)}
 """The one table from words to experiments."""
 
