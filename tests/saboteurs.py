@@ -1,14 +1,29 @@
 """What breaks, in the code, the thing that an experiment measures; rows that are measured again then must fail."""
 
 import dataclasses
+import math
 
 import numpy as np
 
 from continua.control import CrossEntropy
-from continua.lab import UpdateRule, depth_limit, estimator_bias, gradient_accuracy, lipschitz
+from continua.lab import (
+    UpdateRule,
+    ceiling,
+    depth_limit,
+    derivatives,
+    estimator_bias,
+    flows,
+    gradient_accuracy,
+    lipschitz,
+    mean_field,
+    sde_scaling,
+)
 from continua.lab.risk import pathwise, problem, sampling, softmax_residual, transport
+from continua.lab.training import cells as training_cells
+from continua.lab.training import width
+from continua.lab.training.networks import Network, compute_limits
 from continua.lab.variations import cells as variations
-from continua.operators import Subset
+from continua.operators import Attention, AttentionTheta, Subset
 from continua.solve import Checkpointed, Midpoint, Projected
 
 BUILD = UpdateRule.build
@@ -100,7 +115,79 @@ def call_it_debiased(monkeypatch):
     monkeypatch.setattr(estimator_bias, "estimators", lambda m: {**plain(m), "debiased": Subset(m)})
 
 
+def take_better_layers(monkeypatch):
+    """Layers of another order than they are said to be."""
+    monkeypatch.setattr(depth_limit, "Euler", Midpoint)
+
+
+def turn_gradients(monkeypatch):
+    """Networks, and not their limit, that are trained the other way."""
+    keep = Network._keep_gradient
+    monkeypatch.setattr(
+        Network,
+        "_keep_gradient",
+        lambda network, layer, g: keep(network, layer, AttentionTheta(*(-w for w in (g.q, g.k, g.v, g.o)))),
+    )
+
+
+def learn_by_width(monkeypatch):
+    """Updates that grow with the dimension."""
+    monkeypatch.setattr(training_cells, "compute_limits", compute_limits.__wrapped__)
+
+    def build(rule, parameters):
+        wide = parameters[0].shape[-1]
+        return BUILD(dataclasses.replace(rule, learning_rate=wide * rule.learning_rate), parameters)
+
+    monkeypatch.setattr(UpdateRule, "build", build)
+
+
+def forget_the_ball(monkeypatch):
+    """A derivative that does not know of the projection on the ball."""
+    plain = derivatives.radial_slope
+    monkeypatch.setattr(derivatives, "radial_slope", lambda x, radius: plain(x, math.inf))
+
+
+def mistake_the_limit(monkeypatch):
+    """The limit of masked tokens for that of the others."""
+    plain = mean_field.limit_map
+    monkeypatch.setattr(mean_field, "limit_map", lambda causal, grid: plain(not causal, grid))
+
+
+def strengthen_heads(monkeypatch):
+    """Q, K, V and O a twentieth larger than the identity."""
+    plain = flows.identity_theta
+    monkeypatch.setattr(flows, "identity_theta", lambda d: AttentionTheta(*(1.05 * w for w in plain(d)[:4])))
+
+
+def keep_temperature(monkeypatch):
+    """The same inverse temperature for longer tokens."""
+    monkeypatch.setattr(width, "Attention", lambda heads, key, beta, **rest: Attention(heads, key, beta=1.0, **rest))
+
+
+def drop_signs(monkeypatch):
+    """Heads whose mean is not zero."""
+    plain = sde_scaling.Walk._masses
+    monkeypatch.setattr(sde_scaling.Walk, "_masses", lambda walk, generator: plain(walk, generator).abs())
+
+
+def mistake_digits(monkeypatch):
+    """A posterior that names the next digit."""
+    plain = ceiling.Mnist1dPosterior.log_probabilities
+    monkeypatch.setattr(
+        ceiling.Mnist1dPosterior, "log_probabilities", lambda own, values, seen: plain(own, values, seen).roll(1)
+    )
+
+
 SABOTEURS = {
+    "depth-limit": (take_better_layers, range(2)),
+    "adamw-limit": (turn_gradients, range(1, 4)),
+    "dimension-free": (learn_by_width, range(99)),
+    "lions-derivative": (forget_the_ball, range(99)),
+    "mean-field": (mistake_the_limit, range(3)),
+    "clusters": (strengthen_heads, range(2)),
+    "rms-scaling": (keep_temperature, range(2)),
+    "sde-scaling": (drop_signs, range(99)),
+    "mnist1d-ceiling": (mistake_digits, (1,)),
     "attention-lipschitz": (tilt_attention, range(8)),
     "post-norm": (forget_projection, range(3)),
     "euler-lagrange": (turn_velocity, range(3)),

@@ -122,7 +122,7 @@ class Contraction(AbstractCell):
         for gamma in self.rates:
             exact = exact_gradient(gamma, self.depth)
             for name, way in WAYS.items():
-                controller = Adaptive(self.rtol, self.rtol, max_steps=2_000)
+                controller = Adaptive(self.rtol, self.rtol, max_steps=500)
                 try:
                     found = differentiate(gamma, self.depth, DormandPrince(), controller, way)
                 except SolveError:  # the way back has diverged
