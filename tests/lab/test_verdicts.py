@@ -34,9 +34,12 @@ def test_a_slope_of_one_value(low, high, word):
     assert equals("slope", Interval((low + high) / 2, low, high), -1.0, 0.1).word is word
 
 
-def test_nothing_is_said_before_training_has_converged():
-    assert once_converged("residual", 0.01, 0.02).word is Word.HOLDS
-    assert once_converged("residual", 0.03, 0.02).word is Word.INCONCLUSIVE
+@pytest.mark.parametrize(
+    ("value", "moves", "word"),
+    [(0.01, 1.0, Word.HOLDS), (0.03, 1.0, Word.INCONCLUSIVE), (0.03, 0.05, Word.FAILS), (1.0, 0.0, Word.FAILS)],
+)
+def test_what_training_converges_to_fails_only_where_training_stands_still(value, moves, word):
+    assert once_converged("residual", value, 0.02, moves, 0.1).word is word
 
 
 def test_one_failure_decides_and_every_reason_is_told():

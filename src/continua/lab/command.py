@@ -16,28 +16,38 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from continua.cli.parsing import Count, Flag, Folder, Measure, choose, flag, more
+from continua.cli.parsing import Count, Flag, Folder, Measure, SomeFile, SomeFolder, choose, flag, more
 from continua.core.errors import reject
 from continua.lab.ceiling import Mnist1dCeiling
 from continua.lab.cheat_sheet import CheatSheet
 from continua.lab.clusters.experiment import Clusters, FastestMode, Overlap
 from continua.lab.clusters.particles import check_question
 from continua.lab.depth_limit import DepthLimit, PostNormLimit
+from continua.lab.estimator_bias import EstimatorBias
 from continua.lab.experiment import AbstractExperiment, ExperimentResult
+from continua.lab.gradient_accuracy import GradientAccuracy
 from continua.lab.intervals import Interval
 from continua.lab.lions import LionsDerivative
 from continua.lab.lipschitz import AttentionLipschitz
 from continua.lab.mean_field import MeanField
+from continua.lab.risk.optimal_values import OptimalValues
+from continua.lab.risk.pathwise import Pathwise
+from continua.lab.risk.sampling import Sampling
+from continua.lab.risk.softmax_residual import SoftmaxResidual
+from continua.lab.risk.transport import Transport
 from continua.lab.sde_scaling import SDEScaling
 from continua.lab.sweep import AbstractEngine, CellStore, LocalProcesses, Progress, Ray
 from continua.lab.training.adamw_limit import AdamWLimit
 from continua.lab.training.compactness import AdamWCompactness
 from continua.lab.training.width import DimensionFree, RMSScaling
+from continua.lab.variations.experiment import EulerLagrange
+from continua.lab.variations.trajectory import TrajectoryQuestion
 from continua.report import write_report
 from continua.runs import Run, Section, Table
 
-_KINDS = (DepthLimit, AdamWLimit, AdamWCompactness, DimensionFree, LionsDerivative, AttentionLipschitz, MeanField,
-          Clusters, RMSScaling, PostNormLimit, SDEScaling, Mnist1dCeiling, CheatSheet)  # fmt: skip
+_KINDS = (DepthLimit, AdamWLimit, AdamWCompactness, DimensionFree, LionsDerivative, AttentionLipschitz,
+          MeanField, Clusters, RMSScaling, PostNormLimit, SDEScaling, Mnist1dCeiling, EulerLagrange, Pathwise,
+          Transport, SoftmaxResidual, Sampling, OptimalValues, GradientAccuracy, EstimatorBias, CheatSheet)  # fmt: skip
 EXPERIMENTS: dict[str, AbstractExperiment] = {each.name: each for each in (kind() for kind in _KINDS)}
 """The one table from words to experiments."""
 
@@ -89,11 +99,15 @@ class Lab:
     tokens: Count = None
     """clusters: ask for the overlap of so many tokens that start orthonormal (with --beta and --time)"""
     beta: Measure = None
-    """clusters: the inverse temperature of a single question"""
+    """the inverse temperature of a single question: of clusters, or of the attention to hold a trajectory against"""
     time: Measure = None
     """clusters: the time of a single question"""
     circle: Flag = False
     """clusters: ask for the fastest mode of uniform tokens on the circle (with --beta)"""
+    trajectory: SomeFile = None
+    """euler-lagrange: an .npz file with `states` (layers + 1, tokens, width) and `mask` (tokens): is it an extremal?"""
+    model: SomeFolder = None
+    """euler-lagrange: the saved model whose flow the trajectory is held against (otherwise a fitted attention)"""
     engine: Annotated[Literal["local", "ray"], tyro.conf.arg(metavar="local|ray")] = "local"
     """where cells run: local (processes on this machine) or ray (a cluster; needs the extra `scale`)"""
     processes: Count = None
@@ -147,8 +161,9 @@ class Lab:
         return 1 if failed else 0
 
     def _asks(self) -> bool:
-        """Whether this is a single question about clusters."""
-        return self.circle or any(value is not None for value in (self.tokens, self.beta, self.time))
+        """Whether this is a single question."""
+        asked = (self.tokens, self.beta, self.time, self.trajectory, self.model)
+        return self.circle or any(value is not None for value in asked)
 
     def _choose(self) -> list[AbstractExperiment]:
         if self._asks():
@@ -161,9 +176,11 @@ class Lab:
         return [experiment.quick() if self.quick else experiment for experiment in chosen]
 
     def _question(self) -> AbstractExperiment:
+        if self.name == "euler-lagrange" or self.trajectory is not None or self.model is not None:
+            return self._trajectory_question()
         example = "Try `continua lab run clusters --tokens 8 --beta 4 --time 2` or `... --circle --beta 9`."
         if self.name != "clusters":
-            reject("NAME", self.name, "only clusters answers single questions", example)
+            reject("NAME", self.name, "only clusters and euler-lagrange answer single questions", example)
         if self.circle and (self.tokens is not None or self.time is not None):
             reject("circle", True, "the ring is a continuum without time", "Leave out --tokens and --time.")
         check_question(self.tokens, self.beta, self.time)
@@ -176,6 +193,20 @@ class Lab:
             return FastestMode(self.beta)
         assert self.tokens is not None and self.time is not None
         return Overlap(self.tokens, self.beta, self.time)
+
+    def _trajectory_question(self) -> AbstractExperiment:
+        example = "Try `continua lab run euler-lagrange --trajectory FILE.npz`, with --model FOLDER or --beta 4."
+        if self.name != "euler-lagrange":
+            reject("NAME", self.name, "only euler-lagrange reads trajectories", example)
+        if self.circle or self.tokens is not None or self.time is not None:
+            reject("NAME", self.name, "--circle, --tokens and --time are questions about clusters", example)
+        if self.trajectory is None:
+            reject("--trajectory", None, "the question is about a path", example)
+        if self.model is not None and self.beta is not None:
+            reject("--beta", self.beta, "the model has its own", "Pass --model or --beta.")
+        check_question(None, self.beta, None)
+        model = "" if self.model is None else str(self.model)
+        return TrajectoryQuestion(str(self.trajectory), model, self.beta)
 
     def _engine(self) -> AbstractEngine:
         if self.engine == "ray":

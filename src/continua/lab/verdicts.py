@@ -39,11 +39,17 @@ def at_least(name: str, value: float, limit: float) -> Judgement:
     return Judgement(word, f"{name} = {value:.3g} {'>=' if word is Word.HOLDS else 'stays below'} {limit:.3g}")
 
 
-def once_converged(name: str, value: float, limit: float) -> Judgement:
-    """A claim about what training converges to: before it has converged, nothing is said."""
-    if value <= limit:
-        return Judgement(Word.HOLDS, f"{name} = {value:.3g} <= {limit:.3g}")
-    return Judgement(Word.INCONCLUSIVE, f"{name} = {value:.3g} > {limit:.3g}: training has not converged")
+def once_converged(name: str, value: float, limit: float, moves: float, calm: float) -> Judgement:
+    """A claim about what training converges to: it fails where training stands still elsewhere.
+
+    `moves` says how fast training still moves, measured apart from the claim. Beyond the limit nothing is said while it
+    is above `calm`.
+    """
+    if value <= limit or moves <= calm:
+        return at_most(name, value, limit)
+    return Judgement(
+        Word.INCONCLUSIVE, f"{name} = {value:.3g} > {limit:.3g}: training still moves ({moves:.2g} > {calm:g})"
+    )
 
 
 def stays_below(name: str, value: Interval, limit: float, margin: float = 0.0) -> Judgement:
