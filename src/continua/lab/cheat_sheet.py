@@ -153,7 +153,7 @@ class CheatSheet(AbstractExperiment):
         def mean(way: str, what: str) -> float:
             return float(np.mean([row[what] for row in by[way]]))
 
-        gains = {rule: _paired(by[rule], by[_DEFAULT]) for rule in (*self.rules, _SHEET) if rule != _MEMORY}
+        gains = {rule: _paired_interval(by[rule], by[_DEFAULT]) for rule in (*self.rules, _SHEET) if rule != _MEMORY}
         cost = {what: {way: mean(way, what) / mean(_LAYERS, what) for way in by} for what in ("milliseconds", "memory")}
         judgement = all_of(
             at_most("time of an update, the whole sheet over layers", cost["milliseconds"][_SHEET], 1.5),
@@ -185,7 +185,7 @@ class CheatSheet(AbstractExperiment):
         return Findings(figures, measured, {f"{rule}, gain": 0.0 for rule in gains}, judgement)
 
 
-def _paired(with_it: Sequence[Row], without: Sequence[Row]) -> Interval:
+def _paired_interval(with_it: Sequence[Row], without: Sequence[Row]) -> Interval:
     """The mean difference of test losses of the same seeds, with Student's interval of 95 %."""
     gaps = np.array([a["test"] - b["test"] for a, b in zip(with_it, without, strict=True)])
     half = student_quantile(0.95, len(gaps) - 1) * float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
