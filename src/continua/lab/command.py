@@ -32,7 +32,7 @@ from continua.lab.lipschitz import AttentionLipschitz
 from continua.lab.mean_field import MeanField
 from continua.lab.risk.optimal_values import OptimalValues
 from continua.lab.risk.pathwise import Pathwise
-from continua.lab.risk.sampling import SampledRisk
+from continua.lab.risk.sampling import RiskSampling
 from continua.lab.risk.softmax_residual import SoftmaxResidual
 from continua.lab.risk.transport import Transport
 from continua.lab.sde_scaling import SDEScaling
@@ -47,7 +47,8 @@ from continua.runs import Run, Section, Table
 
 _KINDS = (DepthLimit, AdamWLimit, AdamWCompactness, DimensionFree, LionsDerivative, AttentionLipschitz,
           MeanField, Clusters, RMSScaling, PostNormLimit, SDEScaling, Mnist1dCeiling, EulerLagrange, Pathwise,
-          Transport, SoftmaxResidual, SampledRisk, OptimalValues, GradientAccuracy, EstimatorBias, CheatSheet)  # fmt: skip
+          Transport, SoftmaxResidual, RiskSampling, OptimalValues, GradientAccuracy, EstimatorBias,
+          CheatSheet)  # fmt: skip
 EXPERIMENTS: dict[str, AbstractExperiment] = {each.name: each for each in (kind() for kind in _KINDS)}
 """The one table from words to experiments."""
 

@@ -102,7 +102,7 @@ def chaining(n: int, lip: float) -> float:
 
 
 @final
-class SampledRisk(AbstractExperiment):
+class RiskSampling(AbstractExperiment):
     """Rates in n, coverage and slack of bounds, for one control, for M of them, and by metric entropy."""
 
     name = "sampling"
@@ -119,8 +119,8 @@ class SampledRisk(AbstractExperiment):
     sizes: tuple[int, ...] = (64, 256, 1024, 4096, 16384)
     draws: int = 2000
 
-    def quick(self) -> "SampledRisk":
-        return SampledRisk(size=1024, controls=64, draws=400)
+    def quick(self) -> "RiskSampling":
+        return RiskSampling(size=1024, controls=64, draws=400)
 
     def cells(self) -> Sequence[AbstractCell]:
         return [SampledRisk(self.size, self.controls, self.sizes, self.draws)]
