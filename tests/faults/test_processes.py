@@ -139,7 +139,7 @@ def test_a_signal_at_any_moment_saves_and_says_one_sentence(tmp_path, unbroken, 
     child.send(number)
     began = time.monotonic()
     code = child.wait()
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 20.0  # of which a busy machine needs some
     if code == 0 or code == -number:  # it was done before the signal came, or did not listen yet
         return
     assert code == 75, child.err.read_text()
