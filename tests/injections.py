@@ -21,8 +21,8 @@ from continua.optim import adamw
 from continua.runs import Run
 from continua.train import Learner, Plan, Preset, RandomGrids, Training, build_continuous, objective_of
 
-TINY = ["--updates", "3", "--batch-size", "4", "--width", "8", "--nodes", "2", "--heads", "2", "--hidden", "8",
-        "--modes", "2", "--steps", "1", "--validations", "1", "--threads", "1"]  # fmt: skip
+TINY = ["--updates", "3", "--batch-size", "4", "--width", "8", "--axis-nodes", "2", "--heads", "2", "--hidden", "8",
+        "--depth-modes", "2", "--steps", "1", "--validations", "1", "--threads", "1"]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,9 @@ def resume(folder: Path, run: str = "run", *words: str) -> Child:
 def go_on(folder: Path, updates: int) -> int:
     """Trains a small model from its latest checkpoint or from the beginning, without the command line."""
     task = Spirals(samples=40, tokens=8, queries=3)
-    preset = Preset().replace(width=8, heads=2, hidden=16, nodes=2, head_modes=2, modes=2, depth=1.0, steps=1)
+    preset = Preset().replace(
+        width=8, heads=2, hidden=16, axis_nodes=2, head_modes=2, depth_modes=2, depth=1.0, steps=1
+    )
     torch.manual_seed(0)
     model = build_continuous(task.form, preset.replace(dropout=0.1))
     optimiser = adamw(model, 1e-2, 0.01, (0.9, 0.98))

@@ -53,8 +53,8 @@ TASKS = {
     "csv": ["--series", "own.csv", "--context", "16"],
 }
 HOW = {
-    "adamw": ["--dropout", "0.1", "--integral", "debiased", "--samples", "3"],
-    "recipe": ["--dropout", "0.1", "--integral", "subset", "--samples", "3", "--optimizer", "recipe"],
+    "adamw": ["--dropout", "0.1", "--integral", "debiased", "--integral-tokens", "3"],
+    "recipe": ["--dropout", "0.1", "--integral", "subset", "--integral-tokens", "3", "--optimizer", "recipe"],
 }
 SAMPLE = [("text", "recipe")]
 
@@ -257,7 +257,9 @@ def test_too_little_memory_is_told(tmp_path, unbroken):
     def work():
         here = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (here + 2**26, here + 2**26))
-        return main(["train", *SPIRALS, "--width", "4096", "--hidden", "8192", "--nodes", "1", "--head-modes", "0"])
+        return main(
+            ["train", *SPIRALS, "--width", "4096", "--hidden", "8192", "--axis-nodes", "1", "--head-modes", "0"]
+        )
 
     child = fork(work, tmp_path)
     assert child.wait() == 1 and "not enough memory" in child.told()

@@ -10,7 +10,7 @@ import torch
 from continua.core.seeds import generator_of
 from continua.lab.experiment import AbstractExperiment, AtMost, Findings, curves
 from continua.lab.intervals import bootstrap_slopes, slope_interval
-from continua.lab.risk.problem import RANGE, ControlProblem, Population
+from continua.lab.risk.problem import RANGE, ControlledRisk, Population
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most, equals, stays_below
 from continua.runs import Series
@@ -44,7 +44,7 @@ class SampledRisk(AbstractCell):
 
     def measure(self) -> Row:
         paths = lipschitz_controls(self.controls)
-        controlled, table = ControlProblem(Population(self.size), BSpline(_NODES, 1)), []
+        controlled, table = ControlledRisk(Population(self.size), BSpline(_NODES, 1)), []
         with torch.no_grad():
             for c in paths:
                 controlled.steer(c)
