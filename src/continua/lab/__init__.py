@@ -12,7 +12,7 @@ from continua.lab.lipschitz import AttentionLipschitz
 from continua.lab.mean_field import MeanField
 from continua.lab.risk.optimal_values import OptimalValues
 from continua.lab.risk.pathwise import Pathwise
-from continua.lab.risk.sampling import Sampling
+from continua.lab.risk.sampling import SamplingBounds
 from continua.lab.risk.softmax_residual import SoftmaxResidual
 from continua.lab.risk.transport import Transport
 from continua.lab.sde_scaling import SDEScaling
@@ -31,6 +31,6 @@ __all__ = [
     "AttentionLipschitz", "CellStore", "Clusters", "DepthLimit", "DimensionFree", "EstimatorBias", "EulerLagrange",
     "ExperimentResult", "FastestMode", "Findings", "GradientAccuracy", "Judgement", "LionsDerivative",
     "LocalProcesses", "MeanField", "Mnist1dCeiling", "OptimalValues", "Overlap", "Pathwise", "PostNormLimit",
-    "Problem", "Progress", "RMSScaling", "Ray", "SDEScaling", "Sampling", "SoftmaxResidual", "TrajectoryQuestion",
+    "Problem", "Progress", "RMSScaling", "Ray", "SDEScaling", "SamplingBounds", "SoftmaxResidual", "TrajectoryQuestion",
     "Transport", "UpdateRule", "Word", "check_question", "silent", "sweep",
 ]  # fmt: skip

@@ -31,7 +31,7 @@ from continua.lab.lipschitz import AttentionLipschitz
 from continua.lab.mean_field import MeanField
 from continua.lab.risk.optimal_values import OptimalValues
 from continua.lab.risk.pathwise import Pathwise
-from continua.lab.risk.sampling import Sampling
+from continua.lab.risk.sampling import SamplingBounds
 from continua.lab.risk.softmax_residual import SoftmaxResidual
 from continua.lab.risk.transport import Transport
 from continua.lab.sde_scaling import SDEScaling
@@ -46,7 +46,7 @@ from continua.runs import Run, Section, Table
 
 _KINDS = (DepthLimit, AdamWLimit, AdamWCompactness, DimensionFree, LionsDerivative, AttentionLipschitz,
           MeanField, Clusters, RMSScaling, PostNormLimit, SDEScaling, Mnist1dCeiling, EulerLagrange, Pathwise,
-          Transport, SoftmaxResidual, Sampling, OptimalValues, GradientAccuracy, EstimatorBias)  # fmt: skip
+          Transport, SoftmaxResidual, SamplingBounds, OptimalValues, GradientAccuracy, EstimatorBias)  # fmt: skip
 EXPERIMENTS: dict[str, AbstractExperiment] = {each.name: each for each in (kind() for kind in _KINDS)}
 """The one table from words to experiments."""
 

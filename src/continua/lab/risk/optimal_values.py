@@ -11,7 +11,7 @@ from continua.core.errors import SolveError
 from continua.core.shapes import Float, Tensor
 from continua.lab.experiment import AbstractExperiment, AtMost, Findings, curves
 from continua.lab.intervals import bootstrap_slopes, slope_interval
-from continua.lab.risk.problem import RANGE, Controlled, Population
+from continua.lab.risk.problem import RANGE, ControlledLosses, Population
 from continua.lab.risk.sampling import draw_counts
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, at_most, equals, stays_below
@@ -31,7 +31,7 @@ class Minimiser:
     def __init__(
         self, population: Population, layers: int | None, weights: Float[Tensor, " size"] | None = None
     ) -> None:
-        self.controlled, self.layers = Controlled(population, Legendre(_MODES)), layers
+        self.controlled, self.layers = ControlledLosses(population, Legendre(_MODES)), layers
         self.weights = weights
 
     def value(self) -> Float[Tensor, ""]:

@@ -51,7 +51,7 @@ class Population:
 
 
 @final
-class Controlled:
+class ControlledLosses:
     """The losses of a population under a control, the coefficients `c` of a basis of profiles."""
 
     def __init__(self, population: Population, basis: AbstractBasis) -> None:

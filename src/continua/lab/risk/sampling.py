@@ -10,7 +10,7 @@ import torch
 from continua.core.seeds import generator_of
 from continua.lab.experiment import AbstractExperiment, AtMost, Findings, curves
 from continua.lab.intervals import bootstrap_slopes, slope_interval
-from continua.lab.risk.problem import RANGE, Controlled, Population
+from continua.lab.risk.problem import RANGE, ControlledLosses, Population
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most, equals, stays_below
 from continua.runs import Series
@@ -44,7 +44,7 @@ class SampledRisk(AbstractCell):
 
     def measure(self) -> Row:
         paths = lipschitz_controls(self.controls)
-        controlled, table = Controlled(Population(self.size), BSpline(_NODES, 1)), []
+        controlled, table = ControlledLosses(Population(self.size), BSpline(_NODES, 1)), []
         with torch.no_grad():
             for c in paths:
                 controlled.steer(c)
@@ -58,7 +58,7 @@ class SampledRisk(AbstractCell):
             for M in classes:
                 sup[M].append(gaps[:, :M].max(1).tolist())
         apart = (paths[:, None] - paths[None]).abs().amax(-1).numpy()
-        spread = np.abs(losses[:, None] - losses[None]).max(-1)
+        spread = np.stack([np.abs(losses - own).max(-1) for own in losses])  # row by row: all at once is gigabytes
         lip = float((spread[apart > 0] / apart[apart > 0]).max())
         return {
             "sizes": list(self.sizes),
@@ -102,7 +102,7 @@ def chaining(n: int, lip: float) -> float:
 
 
 @final
-class Sampling(AbstractExperiment):
+class SamplingBounds(AbstractExperiment):
     """Rates in n, coverage and slack of bounds, for one control, for M of them, and by metric entropy."""
 
     name = "sampling"
@@ -119,8 +119,8 @@ class Sampling(AbstractExperiment):
     sizes: tuple[int, ...] = (64, 256, 1024, 4096, 16384)
     draws: int = 2000
 
-    def quick(self) -> "Sampling":
-        return Sampling(size=1024, controls=64, draws=400)
+    def quick(self) -> "SamplingBounds":
+        return SamplingBounds(size=1024, controls=64, draws=400)
 
     def cells(self) -> Sequence[AbstractCell]:
         return [SampledRisk(self.size, self.controls, self.sizes, self.draws)]
