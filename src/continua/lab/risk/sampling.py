@@ -58,7 +58,7 @@ class SampledRisk(AbstractCell):
             for M in classes:
                 sup[M].append(gaps[:, :M].max(1).tolist())
         apart = (paths[:, None] - paths[None]).abs().amax(-1).numpy()
-        spread = np.abs(losses[:, None] - losses[None]).max(-1)
+        spread = np.stack([np.abs(losses - own).max(-1) for own in losses])  # row by row: all at once is gigabytes
         lip = float((spread[apart > 0] / apart[apart > 0]).max())
         return {
             "sizes": list(self.sizes),
