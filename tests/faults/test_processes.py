@@ -91,7 +91,7 @@ def test_twenty_and_twenty_updates_with_a_kill_between_are_forty(tmp_path, task,
 
 
 def test_random_kills_end_in_the_weights_of_the_unbroken_run(tmp_path):
-    kills, drawn, updates = 500 if ALL else 20, random.Random(0), 300 if ALL else 60
+    kills, drawn, updates = 500 if ALL else 8, random.Random(0), 300 if ALL else 30
     assert fork(lambda: go_on(tmp_path / "whole", updates), tmp_path).wait() == 0
     code, killed = -9, 0
     while code == -9:

@@ -78,7 +78,7 @@ TINY = [
     OptimalValues(size=8, layers=(8, 16, 32), shifts=(0.1,), draws=2, sizes=(64, 512)),
     GradientAccuracy(steps=(8, 16, 32), tolerances=(1e-3, 1e-4), rates=(0.0, 12.0)),
     EstimatorBias(tokens=128, nodes=(4, 8, 16), calls=20),
-    CheatSheet(2, 1, 8, 2, 4, ("unitary FFT kernels", "checkpoints of 0.1", "hypernetwork")),
+    CheatSheet(2, 1, 8, 2, 4, ("checkpoints of 0.1", "hypernetwork")),
 ]
 REFUTED = ("cheat-sheet",)
 """Claims that are measured to fail."""
