@@ -28,8 +28,9 @@ test: $(STAMP) ## format check, lint, types, import rules, dependencies, all tes
 	@echo '== tests, slow ones included'
 	@$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal --durations=10
 
-faults: $(STAMP) ## break runs in every way that is known, for half an hour: kills, signals, damaged files, a full disk
-	@CONTINUA_FAULTS=all $(ONE_THREAD) $(BIN)/pytest tests/faults -m '' --durations=10
+faults: $(STAMP) ## break runs and join ranks in every way that is known, for half an hour: kills, signals, damaged files
+	@CONTINUA_FAULTS=all $(ONE_THREAD) $(BIN)/pytest tests/faults tests/train/test_ranks.py \
+		tests/solve/test_sharded.py tests/cli/test_broken_runs.py -m '' --durations=10
 
 bench: $(STAMP) ## measure against the peers
 	@$(BIN)/continua bench all

@@ -1,11 +1,13 @@
 """Run a script on every rank of a small world, and read what each rank found."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 WORLD = 2
+ALL = os.environ.get("CONTINUA_FAULTS") == "all"  # as `make faults` sets it; else a sample
 
 
 def start_ranks(script: str, folder: Path) -> list[dict]:

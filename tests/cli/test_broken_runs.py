@@ -103,6 +103,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew_and_says_
     assert "no checkpoint yet: it begins anew" in told(capsys)
 
 
+@pytest.mark.faults  # `tests/faults` fills a small disk in every run
 def test_a_disk_that_is_full_fails_with_the_way_to_go_on(capsys):
     assert main([*TRAIN, "--updates", "2", "--output", "small"]) == 0
     largest = max(path.stat().st_size for path in Path("small/checkpoints/00000002").iterdir() if path.is_file())

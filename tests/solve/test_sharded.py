@@ -4,7 +4,7 @@ import pytest
 
 from start_ranks import start_ranks
 
-pytestmark = pytest.mark.slow  # three more processes to start
+pytestmark = pytest.mark.faults  # three more processes, half a minute; `test_ranks` has a sample of it in every run
 
 
 @pytest.fixture(scope="module")

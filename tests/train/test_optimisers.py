@@ -167,9 +167,9 @@ def test_the_rate_falls_to_its_floor():
         Plan(updates=1, batch_size=1, floor=1.5)
 
 
-def test_text_is_trained_as_nanogpt_trains_it():
+def test_text_is_trained_as_nanogpt_trains_it_at_twice_the_rate():
     model, how = PRESETS["text"]["demo"].model, PRESETS["text"]["demo"].training
     plan = Plan(how.updates, how.batch_size, warmup_ratio=how.warmup_ratio, floor=how.floor)
-    assert [round(how.learning_rate * plan.curve.factor(n), 12) for n in (100, 2000)] == [1e-3, 1e-4]
+    assert [round(how.learning_rate * plan.curve.factor(n), 12) for n in (100, 2000)] == [2e-3, 2e-4]
     assert (model.width, model.heads, how.batch_size, how.updates) == (128, 4, 12, 2000)
     assert (how.weight_decay, how.beta2) == (0.1, 0.99)
