@@ -30,8 +30,8 @@ from continua.train import (
     Learner,
     Plan,
     Preset,
-    RandomGrids,
     Training,
+    TrainingGrids,
     build_continuous,
     build_rival,
     count_parameters,
@@ -65,7 +65,7 @@ def learners(task, names=("continuous",), preset=SMALL):
     if "layers" in names:
         models["layers"] = build_rival(task.form, preset, count_parameters(model))
     return [
-        Learner(n, m, objective_of(task.form, m), adamw(m, 1e-2, 0.01, (0.9, 0.98)), grids=RandomGrids(1.0))
+        Learner(n, m, objective_of(task.form, m), adamw(m, 1e-2, 0.01, (0.9, 0.98)), grids=TrainingGrids(1.0))
         for n, m in models.items()
     ]
 

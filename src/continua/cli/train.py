@@ -40,9 +40,9 @@ from continua.train import (
     ModelOptions,
     Plan,
     Preset,
-    RandomGrids,
     StopRequest,
     Training,
+    TrainingGrids,
     TrainingOptions,
     build_continuous,
     build_rival,
@@ -256,7 +256,8 @@ class Train:
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.run.seed)
-        build, grids = options.OPTIMISERS[self.training.optimizer], RandomGrids(self.depth.jitter, self.depth.refined)
+        build = options.OPTIMISERS[self.training.optimizer]
+        grids = TrainingGrids(self.depth.jitter, self.depth.refined, self.depth.coarse)
         model = self._place(build_continuous(task.form, preset))
         objective = objective_of(task.form, model, preset)
         learners = [Learner("continuous", model, objective, build(model, preset), grids=grids)]

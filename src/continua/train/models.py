@@ -55,6 +55,7 @@ from continua.solve import (
     Tsitouras,
 )
 from continua.spaces import AbstractBasis, Cosine, Counting, Legendre, WeightedBasis
+from continua.train.grids import TrainingGrids
 from continua.train.presets import CostOptions, DepthOptions, ModelOptions, Preset, StepperName
 
 STEPPERS: dict[StepperName, AbstractStepper] = {
@@ -197,7 +198,7 @@ def check_sizes(preset: Preset) -> None:
     positive(depth=depth.depth)
     share(none=False, mode_ratio=depth.mode_ratio)
     share(all=False, dropout=sizes.dropout)
-    share(jitter=depth.jitter, refined=depth.refined)
+    TrainingGrids(depth.jitter, depth.refined, depth.coarse)  # refuses shares that are none
     if sizes.width % (2 * sizes.axis_nodes):
         even = [n for n in range(1, sizes.width // 2 + 1) if sizes.width % (2 * n) == 0]
         cure = f"Pass a --width that is a multiple of {2 * sizes.axis_nodes}"
