@@ -10,6 +10,7 @@ from torch import nn
 from continua.fields import Constant, ContinuousHeads, Expansion, Hypernetwork
 from continua.model import Flow, Part
 from continua.operators import Attention, Dense, FeedForward, Spectral, SpectrallyNormed
+from continua.operators.kernels import by_transforms
 from continua.optim import KFAC, AbstractLikelihood, Categorical, Gaussian, Recipe, Watch, use
 from continua.solve import Backsolve, Checkpointed, Direct, Euler, Fixed, integrate
 from continua.spaces import Axis, BSpline, Cloud, Cosine, FlatSpace, GaussLegendre, Legendre, SpectralSpace
@@ -217,7 +218,7 @@ def test_with_one_token_and_one_evaluation_the_factors_are_the_exact_fisher_matr
         LOSSES[Gaussian()](outputs()).backward()
         exact, g = gauss_newton(outputs, [p], HESSIANS[Gaussian()]), p.grad.flatten()
         EachOutput.place = 0
-        with Watch([p]) as watch:
+        with by_transforms(), Watch([p]) as watch:  # as `KFAC.observe` does
             output = outputs()
             for _ in range(8):
                 torch.autograd.grad(output, p, EachOutput().draw(output, None), retain_graph=True)

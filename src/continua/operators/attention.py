@@ -58,20 +58,23 @@ class Rotary:
         return dataclasses.replace(self, tables=tuple(self._turns(c.measure, key, axis, c.points) for c in clouds))
 
     def rotate(self, x: _InHeads, measure: Measure, key: int, axis: Axis | None = None) -> _InHeads:
-        """Every token's vector turned by its time; without positions, time is the index."""
+        """Every token's vector turned by its time; without positions, time is the index.
+
+        Numbers are laid out as (2 nodes key/2): the first components of all pairs at all nodes, then the second ones.
+        Pieces of memory that change places are then as long as they can be.
+        """
         for turns in self.tables:
             if turns.measure is measure:
                 break
         else:
             turns = self._turns(measure, key, axis, x.transpose(1, 2))
-        x = x.unflatten(-1, (-1, key))
         first, second = x.chunk(2, -1)
-        return torch.addcmul(x * turns.cos, torch.cat([second, first], -1), turns.sin).flatten(3)
+        return torch.addcmul(x * turns.cos, torch.cat([second, first], -1), turns.sin)
 
     def _turns(self, measure: Measure, key: int, axis: Axis | None, like: Float[Tensor, "batch tokens *_"]) -> "_Turns":
         times = measure.times(like)
         angles = times.masked_fill(~measure.present, 0.0) if measure.present is not None else times
-        angles = angles[:, None, :, None, None] * self.frequencies(key, axis, like)  # (batch 1 tokens nodes half)
+        angles = angles[:, None, :, None] * self.frequencies(key, axis, like).flatten()  # (batch 1 tokens nodes_half)
         cos, sin = angles.cos(), angles.sin()
         return _Turns(measure, torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1))
 
@@ -80,8 +83,8 @@ class _Turns(NamedTuple):
     """cos(om_r t_i) for both halves of a vector and -+ sin(om_r t_i), at the times of a measure."""
 
     measure: Measure
-    cos: Float[Tensor, "batch 1 tokens nodes key"]
-    sin: Float[Tensor, "batch 1 tokens nodes key"]
+    cos: Float[Tensor, "batch 1 tokens nodes_key"]
+    sin: Float[Tensor, "batch 1 tokens nodes_key"]
 
 
 class AttentionTheta(NamedTuple):
@@ -180,7 +183,9 @@ class Attention(AbstractOperator):
     def velocity(self, theta: AttentionTheta, cloud: Cloud, source: Cloud | None = None) -> Points:
         source = cloud if source is None else source
         axis, beta = self.kernel.axis, self.inverse_temperature
-        q, k = self._to_heads(cloud.points, theta.q, theta.bq), self._to_heads(source.points, theta.k, theta.bk)
+        halves = 1 if self.rotary is None else 2  # the layout that `Rotary.rotate` turns
+        q = self._to_heads(cloud.points, theta.q, theta.bq, halves)
+        k = self._to_heads(source.points, theta.k, theta.bk, halves)
         if self.rotary is not None:
             q = self.rotary.rotate(q, cloud.measure, self.key, axis)
             k = self.rotary.rotate(k, source.measure, self.key, axis)
@@ -188,7 +193,7 @@ class Attention(AbstractOperator):
             if axis.even:
                 beta = beta / axis.nodes
             else:
-                q = q * axis.weights(q).repeat_interleave(self.key)
+                q = q * axis.weights(q).repeat_interleave(self.key // halves).repeat(halves)
         memory = Memory(k, self._to_heads(source.points, theta.v, theta.bv), source.measure)
         y = self.integral.means(q, cloud.measure, memory, beta, self.causal)
         if theta.p is None:
@@ -219,10 +224,12 @@ class Attention(AbstractOperator):
         p = spread.new_ones(()) if theta.p is None else theta.p
         return (p * spread * (beta * radius**2 * turn + 1.0 + 2.0 * beta * radius * query)).sum(-1)
 
-    def _to_heads(self, x: Points, w: _Weight, b: Float[Tensor, "*batched heads key"] | None) -> _InHeads:
+    def _to_heads(
+        self, x: Points, w: _Weight, b: Float[Tensor, "*batched heads key"] | None, halves: int = 1
+    ) -> _InHeads:
         heads, first = w.shape[self._first], self._first
         joined = w.movedim(first, -3).flatten(-3, -2)  # (..., heads*key, channels)
-        y = self.kernel.apply(joined, None if b is None else b.flatten(-2), x, to_heads=heads)
+        y = self.kernel.apply(joined, None if b is None else b.flatten(-2), x, to_heads=halves * heads)
         return y.unflatten(-1, (heads, -1)).transpose(1, 2)
 
     def _from_heads(self, y: _InHeads, o: _Weight, b: Float[Tensor, "*batched channels"] | None) -> Points:
