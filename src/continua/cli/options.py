@@ -60,8 +60,8 @@ class RunOptions:
     preset: Annotated[Literal["demo", "full"], tyro.conf.arg(metavar="demo|full")] = "demo"
     """sizes and updates: demo takes minutes, full takes longer and is better"""
     compare: Rivals = ()
-    """also train a network of layers, of as many evaluations and parameters, on the same batches (priced: it pays the
-    same costs; usual: textbook positions, no stem; none: no network, where a file of options names some)"""
+    """also train networks of layers, with as many evaluations and parameters, on the same batches (priced: layers with
+    the running costs of the continuous model; usual: textbook positions, no stem; none: where --config names some)"""
     seed: int = 0
     """seed of weights, batches and augmentation"""
     threads: int = 0
@@ -98,12 +98,12 @@ class DataOptions:
     columns: Annotated[Word, tyro.conf.arg(metavar="A,B,...")] = None
     """csv: the columns with values (default: all others with numbers)"""
     points: Count = None
-    """points of the grid it is trained on (default: burgers 64; darcy 16 along each side)"""
+    """burgers, darcy: points in training (default: burgers 64; darcy 16 along each side)"""
     dropped: Measure = None
     """up to this share of the samples is dropped at random, such as 0.5: mnist1d, digits, uea in training (default: 0),
     spirals (default: 0.5) and csv of all that a model sees (default: 0)"""
     interpolated: Toggle = False
-    """uea: samples that are dropped are filled in on straight lines, on the regular grid"""
+    """uea: dropped samples are filled in again by linear interpolation, at regular times"""
 
 
 @final

@@ -65,7 +65,7 @@ class KineticEnergy(AbstractRunningCost):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Length(AbstractRunningCost):
+class PathLength(AbstractRunningCost):
     """r = |f|: the length of the path, whatever the speed along it. Zero velocity has the subgradient zero."""
 
     norm: Sobolev = L2()
@@ -98,7 +98,7 @@ class HeadNegentropy(AbstractRunningCost):
     def bind(self, setting: Setting, place: int) -> Rate:
         measures = [field for field in setting.flow.fields if field.has_masses]
         if not measures:
-            cure = "Build the flow with Attention(..., measured=True) and a field such as ContinuousHeads."
+            cure = "Build the flow with Attention(..., head_masses=True) and a field such as ContinuousHeads."
             reject("flow", [type(f).__name__ for f in setting.flow.fields], "no head of this flow has a mass", cure)
 
         def rate(z: DepthValue, points: Points, velocity: Points) -> Float[Tensor, " batch"]:

@@ -4,10 +4,10 @@ from continua.train.diagnostics import diagnose, keep_diagnostics, resolution_se
 from continua.train.evaluation import (
     evaluate,
     evaluate_depth_steps,
-    evaluate_readings,
+    evaluate_resolutions,
     evaluate_samplings,
     prediction_section,
-    solver_gap,
+    solver_error,
 )
 from continua.train.learner import DivergedError, Learner, RandomGrids, Row, TrainingError, place
 from continua.train.loop import Interrupted, StopRequest, Training
@@ -28,7 +28,7 @@ __all__ = [
     "AbstractReporter", "Bar", "CostOptions", "DepthOptions", "DivergedError", "Events", "Interrupted", "JsonLines",
     "Learner", "ModelOptions", "PRESETS", "Plan", "Preset", "RandomGrids", "RivalName", "Row", "STEPPERS",
     "StopRequest", "Training", "TrainingError", "TrainingOptions", "build_continuous", "build_layers", "check_sizes",
-    "count_parameters", "diagnose", "evaluate", "evaluate_depth_steps", "evaluate_readings", "evaluate_samplings",
-    "keep_diagnostics", "objective_of", "place", "prediction_section", "resolution_section", "solver_gap",
+    "count_parameters", "diagnose", "evaluate", "evaluate_depth_steps", "evaluate_resolutions", "evaluate_samplings",
+    "keep_diagnostics", "objective_of", "place", "prediction_section", "resolution_section", "solver_error",
     "update_memory",
 ]  # fmt: skip
