@@ -73,11 +73,11 @@ class RunOptions:
     compile: Toggle = False
     """compile the operators of the flow with torch.compile; the first update then takes longer"""
     resume: SomeFolder = None
-    """a run to go on with, by its own options; beside it only --override, --quiet, --json and --tensorboard"""
+    """a run to continue, with its own options; beside it only --override, --quiet, --json and --tensorboard"""
     override: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
     """beside --resume: options that are changed from here on, such as lr=0.001, which the records note"""
     config: SomeFiles = ()
-    """a TOML file with any of these options, with _ for -; words on the command line win, and later files"""
+    """a TOML file with any of these options, with _ for -; the command line wins over files, a later file over earlier"""
 
 
 @final

@@ -73,7 +73,7 @@ class Evaluate:
 @final
 @dataclasses.dataclass(frozen=True)
 class Generate:
-    """Let a model of a text run write on.
+    """Continue a text with a model of a text run.
 
     Characters are drawn one after the other, each given all before it; the same seed writes the same text.
     """
@@ -85,7 +85,7 @@ class Generate:
     max_new_tokens: int = 500
     """characters to write"""
     temperature: float = 0.8
-    """0 takes the likeliest character, higher values dare more"""
+    """0 takes the likeliest character, higher values are more random"""
     top_k: Count = None
     """draw among so many likeliest characters only (default: all)"""
     stop: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None

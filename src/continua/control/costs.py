@@ -1,4 +1,4 @@
-"""Running costs: what a solve pays on its way (docs/mathematics.md, section 4); of Jacobians, in `jacobian.py`."""
+"""Running costs: what is integrated along depth beside the tokens (docs/mathematics.md, section 4); of Jacobians, in `jacobian.py`."""
 
 import abc
 import dataclasses
@@ -116,8 +116,8 @@ class HeadNegentropy(AbstractRunningCost):
 class FieldSize(AbstractRunningCost):
     """r = |theta(z)|^2 over all parameters of all parts, the masses of heads apart.
 
-    The L2 term of the control problem, in theta itself and so independent of the field's modes. Weight decay is the
-    same wish in the optimiser; `Objective.check` refuses the two together.
+    The L2 term of the control problem, in theta itself and so independent of the field's modes. Weight decay has
+    the same effect in the optimiser; `Objective.check` refuses the two together.
     """
 
     decays: ClassVar[bool] = True

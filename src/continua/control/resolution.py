@@ -1,4 +1,4 @@
-"""The resolution report: what a trained model's output and loss owe to how finely its axes are read."""
+"""The resolution report: how output and loss of a trained model change with the resolution of each continuum."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ CONTINUA = {"t": "token time", "d": "embedding", "h": "heads", "z": "depth"}
 
 
 class Resolutions(NamedTuple):
-    """The resolutions to read a model at.
+    """The resolutions to run a model at.
 
     - `strides`, `factors`: t, every k-th sample alone, and k samples for one on the lines between them;
     - `axis_nodes`, `head_nodes`: d and h; `None` means half, twice and four times the model's own;
@@ -50,7 +50,7 @@ def resolution_report(
     resolutions: Resolutions = Resolutions(),
     reference: AbstractSolver | None = None,
 ) -> "ResolutionReport":
-    """How `model` answers the same `inputs`, the arguments of its call, when its axes are read more or less finely.
+    """How `model` answers the same `inputs`, the arguments of its call, at other resolutions of each continuum.
 
     Token time is re-sampled (signals only), the others are changed by `model.at(axis_nodes=)`, `at(head_nodes=)`,
     `at(steps=)` and `at(rtol=)`, one continuum at a time; nothing is drawn at random. Steps are counted as they were
