@@ -43,7 +43,7 @@ Rivals = Annotated[
     tuple[RivalName, ...],
     PrimitiveConstructorSpec(
         nargs="*",
-        metavar="[layers] [priced] [usual]",
+        metavar="[layers] [priced] [usual] [deep] [deep-priced]",
         instance_from_str=_read_rivals,
         is_instance=lambda value: isinstance(value, tuple),
         str_from_instance=lambda value: list(value or ("none",)),
@@ -60,8 +60,9 @@ class RunOptions:
     preset: Annotated[Literal["demo", "full"], tyro.conf.arg(metavar="demo|full")] = "demo"
     """sizes and updates: demo takes minutes, full takes longer and is better"""
     compare: Rivals = ()
-    """also train networks of layers, with as many evaluations and parameters, on the same batches (priced: layers with
-    the running costs of the continuous model; usual: textbook positions, no stem; none: where --config names some)"""
+    """also train networks of layers, with as many evaluations and parameters, on the same batches (priced: with the
+    running costs of the continuous model; usual: textbook positions, no stem; deep, deep-priced: the hidden size of the
+    continuous model in every layer, so more parameters; none: where --config names some)"""
     seed: int = 0
     """seed of weights, batches and augmentation"""
     threads: int = 0
@@ -77,7 +78,7 @@ class RunOptions:
     override: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
     """beside --resume: options that are changed from here on, such as lr=0.001, which the records note"""
     config: SomeFiles = ()
-    """a TOML file with any of these options, with _ for -; the command line wins over files, a later file over earlier"""
+    """a TOML file with any of these options, with _ for -; the command line wins over files, later ones over earlier"""
 
 
 @final
@@ -180,6 +181,10 @@ def check_options(run: RunOptions, model: ModelOptions, training: TrainingOption
         cure = f"Pass --device {' or '.join(name for name, here in there.items() if here)}."
         reject("--device", run.device, "torch finds no such device on this machine", cure)
     not_negative(weight_decay=training.weight_decay, kernel_learning_rate=training.kernel_learning_rate)
+    not_negative(tokens=training.tokens, seconds=training.seconds)
+    if training.tokens and training.seconds:
+        cure = "Pass one of --tokens and --seconds."
+        reject("--seconds", training.seconds, f"the training is {training.tokens:g} tokens long already", cure)
     positive(learning_rate=training.learning_rate)
     if training.learning_rate > 1e6:  # torch's optimisers fail where a step cannot be held in single precision
         cure = "Pass --learning-rate <= 1e6; 0.001 is usual."

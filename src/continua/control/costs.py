@@ -1,4 +1,4 @@
-"""Running costs: what is integrated along depth beside the tokens (docs/mathematics.md, section 4); of Jacobians, in `jacobian.py`."""
+"""Running costs, integrated along depth (docs/mathematics.md, section 4); those of Jacobians are in `jacobian.py`."""
 
 import abc
 import dataclasses

@@ -19,7 +19,8 @@ from continua.data import AbstractTask, Question, Split, Wording
 from continua.model import ContinuousTransformer
 from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series, Table
 from continua.solve import Adaptive, DormandPrince, Solver
-from continua.train.learner import finer_nodes, place
+from continua.train.grids import finer_nodes
+from continua.train.learner import place
 from continua.train.models import objective_of
 
 _CURVES = 6
