@@ -231,7 +231,7 @@ def test_axes_that_a_model_does_not_have_are_left_out_with_a_reason():
     assert "left out, token time: what a TokenEmbedding reads are no samples of a signal" in text
     assert (
         "left out, heads: heads are counted" in text
-        and "left out, depth: the stepper does not estimate its error" in text
+        and "left out, depth by tolerance: the stepper does not estimate its error" in text
     )
     assert found.reference == "DormandPrince() at rtol 1e-06" and found.solver_gap > 0
     assert json.loads(json.dumps(found.plain()))["left_out"][0]["axis"] == "t"

@@ -145,7 +145,8 @@ class ResolutionReport:
         absent = []
         for unit, resolution, reason in self.left_out:
             place = "" if resolution is None else f" at {_count(unit, resolution)}"
-            absent.append(f"left out, {AXES[UNITS[unit]]}{place}: {reason}")
+            axis = "depth by tolerance" if unit == "rtol" and resolution is None else AXES[UNITS[unit]]
+            absent.append(f"left out, {axis}{place}: {reason}")
         solver = f"gap to a tight solve {gap}, against {self.reference}"
         return "\n".join([f"the model as it is: {own}{loss}", *table, solver, *absent])
 

@@ -222,13 +222,15 @@ def _anytime_section(learners: Learners) -> Section | None:
         return None
     figures: list[AbstractFigure] = []
     for name in names:
-        about = {"title": f"Test {name} by depth steps", "measured": "the whole test split", "y": Scale(name)}
         curves = [([steps for steps, _ in test], _column([row for _, row in test], name)) for test in tests]
+        y = _scale_of(name, [values for _, values in curves])
+        about = {"title": f"Test {name} by depth steps", "measured": "the whole test split", "y": y}
         figures += _curves(learners, curves, x=Scale("depth steps", log=True), **about)
     readings = [sorted(one.test.get("readings", {}).values(), key=lambda row: row["evaluations"]) for one in learners]
     costs = [(_column(rows, "evaluations"), _column(rows, "loss")) for rows in readings]
-    about = {"title": "Loss against evaluations", "measured": "the first sequences of the test", "y": Scale("loss")}
-    caption = "Depth steps, tolerances, twice the head nodes, twice the axis nodes: one model."
+    y = _scale_of("loss", [values for _, values in costs])
+    about = {"title": "Loss against evaluations", "measured": "the first sequences of the test", "y": y}
+    caption = f"Each model read otherwise: {_readings_named(learners)}."
     figures += _curves(learners, costs, x=Scale("evaluations of the velocity", log=True), caption=caption, **about)
     figures += [_readings_table(one) for one in learners if one.test.get("readings")]
     gaps = [(one.name, one.test.get("gap to a tight solve")) for one in learners if one.test.get("depth_steps")]
@@ -236,6 +238,23 @@ def _anytime_section(learners: Learners) -> Section | None:
              *(f"{name}: its gap to a tight solve is {gap:.1%} of the output."
                for name, gap in gaps if gap is not None))  # fmt: skip
     return Section("Anytime depth", prose, figures=tuple(figures))
+
+
+def _scale_of(name: str, curves: Sequence[np.ndarray]) -> Scale:
+    """In equal ratios where one number, such as the loss at one step, would flatten all others."""
+    known = np.concatenate([np.ravel(values) for values in curves])
+    known = known[np.isfinite(known)]
+    return Scale(name, log=bool(known.size and known.min() > 0.0 and known.max() > 5.0 * np.median(known)))
+
+
+def _readings_named(learners: Learners) -> str:
+    """What the readings of some learners change."""
+    ends = {"steps": "depth steps", "head nodes": "more head nodes", "axis nodes": "more axis nodes"}
+    found = [name for one in learners for name in one.test.get("readings", {})]
+    words = [word for end, word in ends.items() if any(name.endswith(end) for name in found)]
+    return ", ".join(
+        [*words[:1], *["tolerances" for _ in found[:1] if any(n.startswith("rtol") for n in found)], *words[1:]]
+    )
 
 
 def _readings_table(one: LearnerRecord) -> Table:
