@@ -3,7 +3,9 @@
 import dataclasses
 import itertools
 import json
+import math
 import shlex
+import statistics
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, final
@@ -38,14 +40,15 @@ from continua.train import (
     ModelOptions,
     Plan,
     Preset,
-    RandomGrids,
     StopRequest,
     Training,
+    TrainingGrids,
     TrainingOptions,
     build_continuous,
-    build_layers,
+    build_rival,
     check_sizes,
     count_parameters,
+    count_tokens,
     objective_of,
     place,
     update_memory,
@@ -53,6 +56,8 @@ from continua.train import (
 
 _BESIDE = ("quiet", "json", "tensorboard", "resume", "override")
 """What may be said anew of a run that goes on."""
+_TRIED = 8
+"""Updates of models of their own that are timed, where a training is as long as so many seconds."""
 _LOWER = 0.5
 """By how much the rates of a run that diverged are multiplied when it goes on."""
 
@@ -171,6 +176,10 @@ class Train:
         if self.task == "csv":  # a file of the user's may have fewer windows than the batch
             plan = dataclasses.replace(plan, batch_size=min(plan.batch_size, task.count(Split.TRAIN)))
         first = task.training_batch(plan.batch_size, 0, self.run.seed)
+        if how.tokens or how.seconds:
+            updates = self._updates_that_fit(console, first, self._learners(task, preset), plan)
+            asked = dataclasses.replace(how, updates=updates, tokens=0.0, seconds=0.0)
+            return dataclasses.replace(self, training=asked)._train(console, stop, resumed)
         data = data_digest(task, first)
         if resumed is None:
             facts = {"task": task.facts(), "data": data, "preset": values_of(preset), **self._facts(learners, first)}
@@ -197,6 +206,17 @@ class Train:
         else:
             where = f"report: [bold]{escape(str(page))}[/bold]"
             console.print(*results_tables(task, results), where, sep="\n", soft_wrap=True)
+
+    def _updates_that_fit(self, console: Console, batch: Batch, learners: list[Learner], plan: Plan) -> int:
+        """The updates that read so many tokens, or take so many seconds for all models; the run keeps their number."""
+        if self.training.tokens:
+            updates = math.ceil(self.training.tokens / count_tokens(batch))
+        else:
+            rows = [[one.update(batch, number, plan) for one in learners] for number in range(_TRIED)]
+            each = statistics.median(sum(row.seconds for row in some) for some in rows[1:])  # the first warms up
+            updates = max(1, int(self.training.seconds / each))
+        console.print(f"{updates:,} updates fit", highlight=False)
+        return updates
 
     def _restore(self, console: Console, training: Training, resumed: Resumed, data: str) -> int:
         """Takes up the last good checkpoint and notes what is changed from there on; says how many updates are done."""
@@ -236,14 +256,15 @@ class Train:
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.run.seed)
-        build, grids = options.OPTIMISERS[self.training.optimizer], RandomGrids(self.depth.jitter, self.depth.refined)
+        build = options.OPTIMISERS[self.training.optimizer]
+        grids = TrainingGrids(self.depth.jitter, self.depth.refined, self.depth.coarse)
         model = self._place(build_continuous(task.form, preset))
         objective = objective_of(task.form, model, preset)
         learners = [Learner("continuous", model, objective, build(model, preset), grids=grids)]
         for name in self.run.compare:
             torch.manual_seed(self.run.seed)
-            rival = self._place(build_layers(task.form, preset, count_parameters(model), usual=name == "usual"))
-            paid = objective_of(task.form, rival, preset) if name == "priced" else objective_of(task.form)
+            rival = self._place(build_rival(task.form, preset, count_parameters(model), name))
+            paid = objective_of(task.form, rival, preset) if name.endswith("priced") else objective_of(task.form)
             learners.append(Learner(name, rival, paid, build(rival, preset)))
         for learner in learners:
             if self.run.compile:

@@ -11,7 +11,7 @@ from continua.core.checks import at_least, finite, positive
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory
-from continua.operators.kernels import AbstractKernel, Dense
+from continua.operators.kernels import AbstractKernel, Dense, shows_weights
 from continua.operators.operator import AbstractOperator, Context, Filled, Role, Spec, bias
 from continua.spaces import Axis, Cloud, Measure
 
@@ -131,7 +131,11 @@ class Attention(AbstractOperator):
         if self.causal and not self.integral.serves_causal:
             cure = "Use Subset or Debiased, whose causal rows see earlier tokens only."
             reject("integral", self.integral, "its landmarks would carry later tokens into earlier rows", cure)
-        _ = self.inverse_temperature, self._first  # made here: the lock of a cached property breaks a compiled graph
+        _ = (
+            self.inverse_temperature,
+            self._first,
+            self._as_weights,
+        )  # made here: the lock of a cached property breaks a compiled graph
 
     # What is read in every evaluation is cached: a property is a call, and a bound operator lives for a solve.
 
@@ -144,6 +148,11 @@ class Attention(AbstractOperator):
     def _first(self) -> int:
         """Where the heads stand among the axes of a weight: (..., heads, own axes)."""
         return -1 - len(self.kernel.shape(1, 1))
+
+    @functools.cached_property
+    def _as_weights(self) -> tuple[Any, ...]:
+        """The index that gives one number per head the axes of a weight."""
+        return (..., *(None,) * (-1 - self._first))
 
     def spec(self, width: int) -> AttentionTheta:
         heads, key, head, kernel = self.heads, self.key, Role.HEAD, self.kernel
@@ -182,9 +191,12 @@ class Attention(AbstractOperator):
                 q = q * axis.weights(q).repeat_interleave(self.key)
         memory = Memory(k, self._to_heads(source.points, theta.v, theta.bv), source.measure)
         y = self.integral.means(q, cloud.measure, memory, beta, self.causal)
-        if theta.p is not None:
-            y = y * theta.p[..., :, None, None]  # (batch heads queries value), p over heads
-        return self._from_heads(y, theta.o, theta.bo)
+        if theta.p is None:
+            return self._from_heads(y, theta.o, theta.bo)
+        if shows_weights():
+            return self._from_heads(y * theta.p[..., :, None, None], theta.o, theta.bo)
+        # Masses weigh the few numbers of O, not the tokens: one activation less to make and to keep.
+        return self._from_heads(y, theta.o * theta.p[self._as_weights], theta.bo)
 
     def lipschitz_bound(self, theta: AttentionTheta, radius: float) -> Float[Tensor, "*batched"]:
         """How much the velocity of a cloud in the ball of this radius can change, for each unit its tokens move.

@@ -57,6 +57,11 @@ def by_transforms() -> Iterator[None]:
         _by_transforms = before
 
 
+def shows_weights() -> bool:
+    """Whether linear maps are to show their weights as they are stored (`by_transforms`)."""
+    return _by_transforms
+
+
 Incoming: TypeAlias = Float[Tensor, "batch tokens nodes_inputs"]
 Outgoing: TypeAlias = Float[Tensor, "batch tokens nodes_outputs"]
 Bias: TypeAlias = Float[Tensor, "*batched outputs"]

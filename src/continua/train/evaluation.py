@@ -19,7 +19,8 @@ from continua.model import ContinuousTransformer
 from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series
 from continua.solve import Adaptive, DormandPrince, Solver
 from continua.train.examples import LABEL_PROSE, TEXT_PROSE, label_figures, text_figures
-from continua.train.learner import finer_nodes, place
+from continua.train.grids import finer_nodes
+from continua.train.learner import place
 from continua.train.models import objective_of
 
 _CURVES = 6
