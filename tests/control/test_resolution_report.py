@@ -141,7 +141,7 @@ def test_depth_by_steps_and_tolerances():
     assert row("steps", 1).change == 0.0, "the model's own"
 
 
-def test_the_solver_gap_is_the_distance_to_scipy():
+def test_the_solver_error_is_the_distance_to_scipy():
     values, times, _ = signals()
     model = trained().at()
     model.training = False
@@ -231,7 +231,7 @@ def test_axes_that_a_model_does_not_have_are_left_out_with_a_reason():
     assert "left out, token time: what a TokenEmbedding reads are no samples of a signal" in text
     assert (
         "left out, heads: heads are counted" in text
-        and "left out, depth: the stepper does not estimate its error" in text
+        and "left out, depth by tolerance: the stepper does not estimate its error" in text
     )
     assert found.reference == "DormandPrince() at rtol 1e-06" and found.solver_error > 0
     assert json.loads(json.dumps(found.plain()))["left_out"][0]["continuum"] == "t"

@@ -1,4 +1,4 @@
-"""A reading that fits a budget of time."""
+"""The depth steps that fit a budget of time."""
 
 import time
 

@@ -89,8 +89,7 @@ def record_results(run: Run, results: Results) -> None:
 def keep_results(run: Run, task: AbstractTask, learners: Sequence[Learner], sequences: int = 32) -> None:
     """What the models answer, what a reader wants to see of each on a few sequences of the test, and their papers."""
     answers = prediction_section(task, {learner.name: learner.model for learner in learners})
-    if answers is not None:
-        run.keep_section("answers", answers)
+    run.keep_section("answers", answers)
     shown = task.batch(Split.TEST, torch.arange(min(sequences, task.count(Split.TEST))))
     for learner in learners:
         batch = place(shown, learner.model)
@@ -118,17 +117,18 @@ def _table(title: str, first: str, by_model: Mapping[str, Mapping[str, Mapping[s
     every = dict.fromkeys(row for found in by_model.values() for row in found)
     named = ("model",) if len(by_model) > 1 else ()
     rows = tuple(
-        (
-            row,
-            *(model for _ in named),
-            *(value if isinstance(value, int) else f"{value:.4f}" for value in found[row].values()),
-        )
+        (row, *(model for _ in named), *(_cell(name, value) for name, value in found[row].items()))
         for row in every
         for model, found in by_model.items()
         if row in found
     )
     measures = next(iter(next(iter(by_model.values())).values()))
     return Table(title=title, columns=(first, *named, *measures), rows=rows)
+
+
+def _cell(name: str, value: float) -> str:
+    """Measures with four digits behind the point, so that columns compare; counts and milliseconds as they are."""
+    return format_number(value, 3) if name in ("evaluations", "milliseconds") else f"{value:.4f}"
 
 
 def show_table(table: Table) -> rich.table.Table:

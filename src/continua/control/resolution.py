@@ -148,7 +148,8 @@ class ResolutionReport:
         absent = []
         for unit, resolution, reason in self.left_out:
             place = "" if resolution is None else f" at {_count(unit, resolution)}"
-            absent.append(f"left out, {CONTINUA[UNITS[unit]]}{place}: {reason}")
+            continuum = "depth by tolerance" if unit == "rtol" and resolution is None else CONTINUA[UNITS[unit]]
+            absent.append(f"left out, {continuum}{place}: {reason}")
         solver = f"solver error {error}, against {self.reference}"
         return "\n".join([f"the model as it is: {own}{loss}", *table, solver, *absent])
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -181,13 +181,29 @@ def resolution_section(report: Mapping[str, Any], measured: str = "") -> Section
         columns=("continuum", "resolution", "change of output", "loss", "change of loss"),
         rows=rows,
     )
-    absent = tuple(f"Left out, {_CONTINUA[x['continuum']]}: {x['reason']}" for x in report.get("left_out", ()))
+    absent = tuple(_left_out(report.get("left_out", ())))
     gap, reference = report["solver_error"], report["reference"]
     text = f"The solver error was not measured: {reference} could not be solved."
     if gap is not None:
         text = f"The solver error: the output is {gap:.1e} away, relatively, from {reference}."
     prose = ("A model of functions should say the same however finely its axes are sampled.", *absent)
     return Section("Resolution", prose, figures=(table,), verdict=Verdict(text))
+
+
+def _left_out(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """One sentence for each reason: a continuum that the model does not have, or those resolutions that it refuses."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        at = [] if row["resolution"] is None else [_resolution(row)]
+        what = "depth by tolerance" if row["unit"] == "rtol" and not at else _CONTINUA[row["continuum"]]
+        places.setdefault((what, _reason(row["reason"])), []).extend(at)
+    for (what, reason), at in places.items():
+        yield f"Left out, {what}{' in ' if at else ''}{', '.join(at)}: {reason}"
+
+
+def _reason(text: str) -> str:
+    """Without the argument and its value, in which the same reason differs from resolution to resolution."""
+    return re.sub(r"^[\w.]+ = \S+: ", "", text)
 
 
 def _resolution(row: Mapping[str, Any]) -> str:

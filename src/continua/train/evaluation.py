@@ -1,4 +1,4 @@
-"""What a trained model answers: its measures on a split, labels counted, series and maps beside the truth."""
+"""What a trained model answers: its measures on a split, series and maps beside the truth."""
 
 import contextlib
 import itertools
@@ -17,8 +17,9 @@ from continua.core.errors import ArgumentError, SolveError
 from continua.core.shapes import Float, Tensor
 from continua.data import AbstractTask, Question, Split, Wording
 from continua.model import ContinuousTransformer
-from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series, Table
+from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series
 from continua.solve import Adaptive, DormandPrince, Solver
+from continua.train.examples import LABEL_PROSE, TEXT_PROSE, label_figures, text_figures
 from continua.train.grids import finer_nodes
 from continua.train.learner import place
 from continua.train.models import objective_of
@@ -29,8 +30,6 @@ _MAPS = 6
 """Frames of a map in the plane."""
 _TIMES = 101
 """Times at which a predicted series is read."""
-_CLASSES = 20
-"""Of more classes only those that are mistaken most are counted in a row of their own."""
 
 _CALLS, _TIMED = 3, 64
 """A time is the median of so many calls, each on at most so many sequences."""
@@ -137,19 +136,16 @@ def solver_error(model: ContinuousTransformer, task: AbstractTask, size: int = 3
 
 
 @torch.no_grad()
-def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> Section | None:
-    """Confusions of labels, curves of series and functions, pictures of maps; nothing for text.
+def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> Section:
+    """Confusions, calibration and examples of labels, text, curves of series and functions, pictures of maps.
 
     All models are called in evaluation mode, with the depth steps of training, and are left in their own mode.
     """
-    if task.form.question is Question.TOKEN:
-        return None
     seen = {name: model.in_eval_mode() for name, model in models.items()}
     if task.form.question is Question.LABEL:
-        found = {name: _confusions(task, model, size) for name, model in seen.items()}
-        figures = tuple(_confusion(counts, task, name, len(found)) for name, counts in found.items())
-        prose = "Every sequence of the test, counted by its label and by the answer."
-        return Section("Predictions", (prose,), figures=figures)
+        return Section("Predictions", LABEL_PROSE, figures=label_figures(task, seen, size))
+    if task.form.question is Question.TOKEN:
+        return Section("Predictions", TEXT_PROSE, figures=text_figures(task, seen))
     if task.form.wording.plane:
         prose = "The given map is not shown; what the models make of it stands beside the truth."
         return Section("Predictions", (prose,), figures=(_maps(task, seen),))
@@ -157,37 +153,6 @@ def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> S
     if task.form.queries:
         prose += " They are wanted between the observations and beyond the last of them."
     return Section("Predictions", (prose,), figures=tuple(_curves(task, seen)))
-
-
-def _confusions(task: AbstractTask, model: ContinuousTransformer, size: int) -> np.ndarray:
-    """counts[label, answer] over the test."""
-    outputs = task.form.outputs
-    counts = torch.zeros(outputs * outputs, dtype=torch.long)
-    for batch in (place(each, model) for each in task.batches(Split.TEST, size)):
-        assert batch.targets is not None
-        answer = call_model(model, batch).output.argmax(-1)
-        counts += torch.bincount(batch.targets * outputs + answer, minlength=outputs * outputs).cpu()
-    return counts.view(outputs, outputs).numpy()
-
-
-def _confusion(counts: np.ndarray, task: AbstractTask, name: str, models: int) -> AbstractFigure:
-    names = task.form.wording.names or tuple(str(k) for k in range(len(counts)))
-    worst = np.argsort(np.diag(counts) - counts.sum(1), kind="stable")[:_CLASSES]
-    shown = np.sort(worst) if len(counts) > _CLASSES else np.arange(len(counts))
-    totals = counts.sum(1)
-    rows = tuple(
-        (names[i], *(int(counts[i, j]) or None for j in shown), float(counts[i, i] / totals[i]) if totals[i] else None)
-        for i in shown
-    )
-    left = f" Only the {_CLASSES} classes of the most mistakes are shown." if len(shown) < len(counts) else ""
-    return Table(
-        title="Confusion matrix" + (f", {name}" if models > 1 else ""),
-        caption="Row: the true label. Column: the answer. An empty cell is zero; the last column is the share of "
-        f"this label that was told right.{left}",
-        measured=f"{int(totals.sum())} sequences, the whole test split",
-        columns=("label", *(names[j] for j in shown), "right"),
-        rows=rows,
-    )
 
 
 def _curves(task: AbstractTask, models: Models) -> list[AbstractFigure]:

@@ -17,6 +17,8 @@ from continua.spaces import Cloud
 
 _MOST = 64
 """More tokens than this are thinned out evenly in a figure."""
+_CURVE = 5
+"""Fewer depths than this make no curve: of a solve in one to three steps the conditions alone are told."""
 
 
 @final
@@ -172,10 +174,15 @@ def costate_section(subject: Subject, batch: Batch, objective: Objective, measur
     )
     formula = 'H = ⟨a, f⟩ + sum_c lambda_c r_c , "  " frac{d a}{d z} = - frac{del H}{del X} , "  " '
     formula += "a(Z) = frac{del ℓ}{del X(Z)}"
-    about = {"title": "Conditions of optimality", "caption": "How far the model on this batch is from an extremal."}
-    columns = ("condition", "value", "meaning")
-    table = Table(**about, measured=measured, columns=columns, rows=report.conditions)
-    figures = (*_along_depth(report, measured), table)
+    table = Table(
+        title="Conditions of optimality",
+        caption="How far the model on this batch is from an extremal.",
+        measured=measured,
+        columns=("condition", "value", "meaning"),
+        rows=report.conditions,
+    )
+    drawn = _along_depth(report, measured) if len(report.depths) >= _CURVE else ()
+    figures = (*drawn, table)
     return Section("Optimal control", prose, formula, figures, Verdict(mismatch, gap < 1e-3))
 
 
