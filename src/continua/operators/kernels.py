@@ -162,10 +162,10 @@ class AbstractFunctionKernel(AbstractKernel):
 
     @final
     def apply(self, w: Tensor, b: Bias | None, x: Incoming, from_heads: int = 1, to_heads: int = 1) -> Outgoing:
-        # Transforms cost per token what the matrix costs once: with more tokens than numbers in a token's state, one
-        # dense product is faster. Weights per sequence would make one matrix for each.
+        # Transforms cost per token what the matrix costs once: with more tokens than a quarter of the numbers in a
+        # token's state, one dense product is faster. Weights per sequence would make one matrix for each.
         nodes = self.axis.nodes
-        if w.ndim == 2 + len(self.own) and x.shape[0] * x.shape[1] > x.shape[2] and not _by_transforms:
+        if w.ndim == 2 + len(self.own) and 4 * x.shape[0] * x.shape[1] > x.shape[2] and not _by_transforms:
             matrix = self.matrix(w)
             if to_heads > 1:
                 matrix = _swap(matrix, 0, nodes, to_heads)
