@@ -280,7 +280,7 @@ def test_spectral_flows_and_hypernetworks_learn_no_slower_than_by_adamw(name, un
 def test_continuous_heads_are_served_head_by_head(kernel, unchecked):
     """b is phi(h_k) (x) N(z) for each head: inputs, cotangents and modes against those of the heads' own maps."""
     torch.manual_seed(3)
-    f = Attention(4, 2, biased=False, measured=True, kernel=kernel)
+    f = Attention(4, 2, biased=False, head_masses=True, kernel=kernel)
     field = ContinuousHeads(f.spec(8), over_h=Legendre(2), over_z=BSpline(3, 2)).double()
     outputs = one_evaluation(Flow([Part(f, field)]), inputs(5, 8).view(1, 5, 8))
     parameters = {n: p for n, p in field.coefficients.items() if n in "qkvo"}
