@@ -135,7 +135,7 @@ def test_examples_are_the_first_right_ones_and_the_surest_mistakes():
     wrong = places[told != batch.targets]
     chosen = [*places[told == batch.targets][:2], *wrong[beliefs[wrong].max(-1).values.argsort(descending=True)][:4]]
     assert heat.measured.startswith(f"sequences {', '.join(str(int(i) + 1) for i in chosen)} of the test")
-    assert f"{batch.targets[chosen[2]]}, told {told[chosen[2]]}" in heat.caption
+    assert f"{batch.targets[chosen[2]]}, predicted {told[chosen[2]]}" in heat.caption
     picture = heat.values[0, 0, :, 18:26]  # the third, after two pictures and two gaps; its first row is the lowest
     np.testing.assert_allclose(picture[::-1].ravel(), batch.inputs[0][chosen[2], :, 0], atol=1e-6)
 

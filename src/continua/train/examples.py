@@ -1,4 +1,4 @@
-"""Examples of what a model answers: labels counted, told right and told wrong, how sure it was; text that it reads and
+"""Examples of what a model answers: labels counted, right and wrong ones, how sure it was; text that it reads and
 writes."""
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _WINDOWS, _READ = 64, 6
 _PROMPT, _WRITTEN, _TEMPERATURE = 32, 240, 0.8
 """Letters that a text begins with, letters that are written on, and how they are drawn."""
 
-LABEL_PROSE = ("Every sequence of the test, counted by its label and by the answer; then the first that were told "
+LABEL_PROSE = ("Every sequence of the test, counted by its label and by the answer; then the first that were "
                "right, and the surest mistakes.",)  # fmt: skip
 TEXT_PROSE = ("What the models foresee of the beginning of the test, and what they write when they go on from there.",)
 
@@ -39,14 +39,14 @@ class Answers(NamedTuple):
     beliefs: Float[Tensor, "answers classes"]
 
     @property
-    def told(self) -> Int[Tensor, " answers"]:
+    def prediction(self) -> Int[Tensor, " answers"]:
         """The class that it believed in most."""
         return self.beliefs.argmax(-1)
 
     @property
     def right(self) -> Tensor:
         """Whether that was true."""
-        return self.told == self.targets
+        return self.prediction == self.targets
 
 
 def label_figures(task: AbstractTask, models: Models, size: int) -> tuple[AbstractFigure, ...]:
@@ -67,7 +67,7 @@ def text_figures(task: AbstractTask, models: Models) -> tuple[AbstractFigure, ..
         found[name] = Answers(batch.targets.flatten(), beliefs.flatten(0, 1))
         likely = beliefs[:_READ].gather(-1, batch.targets[:_READ, :, None]).flatten()
         figures.append(_foreseen(task, name, batch.targets[:_READ].flatten(), likely))
-        figures.append(_written(task, name, model, batch.inputs[0][0]))
+        figures.append(_continue(task, name, model, batch.inputs[0][0]))
     return (*figures, calibration(found, f"every letter of the first {len(batch.targets)} windows of the test"))
 
 
@@ -86,7 +86,7 @@ def _names(task: AbstractTask) -> tuple[str, ...]:
 
 def _confusion(answers: Answers, task: AbstractTask, name: str, models: int) -> Table:
     outputs, names = task.form.outputs, _names(task)
-    counts = torch.bincount(answers.targets * outputs + answers.told, minlength=outputs**2).view(outputs, outputs)
+    counts = torch.bincount(answers.targets * outputs + answers.prediction, minlength=outputs**2).view(outputs, outputs)
     totals, right = counts.sum(1).tolist(), counts.diagonal().tolist()
     worst = sorted(range(outputs), key=lambda i: right[i] - totals[i])[:_CLASSES]
     shown = sorted(worst)
@@ -98,7 +98,7 @@ def _confusion(answers: Answers, task: AbstractTask, name: str, models: int) -> 
     return Table(
         title="Confusion matrix" + (f", {name}" if models > 1 else ""),
         caption="Row: the true label. Column: the answer. An empty cell is zero; the last column is the share of "
-        f"this label that was told right.{left}",
+        f"this label that was predicted right.{left}",
         measured=f"{sum(totals)} sequences, the whole test split",
         columns=("label", *(names[j] for j in shown), "right"),
         rows=rows,
@@ -109,7 +109,7 @@ def _confusion(answers: Answers, task: AbstractTask, name: str, models: int) -> 
 def calibration(found: Mapping[str, Answers], measured: str) -> Lines:
     """How often answers were right, by how sure the model was; E = sum_g n_g/n |share right - confidence| over groups.
 
-    Answers are ordered by their confidence, the probability of the class that was told, and cut into equal groups.
+    Answers are ordered by their confidence, the probability of the predicted class, and cut into equal groups.
     """
     series = [Series.of("as sure as right", [0.0, 1.0], [0.0, 1.0], mark="faint", colour=7)]
     errors = []
@@ -135,7 +135,7 @@ def calibration(found: Mapping[str, Answers], measured: str) -> Lines:
 
 
 def _examples(task: AbstractTask, answers: Answers, name: str) -> list[AbstractFigure]:
-    """The first that were told right, and the mistakes that the model was surest of."""
+    """The first that are right, and the mistakes that the model was surest of."""
     sure, places = answers.beliefs.max(-1).values, torch.arange(len(answers.targets))
     wrong = places[~answers.right]
     wrong = wrong[sure[wrong].argsort(descending=True)][:_WRONG]
@@ -144,8 +144,8 @@ def _examples(task: AbstractTask, answers: Answers, name: str) -> list[AbstractF
         return []
     batch, names = task.batch(Split.TEST, chosen), _names(task)
     titles = [
-        f"{names[answers.targets[i]]}, told {names[answers.told[i]]}: {'right' if answers.right[i] else 'wrong'} "
-        f"({float(sure[i]):.0%} sure)"
+        f"{names[answers.targets[i]]}, predicted {names[answers.prediction[i]]}: "
+        f"{'right' if answers.right[i] else 'wrong'} ({float(sure[i]):.0%} sure)"
         for i in chosen
     ]
     numbers = [str(int(i) + 1) for i in chosen]
@@ -203,7 +203,7 @@ def _foreseen(
     )
 
 
-def _written(task: AbstractTask, name: str, model: ContinuousTransformer, window: Int[Tensor, " tokens"]) -> Passage:
+def _continue(task: AbstractTask, name: str, model: ContinuousTransformer, window: Int[Tensor, " tokens"]) -> Passage:
     names, prompt, context = _names(task), window[:_PROMPT], len(window)
     device = next(model.parameters()).device
     generator, show = torch.Generator(device).manual_seed(0), Window(context=context, slide=max(1, context // 4))
