@@ -22,13 +22,14 @@ from continua.train.models import (
     objective_of,
 )
 from continua.train.presets import PRESETS, CostOptions, DepthOptions, ModelOptions, Plan, Preset, TrainingOptions
+from continua.train.ranks import LostRankError, Ranks, name_lost
 from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines
 
 __all__ = [
     "AbstractReporter", "Bar", "CostOptions", "DepthOptions", "DivergedError", "Events", "Interrupted", "JsonLines",
-    "Learner", "ModelOptions", "PRESETS", "Plan", "Preset", "RandomGrids", "RivalName", "Row", "STEPPERS",
+    "Learner", "LostRankError", "ModelOptions", "PRESETS", "Plan", "Preset", "RandomGrids", "Ranks", "RivalName", "Row", "STEPPERS",
     "StopRequest", "Training", "TrainingError", "TrainingOptions", "build_continuous", "build_layers", "check_sizes",
     "count_parameters", "diagnose", "evaluate", "evaluate_depth_steps", "evaluate_readings", "evaluate_samplings",
-    "keep_diagnostics", "objective_of", "place", "prediction_section", "resolution_section", "solver_gap",
+    "keep_diagnostics", "name_lost", "objective_of", "place", "prediction_section", "resolution_section", "solver_gap",
     "update_memory",
 ]  # fmt: skip
