@@ -33,7 +33,7 @@ from continua.train import (
     RandomGrids,
     Training,
     build_continuous,
-    build_layers,
+    build_rival,
     count_parameters,
     evaluate,
     evaluate_depth_steps,
@@ -63,7 +63,7 @@ def learners(task, names=("continuous",), preset=SMALL):
     model = build_continuous(task.form, preset)
     models = {"continuous": model}
     if "layers" in names:
-        models["layers"] = build_layers(task.form, preset, count_parameters(model))
+        models["layers"] = build_rival(task.form, preset, count_parameters(model))
     return [
         Learner(n, m, objective_of(task.form, m), adamw(m, 1e-2, 0.01, (0.9, 0.98)), grids=RandomGrids(1.0))
         for n, m in models.items()
@@ -222,13 +222,23 @@ def test_the_baseline_has_as_many_parameters_and_sees_the_same_batches(tmp_path)
 
 
 @pytest.mark.parametrize("task", [Mnist1d(), Digits(), TASK])
-@pytest.mark.parametrize("usual", [False, True])
+@pytest.mark.parametrize("name", ["layers", "usual"])
 @pytest.mark.parametrize("stepper", ["lie", "euler", "midpoint"])
-def test_every_preset_has_its_rival_within_five_percent(task, stepper, usual):
+def test_every_preset_has_its_rival_within_five_percent(task, stepper, name):
     preset = PRESETS[task.name]["demo"].replace(stepper=stepper)
     model = build_continuous(task.form, preset)
-    other = build_layers(task.form, preset, count_parameters(model), usual)
+    other = build_rival(task.form, preset, count_parameters(model), name)
     assert abs(count_parameters(other) / count_parameters(model) - 1) < 0.05
+
+
+def test_deep_rivals_have_the_hidden_size_of_the_preset_in_as_many_layers_as_there_are_steps():
+    preset = Preset().replace(steps=12, axis_nodes=1, head_modes=0)
+    model, deep = build_continuous(TASK.form, preset), build_rival(TASK.form, preset, 0, "deep")
+    layered = preset.replace(field="piecewise", depth_modes=12, depth=12.0)
+    assert (
+        count_parameters(deep) == count_parameters(build_continuous(TASK.form, layered)) > 2 * count_parameters(model)
+    )
+    assert deep.flow.depth == deep.solver.controller.steps == 12
 
 
 def test_updates_without_a_finite_loss_are_skipped_and_end_the_run_with_the_last_good_state_kept(tmp_path):
@@ -393,9 +403,9 @@ def test_reporters_tell(tmp_path):
 
 
 def test_a_batch_counts_the_tokens_it_asks_for():
-    from continua.train.learner import _tokens
+    from continua.train.learner import count_tokens
 
-    assert _tokens(Batch((torch.zeros(2, 5, 1),), None, query_times=torch.zeros(2, 3))) == 16
+    assert count_tokens(Batch((torch.zeros(2, 5, 1),), None, query_times=torch.zeros(2, 3))) == 16
 
 
 def test_objectives_pay_for_what_training_the_model_needs():

@@ -43,7 +43,7 @@ Rivals = Annotated[
     tuple[RivalName, ...],
     PrimitiveConstructorSpec(
         nargs="*",
-        metavar="[layers] [priced] [usual]",
+        metavar="[layers] [priced] [usual] [deep] [deep-priced]",
         instance_from_str=_read_rivals,
         is_instance=lambda value: isinstance(value, tuple),
         str_from_instance=lambda value: list(value or ("none",)),
@@ -61,7 +61,8 @@ class RunOptions:
     """sizes and updates: demo takes minutes, full takes longer and is better"""
     compare: Rivals = ()
     """also train a network of layers, of as many evaluations and parameters, on the same batches (priced: it pays the
-    same costs; usual: textbook positions, no stem; none: no network, where a file of options names some)"""
+    same costs; usual: textbook positions, no stem; deep, deep-priced: the hidden size of the model in every layer, so
+    more parameters; none: no network, where a file of options names some)"""
     seed: int = 0
     """seed of weights, batches and augmentation"""
     threads: int = 0
@@ -199,6 +200,10 @@ def check_options(run: RunOptions, model: ModelOptions, training: TrainingOption
         cure = f"Pass --device {' or '.join(name for name, here in there.items() if here)}."
         reject("--device", run.device, "torch finds no such device on this machine", cure)
     not_negative(weight_decay=training.weight_decay, kernel_learning_rate=training.kernel_learning_rate)
+    not_negative(tokens=training.tokens, seconds=training.seconds)
+    if training.tokens and training.seconds:
+        cure = "Pass one of --tokens and --seconds."
+        reject("--seconds", training.seconds, f"the training is {training.tokens:g} tokens long already", cure)
     positive(learning_rate=training.learning_rate)
     if training.learning_rate > 1e6:  # torch's optimisers fail where a step cannot be held in single precision
         cure = "Pass --learning-rate <= 1e6; 0.001 is usual."

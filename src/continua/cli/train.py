@@ -3,7 +3,9 @@
 import dataclasses
 import itertools
 import json
+import math
 import shlex
+import statistics
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, final
@@ -44,9 +46,10 @@ from continua.train import (
     Training,
     TrainingOptions,
     build_continuous,
-    build_layers,
+    build_rival,
     check_sizes,
     count_parameters,
+    count_tokens,
     name_lost,
     objective_of,
     place,
@@ -55,6 +58,8 @@ from continua.train import (
 
 _BESIDE = ("quiet", "json", "tensorboard", "resume", "override")
 """What may be said anew of a run that goes on."""
+_TRIED = 8
+"""Updates of models of their own that are timed, where a training is as long as so many seconds."""
 _LOWER = 0.5
 """By how much the rates of a run that diverged are multiplied when it goes on."""
 
@@ -135,8 +140,10 @@ class Train:
     def _open_begun(self, run: Run) -> Run:
         """The run that this command has begun; other options than its own would be lost."""
         own, asked = values_of(options_of(run)), self._config()
+        passed = (*_BESIDE, "output", "config", "autoresume", "tokens", "seconds")
+        passed += ("updates",) if self.training.tokens or self.training.seconds else ()  # the run keeps what fitted
         for name, value in asked.items():
-            if value != own[name] and name not in (*_BESIDE, "output", "config", "autoresume"):
+            if value != own[name] and name not in passed:
                 why = f"the run in {run.folder} began with {own[name]}"
                 cure = f"Leave it so, or: continua train --resume {shlex.quote(str(run.folder))} --override {name}="
                 reject("TASK" if name == "task" else flag(name), value, why, f"{cure}{value}")
@@ -205,6 +212,13 @@ class Train:
         if self.task == "csv":  # a file of the user's may have fewer windows than the batch
             plan = dataclasses.replace(plan, batch_size=min(plan.batch_size, task.count(Split.TRAIN)))
         first = task.training_batch(plan.batch_size, 0, self.run.seed)
+        if how.tokens or how.seconds:
+            if how.seconds and ranks.size > 1:
+                why = "one rank cannot tell how long an update of all of them takes"
+                reject("--seconds", how.seconds, why, "Pass --updates or --tokens.")
+            updates = self._updates_that_fit(console, first, self._learners(task, preset), plan)
+            asked = dataclasses.replace(how, updates=updates, tokens=0.0, seconds=0.0)
+            return dataclasses.replace(self, training=asked)._train(console, stop, ranks, held, resumed)
         data = data_digest(task, first) if ranks.first else ""
         run = None if resumed is None else resumed.run
         if run is None:
@@ -256,6 +270,17 @@ class Train:
             optimiser = options.OPTIMISERS[self.training.optimizer](learner.model, preset)
         return dataclasses.replace(learner, wrapped=wrapped, optimiser=optimiser, ranks=ranks)
 
+    def _updates_that_fit(self, console: Console, batch: Batch, learners: list[Learner], plan: Plan) -> int:
+        """The updates that read so many tokens, or take so many seconds for all models; the run keeps their number."""
+        if self.training.tokens:
+            updates = math.ceil(self.training.tokens / count_tokens(batch))
+        else:
+            rows = [[one.update(batch, number, plan) for one in learners] for number in range(_TRIED)]
+            each = statistics.median(sum(row.seconds for row in some) for some in rows[1:])  # the first warms up
+            updates = max(1, int(self.training.seconds / each))
+        console.print(f"{updates:,} updates fit", highlight=False)
+        return updates
+
     def _restore(self, console: Console, training: Training, resumed: Resumed, data: str) -> int:
         """Takes up the last good checkpoint and notes what is changed from there on; says how many updates are done."""
         run, manifest, ranks = resumed.run, resumed.run.manifest, training.ranks
@@ -305,8 +330,8 @@ class Train:
         learners = [Learner("continuous", model, objective, build(model, preset), grids=grids)]
         for name in self.run.compare:
             torch.manual_seed(self.run.seed)
-            rival = self._place(build_layers(task.form, preset, count_parameters(model), usual=name == "usual"))
-            paid = objective_of(task.form, rival, preset) if name == "priced" else objective_of(task.form)
+            rival = self._place(build_rival(task.form, preset, count_parameters(model), name))
+            paid = objective_of(task.form, rival, preset) if name.endswith("priced") else objective_of(task.form)
             learners.append(Learner(name, rival, paid, build(rival, preset)))
         for learner in learners:
             if self.run.compile:

@@ -24,7 +24,7 @@ from continua.train import (
     Preset,
     RandomGrids,
     build_continuous,
-    build_layers,
+    build_rival,
     count_parameters,
     objective_of,
     update_memory,
@@ -72,7 +72,7 @@ class TrainedWay(AbstractCell):
         model = build_continuous(task.form, preset)
         if self.way == _LAYERS:
             torch.manual_seed(self.seed)
-            model = build_layers(task.form, preset, count_parameters(model))
+            model = build_rival(task.form, preset, count_parameters(model))
         if self.way in (_MEMORY, _SHEET):
             model = model.at(gradient=Checkpointed(segment=0.1))
         objective = objective_of(task.form) if self.way == _LAYERS else objective_of(task.form, model, preset)

@@ -9,14 +9,14 @@ from continua.train.evaluation import (
     prediction_section,
     solver_gap,
 )
-from continua.train.learner import DivergedError, Learner, RandomGrids, Row, TrainingError, place
+from continua.train.learner import DivergedError, Learner, RandomGrids, Row, TrainingError, count_tokens, place
 from continua.train.loop import Interrupted, StopRequest, Training
 from continua.train.memory import update_memory
 from continua.train.models import (
     STEPPERS,
     RivalName,
     build_continuous,
-    build_layers,
+    build_rival,
     check_sizes,
     count_parameters,
     objective_of,
@@ -27,9 +27,9 @@ from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines
 
 __all__ = [
     "AbstractReporter", "Bar", "CostOptions", "DepthOptions", "DivergedError", "Events", "Interrupted", "JsonLines",
-    "Learner", "LostRankError", "ModelOptions", "PRESETS", "Plan", "Preset", "RandomGrids", "Ranks", "RivalName", "Row", "STEPPERS",
-    "StopRequest", "Training", "TrainingError", "TrainingOptions", "build_continuous", "build_layers", "check_sizes",
-    "count_parameters", "diagnose", "evaluate", "evaluate_depth_steps", "evaluate_readings", "evaluate_samplings",
-    "keep_diagnostics", "name_lost", "objective_of", "place", "prediction_section", "resolution_section", "solver_gap",
-    "update_memory",
+    "Learner", "LostRankError", "ModelOptions", "PRESETS", "Plan", "Preset", "RandomGrids", "Ranks", "RivalName",
+    "Row", "STEPPERS", "StopRequest", "Training", "TrainingError", "TrainingOptions", "build_continuous", "build_rival",
+    "check_sizes", "count_parameters", "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps",
+    "evaluate_readings", "evaluate_samplings", "keep_diagnostics", "name_lost", "objective_of", "place",
+    "prediction_section", "resolution_section", "solver_gap", "update_memory",
 ]  # fmt: skip

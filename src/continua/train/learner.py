@@ -146,8 +146,8 @@ class Learner:
             self.schedule.step(0)
             self.skipped += 1
             seconds = time.perf_counter() - start
-            return Row(math.nan, math.nan, {}, lr, 0, 0, _tokens(batch), seconds, math.nan, skipped=True)
-        tokens = _tokens(batch)
+            return Row(math.nan, math.nan, {}, lr, 0, 0, count_tokens(batch), seconds, math.nan, skipped=True)
+        tokens = count_tokens(batch)
         for member in self._observing:
             member.observe(lambda: call_model(self.model.in_eval_mode(), batch).output, self._likelihood,
                            generator=generator_of(branch_seed(seed, 2)))  # fmt: skip
@@ -283,6 +283,7 @@ def place(batch: Batch, model: nn.Module) -> Batch:
     return batch if like.dtype is torch.float32 and like.device.type == "cpu" else batch.to(like.device, like.dtype)
 
 
-def _tokens(batch: Batch) -> int:
+def count_tokens(batch: Batch) -> int:
+    """How many tokens an update reads, queries included."""
     tokens = batch.inputs[0].shape[0] * batch.inputs[0].shape[1]
     return tokens if batch.query_times is None else tokens + batch.query_times.numel()

@@ -77,7 +77,7 @@ _LOSSES: dict[Question, AbstractLoss] = {
 _FASTEST = 2.5
 """Angle by which the fastest pair of a sinusoidal code turns from one token to the next."""
 
-RivalName = Literal["layers", "priced", "usual"]
+RivalName = Literal["layers", "priced", "usual", "deep", "deep-priced"]
 
 
 def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
@@ -91,22 +91,25 @@ def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     return _build(form, sizes, axis, heads, _time(form, sizes), _depth(preset.depth))
 
 
-def build_layers(form: Form, preset: Preset, parameters: int, usual: bool = False) -> ContinuousTransformer:
+def build_rival(form: Form, preset: Preset, parameters: int, name: RivalName = "layers") -> ContinuousTransformer:
     """The layered network to compare with: as many layers as evaluations, parameters within 5 %, plain vectors.
 
     Embedding, stem, positions and readout are those of the continuous model, heads are counted; the hidden size makes
     up the number of parameters. The `usual` one has no stem, and the textbook's positions: learned codes for tokens,
-    sinusoidal ones for signals.
+    sinusoidal ones for signals. The `deep` ones have the preset's own hidden size in every layer, and so more
+    parameters.
     """
     check_sizes(preset)
     heads = _even_heads(preset.model)
-    time = _usual_time(form, preset.model.width) if usual else _time(form, preset.model)
+    time = _usual_time(form, preset.model.width) if name == "usual" else _time(form, preset.model)
 
     def build(layers: int, hidden: int) -> ContinuousTransformer:
         sizes = dataclasses.replace(preset.model, hidden=hidden)
         return _build(form, sizes, 1, heads, time, Depth(float(layers), layers))
 
     each = 3 if preset.depth.stepper == "strang" else STEPPERS[preset.depth.stepper].stages  # one part takes half-steps
+    if name in ("deep", "deep-priced"):
+        return build(each * preset.depth.steps, preset.model.hidden)
     for layers in range(each * preset.depth.steps, 0, -1):
         one, two = (count_parameters(build(layers, hidden)) for hidden in (1, 2))
         hidden = round(1 + (parameters - one) / (two - one))  # the number of parameters is affine in it

@@ -112,7 +112,11 @@ class TrainingOptions:
     """How long and how fast it learns."""
 
     updates: int = 1000
-    """updates of the optimiser"""
+    """updates of the optimiser; the learning rate rises and falls over all of them"""
+    tokens: float = 0.0
+    """the length of the training in tokens instead, such as 1e6; 0: --updates"""
+    seconds: float = 0.0
+    """the length of the training in seconds instead, by the time of a few updates before it; 0: --updates"""
     batch_size: int = 50
     """sequences in a batch (csv: at most the windows of the file)"""
     optimizer: OptimizerName = "adamw"
