@@ -33,6 +33,9 @@ COMMANDS: Mapping[str, Command] = {
     "report": Command(
         "cli.runs", "Report", "Write one self-contained HTML page about one run, or several side by side."
     ),
+    "plan": Command(
+        "cli.plan", "Forecast", "Predict what a training needs: memory, time, communication, largest batch."
+    ),
     "lab": Command("lab.command", "Lab", "Measure what theory claims: list, run NAME, run all, report."),
     "solve": Command("lab.solve", "Solve", "Solve a small causal Transformer on irregular samples, forward and back."),
     "bench": Command("bench.command", "Bench", "Measure what the library costs, as ratios to peers taken in one run."),

@@ -342,9 +342,7 @@ class Train:
     def _place(self, model: ContinuousTransformer) -> ContinuousTransformer:
         return model.to(self.run.device, getattr(torch, self.run.dtype))
 
-    def _introduce(
-        self, console: Console, run: Run, task: AbstractTask, learners: list[Learner], ranks: Ranks
-    ) -> None:
+    def _introduce(self, console: Console, run: Run, task: AbstractTask, learners: list[Learner], ranks: Ranks) -> None:
         sizes = "; ".join(
             f"{learner.name} with {count_parameters(learner.model):,} parameters, {optimiser_name(learner.optimiser)}"
             for learner in learners

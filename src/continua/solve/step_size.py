@@ -89,7 +89,7 @@ def joint_norm(squares: Float[Tensor, " batch"], all_ranks: bool) -> float:
 
 
 def agree(holds: bool, all_ranks: bool, like: Tensor) -> bool:
-    """Whether it holds, and on every rank if `all_ranks`: then all fail or go on together. `like` is on their device."""
+    """Whether it holds, on every rank if `all_ranks`: all fail or go on together; `like` is on their device."""
     if not (all_ranks and _joined()):
         return holds
     failed = torch.tensor(0 if holds else 1, device=like.device)

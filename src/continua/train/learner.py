@@ -213,7 +213,7 @@ class Learner:
 
     def is_finite(self) -> bool:
         """Whether all weights are finite numbers."""
-        shards = (each.to_local() if hasattr(each, "to_local") else each for each in self.model.parameters())  # pyright: ignore[reportCallIssue]
+        shards = (each.to_local() if hasattr(each, "to_local") else each for each in self.model.parameters())  # pyright: ignore[reportAttributeAccessIssue]
         return not self.ranks.any(not all(bool(torch.isfinite(each).all()) for each in shards))[0]
 
     @property

@@ -128,7 +128,7 @@ class Training:
             self._tell("begin", self.plan, done)
             try:
                 if done == 0:
-                    self._keep(0)
+                    self.keep(0)
                 else:
                     self._validate(done, began)
                 self._train(done, began)
@@ -145,7 +145,7 @@ class Training:
             due = self.plan.saves(number + 1, now - saved + (now - start))
             due, stopped = self.ranks.any(due, bool(self.stop.reason))
             if due or stopped:
-                self._keep(number + 1)
+                self.keep(number + 1)
                 saved = time.monotonic()
             if stopped:
                 self.stop.reason = self.stop.reason or "stopped by a signal to another rank"
@@ -200,7 +200,7 @@ class Training:
         loss, update = min(losses, default=(None, None))
         self.run.note(best={"update": update, "loss": loss})
 
-    def _keep(self, update: int) -> None:
+    def keep(self, update: int) -> None:
         """Writes a checkpoint, unless the weights are lost or updates are being skipped: good ones are not replaced."""
         for learner in self.learners:
             if not learner.is_finite():
@@ -209,9 +209,7 @@ class Training:
             return
         learners = {learner.name: learner.state() for learner in self.learners}
         files = {
-            f"{learner.name}/{name}": content
-            for learner in self.learners
-            for name, content in learner.files().items()
+            f"{learner.name}/{name}": content for learner in self.learners for name, content in learner.files().items()
         }
         if self.ranks.first:
             self.run.keep_checkpoint(update, {"learners": learners}, files, self.plan.keep)

@@ -154,7 +154,7 @@ class Ranks:
 def _together(solver: Any, all_ranks: bool) -> Any:
     if not isinstance(solver, Solver) or not hasattr(solver.controller, "all_ranks"):
         return solver
-    return Solver(solver.stepper, dataclasses.replace(solver.controller, all_ranks=all_ranks))  # pyright: ignore[reportCallIssue]
+    return Solver(solver.stepper, dataclasses.replace(solver.controller, all_ranks=all_ranks))  # pyright: ignore[reportArgumentType]
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ class Watch:
         self._done = threading.Event()
         # a store is one connection, on which a wait of the main thread would keep this one waiting
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        self._store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
+        self._store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
         self._place = f"continua/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
@@ -52,7 +52,7 @@ class Watch:
                 beats = self._store.add(f"{self._place}/{self.next}", 0)
                 lost = self._store.add(f"{self._place}/lost", 0) - 1
             except RuntimeError:
-                self._leave("the store where ranks meet is gone")
+                return self._leave("the store where ranks meet is gone")
             if beats != heard:
                 heard, since = beats, time.monotonic()
             elif time.monotonic() - since > _LIMIT:

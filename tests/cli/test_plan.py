@@ -1,0 +1,74 @@
+"""What a training needs is foreseen on sizes that were never counted."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from continua.cli.main import main
+from continua.cli.options import OPTIMISERS
+from continua.cli.plan import measure_machine, time_update
+from continua.train import Preset
+from continua.train.counting import CountModel, count_update, example_batch, text_form
+
+pytestmark = pytest.mark.usefixtures("unchecked_module")
+SPECTRAL = {"hidden": 2, "axis_nodes": 2, "heads": 2, "steps": 2}
+DENSE = {"hidden": 4, "axis_nodes": 1, "heads": 2, "head_modes": 0, "steps": 3, "gradient": "checkpointed"}
+
+
+def sized(options: dict, width: int) -> Preset:
+    """A hidden size in proportion to the width."""
+    return Preset().replace(**{**options, "width": width, "hidden": options["hidden"] * width})
+
+
+@pytest.mark.parametrize("options", [SPECTRAL, DENSE], ids=["spectral", "dense"])
+def test_counts_are_foreseen_at_sizes_that_were_not_counted(options):
+    """Exactly, but for the peak of memory, which is that of one moment or another."""
+    build = OPTIMISERS["adamw"]
+    model = CountModel(lambda n: text_form(20, n), sized(options, 128), example_batch, (32, 64), build)
+    for width, tokens, size in ((96, 48, 18), (40, 96, 7)):
+        assert width not in model.widths and tokens not in model.tokens
+        form = text_form(20, tokens)
+        found = count_update(form, sized(options, width), example_batch(form, size, tokens), build)
+        foreseen = model.at(width, tokens, size)
+        assert foreseen._replace(peak=0.0) == pytest.approx(found._replace(peak=0.0), rel=1e-6)
+        assert foreseen.peak == pytest.approx(found.peak, rel=0.2)
+
+
+@pytest.mark.faults  # half a minute of measurements
+def test_times_are_foreseen_for_models_that_were_not_timed():
+    machine = measure_machine()
+    for options, width, tokens, size in ((SPECTRAL, 48, 40, 12), (DENSE, 96, 32, 10), (SPECTRAL, 128, 64, 6)):
+        form, preset = text_form(65, tokens), sized(options, width)
+        batch = example_batch(form, size, tokens)
+        counts = count_update(form, preset, batch, OPTIMISERS["adamw"])
+        assert machine.seconds(counts) == pytest.approx(time_update(form, preset, batch), rel=0.2)
+
+
+def plan(tmp_path: Path, capsys, *words: str) -> dict:
+    (tmp_path / "run.toml").write_text('task = "text"\nwidth = 64\nhidden = 128\naxis_nodes = 1\nheads = 2\n'
+                                       'head_modes = 0\nsteps = 1\ndepth_modes = 2\nbatch_size = 64\n')  # fmt: skip
+    given = ["--flops", "100T", "--bandwidth", "2TB", "--vocabulary", "50", "--context", "512", "--json"]
+    assert main(["plan", str(tmp_path / "run.toml"), *given, *words]) == 0
+    return json.loads(capsys.readouterr().out)["needs"]
+
+
+def test_more_devices_share_the_batch_and_sharded_ones_the_weights(tmp_path, capsys):
+    one, eight = (plan(tmp_path, capsys, "--devices", str(k)) for k in (1, 8))
+    assert one["communication"] == 0.0 < eight["communication"]
+    assert eight["memory"]["weights"] == one["memory"]["weights"] and eight["compute"] < one["compute"]
+    assert eight["most"] == pytest.approx(8 * one["most"], rel=0.01)
+    assert eight["sent"] == pytest.approx(2 * 4 * one["parameters"] * 7 / 8)  # a ring's all-reduce
+    assert eight["checkpoint"] == 12 * one["parameters"]
+
+
+def test_a_plan_says_what_is_wrong(tmp_path, capsys):
+    (tmp_path / "run.toml").write_text("wdith = 3\n")
+    for words, why in (
+        (["--memory", "lots"], "this is no amount. Pass one, such as 80GiB"),
+        (["--vocabulary", "10"], "a text has a vocabulary and a length"),
+        (["--bandwidth", "1TB"], "the machine is measured as a whole"),
+        ([], "there is no option '--wdith'"),
+    ):
+        assert main(["plan", str(tmp_path / "run.toml"), *words]) == 2
+        assert why in capsys.readouterr().err
