@@ -23,7 +23,7 @@ def sized(options: dict, width: int) -> Preset:
 
 @pytest.mark.parametrize("options", [SPECTRAL, DENSE], ids=["spectral", "dense"])
 def test_counts_are_foreseen_at_sizes_that_were_not_counted(options):
-    """Exactly, but for the peak of memory, which is that of one moment or another."""
+    """To a thousandth, as a few things are made once for all sequences; but the peak of memory may change its moment."""
     build = OPTIMISERS["adamw"]
     model = CountModel(lambda n: text_form(20, n), sized(options, 128), example_batch, (32, 64), build)
     for width, tokens, size in ((96, 48, 18), (40, 96, 7)):
@@ -31,15 +31,20 @@ def test_counts_are_foreseen_at_sizes_that_were_not_counted(options):
         form = text_form(20, tokens)
         found = count_update(form, sized(options, width), example_batch(form, size, tokens), build)
         foreseen = model.at(width, tokens, size)
-        assert foreseen._replace(peak=0.0) == pytest.approx(found._replace(peak=0.0), rel=1e-6)
+        assert foreseen.parameters == pytest.approx(found.parameters, rel=1e-12)
+        assert foreseen._replace(peak=0.0) == pytest.approx(found._replace(peak=0.0), rel=1e-3)
         assert foreseen.peak == pytest.approx(found.peak, rel=0.2)
 
 
 @pytest.mark.faults  # half a minute of measurements
 def test_times_are_foreseen_for_models_that_were_not_timed():
     machine = measure_machine()
-    for options, width, tokens, size in ((SPECTRAL, 48, 40, 12), (DENSE, 96, 32, 10), (SPECTRAL, 128, 64, 6)):
-        form, preset = text_form(65, tokens), sized(options, width)
+    for options, tokens, size in (
+        ({"width": 48, "hidden": 96, "axis_nodes": 6, "steps": 3}, 40, 12),
+        ({"width": 128, "hidden": 256, "axis_nodes": 4, "steps": 3, "gradient": "checkpointed"}, 64, 6),
+        ({"width": 96, "hidden": 384, "axis_nodes": 1, "head_modes": 0, "steps": 4}, 32, 10),
+    ):
+        form, preset = text_form(65, tokens), Preset().replace(**options)
         batch = example_batch(form, size, tokens)
         counts = count_update(form, preset, batch, OPTIMISERS["adamw"])
         assert machine.seconds(counts) == pytest.approx(time_update(form, preset, batch), rel=0.2)

@@ -227,8 +227,8 @@ class Train:
         learners = [self._join(ranks, learner, preset) for learner in learners]
         reporters = self._reporters(console, run) if ranks.first else []
         training = Training(run, task, learners, plan, reporters, stop)
+        done = 0 if resumed is None else self._restore(console, training, resumed, data)
         with note_failure(run, plan.updates) if ranks.first else nullcontext(), name_lost():
-            done = 0 if resumed is None else self._restore(console, training, resumed, data)
             self._introduce(console, run, task, learners, ranks)
             training.go(done)
             stop.obey()

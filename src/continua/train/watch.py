@@ -5,9 +5,10 @@ import os
 import sys
 import threading
 import time
+from datetime import timedelta
 from typing import final
 
-import torch.distributed as dist
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 _BEAT, _LIMIT = 1.0, 40.0
 """Seconds between signs of life, and without one until a rank is taken for lost."""
@@ -28,7 +29,8 @@ class Watch:
         self._done = threading.Event()
         # a store is one connection, on which a wait of the main thread would keep this one waiting
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        self._store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
+        patience = timedelta(seconds=_LIMIT / 2)
+        self._store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
         self._place = f"continua/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
@@ -42,7 +44,7 @@ class Watch:
     def stop(self) -> None:
         """Watches no more."""
         self._done.set()
-        self._thread.join()
+        self._thread.join(_BEAT)  # it may wait for a store that is gone
 
     def _beat(self) -> None:
         heard, since = 0, time.monotonic()
