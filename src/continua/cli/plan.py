@@ -60,7 +60,7 @@ class Forecast:
     on a few models, unless --flops says so. Nothing is trained, and nothing is written.
     """
 
-    config: File
+    settings: File
     """a TOML file of options of `continua train`"""
     devices: int = 1
     """devices that share each batch"""
@@ -88,7 +88,7 @@ class Forecast:
             reject("--vocabulary", self.vocabulary, "a text has a vocabulary and a length", cure)
         if self.flops is None and self.bandwidth is not None:
             reject("--bandwidth", self.bandwidth, "the machine is measured as a whole", "Pass --flops too.")
-        asked: Train = read_command(Train, "train", ["--config", str(self.config)])
+        asked: Train = read_command(Train, "train", ["--config", str(self.settings)])
         preset = Preset(asked.model, asked.depth, asked.costs, asked.training)
         model, form, batch, tokens = self._count(asked, preset)
         machine = measure_machine() if self.flops is None else Machine(self.flops, self.bandwidth or 2e12, _LAUNCH)
