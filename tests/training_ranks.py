@@ -27,7 +27,7 @@ from continua.core.errors import DamageWarning
 from continua.data import Spirals
 from continua.runs import Run
 from continua.solve import BogackiShampine
-from continua.train import Learner, Plan, Preset, RandomGrids, Ranks, Training, build_continuous, objective_of
+from continua.train import Learner, Plan, Preset, Ranks, Training, TrainingGrids, build_continuous, objective_of
 from continua.train.memory import PeakMemory
 from start_ranks import ALL, WORLD
 
@@ -60,7 +60,7 @@ def train(model: nn.Module, batch: Batch) -> torch.Tensor:
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if torch.get_default_dtype() == torch.float64:
         plan = Plan(UPDATES, len(batch.targets), clip=0.5)
-        learner = Learner("one", model, OBJECTIVE, optimiser, grids=RandomGrids(0.5))
+        learner = Learner("one", model, OBJECTIVE, optimiser, grids=TrainingGrids(0.5))
         return torch.tensor([learner.update(batch, number, plan).total for number in range(UPDATES)])
     losses = []
     for _ in range(UPDATES):
@@ -90,7 +90,10 @@ def whole_run(folder: Path, ranks: Ranks, options: dict) -> list[float]:
                               steps=2, **options)  # fmt: skip
     torch.manual_seed(0)
     model, build = build_continuous(task.form, preset), OPTIMISERS[preset.training.optimizer]
-    objective, grids = objective_of(task.form, model, preset), RandomGrids(preset.depth.jitter, preset.depth.refined)
+    objective, grids = (
+        objective_of(task.form, model, preset),
+        TrainingGrids(preset.depth.jitter, preset.depth.refined, preset.depth.coarse),
+    )
     wrapped = ranks.wrap(model)
     learner = Learner("one", wrapped, objective, build(model, preset), grids=grids, ranks=ranks)
     if ranks.first and not folder.exists():

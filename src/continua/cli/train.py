@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from continua.cli import options
-from continua.cli.measuring import BEGUN, keep_results, measure_models, record_results, results_tables
+from continua.cli.measuring import keep_results, measure_models, record_results, results_tables
 from continua.cli.parsing import flag, read_values, values_of
 from continua.cli.resuming import check_same, data_digest, note_failure, read_overrides
 from continua.core.batch import Batch
@@ -40,10 +40,10 @@ from continua.train import (
     ModelOptions,
     Plan,
     Preset,
-    RandomGrids,
     Ranks,
     StopRequest,
     Training,
+    TrainingGrids,
     TrainingOptions,
     build_continuous,
     build_rival,
@@ -236,8 +236,7 @@ class Train:
             if not ranks.first:
                 return
             learners = [_part(run, learner) for learner in learners]
-            console.print(BEGUN, highlight=False, soft_wrap=True)
-            results = measure_models(task, {learner.name: learner.model for learner in learners})
+            results = measure_models(task, {learner.name: learner.model for learner in learners}, console)
             record_results(run, results)
             keep_results(run, task, learners)
             run.keep_models()
@@ -324,7 +323,8 @@ class Train:
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.run.seed)
-        build, grids = options.OPTIMISERS[self.training.optimizer], RandomGrids(self.depth.jitter, self.depth.refined)
+        build = options.OPTIMISERS[self.training.optimizer]
+        grids = TrainingGrids(self.depth.jitter, self.depth.refined, self.depth.coarse)
         model = self._place(build_continuous(task.form, preset))
         objective = objective_of(task.form, model, preset)
         learners = [Learner("continuous", model, objective, build(model, preset), grids=grids)]

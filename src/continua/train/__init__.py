@@ -4,12 +4,13 @@ from continua.train.diagnostics import diagnose, keep_diagnostics, resolution_se
 from continua.train.evaluation import (
     evaluate,
     evaluate_depth_steps,
-    evaluate_readings,
+    evaluate_resolutions,
     evaluate_samplings,
     prediction_section,
-    solver_gap,
+    solver_error,
 )
-from continua.train.learner import DivergedError, Learner, RandomGrids, Row, TrainingError, count_tokens, place
+from continua.train.grids import TrainingGrids
+from continua.train.learner import DivergedError, Learner, Row, TrainingError, count_tokens, place
 from continua.train.loop import Interrupted, StopRequest, Training
 from continua.train.memory import update_memory
 from continua.train.models import (
@@ -27,9 +28,9 @@ from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines
 
 __all__ = [
     "AbstractReporter", "Bar", "CostOptions", "DepthOptions", "DivergedError", "Events", "Interrupted", "JsonLines",
-    "Learner", "LostRankError", "ModelOptions", "PRESETS", "Plan", "Preset", "RandomGrids", "Ranks", "RivalName",
-    "Row", "STEPPERS", "StopRequest", "Training", "TrainingError", "TrainingOptions", "build_continuous", "build_rival",
+    "Learner", "LostRankError", "ModelOptions", "PRESETS", "Plan", "Preset", "Ranks", "RivalName", "Row", "STEPPERS",
+    "StopRequest", "Training", "TrainingError", "TrainingGrids", "TrainingOptions", "build_continuous", "build_rival",
     "check_sizes", "count_parameters", "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps",
-    "evaluate_readings", "evaluate_samplings", "keep_diagnostics", "name_lost", "objective_of", "place",
-    "prediction_section", "resolution_section", "solver_gap", "update_memory",
+    "evaluate_resolutions", "evaluate_samplings", "keep_diagnostics", "name_lost", "objective_of", "place",
+    "prediction_section", "resolution_section", "solver_error", "update_memory",
 ]  # fmt: skip
