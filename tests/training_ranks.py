@@ -86,8 +86,8 @@ RUNS = {
 def whole_run(folder: Path, ranks: Ranks, options: dict) -> list[float]:
     """The losses of a run that begins in a folder, or goes on there."""
     task = Spirals(samples=40, tokens=8, queries=3)
-    preset = Preset().replace(width=8, heads=2, hidden=16, axis_nodes=2, head_modes=2, depth_modes=2, depth=1.0,
-                              steps=2, **options)  # fmt: skip
+    sizes = {"width": 8, "heads": 2, "hidden": 16, "axis_nodes": 2, "head_modes": 2, "depth_modes": 2, "depth": 1.0}
+    preset = Preset().replace(**{**sizes, "steps": 2, **options})
     torch.manual_seed(0)
     model, build = build_continuous(task.form, preset), OPTIMISERS[preset.training.optimizer]
     objective, grids = (

@@ -23,7 +23,7 @@ def sized(options: dict, width: int) -> Preset:
 
 @pytest.mark.parametrize("options", [SPECTRAL, DENSE], ids=["spectral", "dense"])
 def test_counts_are_foreseen_at_sizes_that_were_not_counted(options):
-    """To a thousandth, as a few things are made once for all sequences; but the peak of memory may change its moment."""
+    """To a thousandth, as a few things are made once for all sequences; the peak of memory may change its moment."""
     build = OPTIMISERS["adamw"]
     model = CountModel(lambda n: text_form(20, n), sized(options, 128), example_batch, (32, 64), build)
     for width, tokens, size in ((96, 48, 18), (40, 96, 7)):
