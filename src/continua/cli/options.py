@@ -1,7 +1,6 @@
 """The options of `continua train` that presets do not have, and the one table from words to tasks and optimisers."""
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, final, get_args
@@ -74,7 +73,7 @@ class RunOptions:
     compile: Toggle = False
     """compile the operators of the flow with torch.compile; the first update then takes longer"""
     sharding: Annotated[Literal["none", "fsdp2"], tyro.conf.arg(metavar="none|fsdp2")] = "none"
-    """under torchrun: every rank holds all weights (none, by DDP), or a part of them (fsdp2)"""
+    """under torchrun: every rank holds all weights (none, by DDP), or a part of them (fsdp2); one process holds all"""
     autoresume: Toggle = False
     """go on with the run in --output where there is one: the same command then begins a run and takes it up again"""
     resume: SomeFolder = None
@@ -178,9 +177,6 @@ def check_sharding(run: RunOptions, preset: Preset) -> None:
     if run.sharding == "none":
         return
     depth, how, costs = preset.depth, preset.training, preset.costs
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
-        cure = "Start it with torchrun --nproc-per-node K -m continua train ..., or leave it out."
-        reject("--sharding", run.sharding, "there is one process, which needs all weights", cure)
     if how.optimizer != "adamw":
         why = f"--optimizer {how.optimizer} computes with whole matrices, and each rank would hold a part of them"
         reject("--sharding", run.sharding, why, "Pass --optimizer adamw, or --sharding none.")
