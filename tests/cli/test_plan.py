@@ -12,6 +12,7 @@ from continua.train import Preset
 from continua.train.counting import CountModel, count_update, example_batch, text_form
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
+full = pytest.mark.faults
 SPECTRAL = {"hidden": 2, "axis_nodes": 2, "heads": 2, "steps": 2}
 DENSE = {"hidden": 4, "axis_nodes": 1, "heads": 2, "head_modes": 0, "steps": 3, "gradient": "checkpointed"}
 
@@ -21,7 +22,9 @@ def sized(options: dict, width: int) -> Preset:
     return Preset().replace(**{**options, "width": width, "hidden": options["hidden"] * width})
 
 
-@pytest.mark.parametrize("options", [SPECTRAL, DENSE], ids=["spectral", "dense"])
+@pytest.mark.parametrize(
+    "options", [pytest.param(SPECTRAL, id="spectral"), pytest.param(DENSE, id="dense", marks=full)]
+)
 def test_counts_are_foreseen_at_sizes_that_were_not_counted(options):
     """To a thousandth, as a few things are made once for all sequences; the peak of memory may change its moment."""
     build = OPTIMISERS["adamw"]
@@ -36,7 +39,7 @@ def test_counts_are_foreseen_at_sizes_that_were_not_counted(options):
         assert foreseen.peak == pytest.approx(found.peak, rel=0.2)
 
 
-@pytest.mark.faults  # half a minute of measurements
+@full  # half a minute of measurements
 def test_times_are_foreseen_for_models_that_were_not_timed():
     machine = measure_machine()
     for options, tokens, size in (

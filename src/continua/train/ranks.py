@@ -16,7 +16,7 @@ from continua.core.errors import reject
 from continua.core.shapes import Tensor
 from continua.model import ContinuousTransformer
 from continua.solve import Solver
-from continua.train.watch import Watch
+from continua.train.heartbeat import Heartbeat
 
 _START = timedelta(minutes=10)
 """How long ranks wait for each other; whether one still lives is watched apart, and sooner known."""
@@ -38,7 +38,7 @@ class Ranks:
     rank: int = 0
     size: int = 1
     sharded: bool = False
-    watch: Watch | None = None
+    heartbeat: Heartbeat | None = None
 
     @classmethod
     @contextlib.contextmanager
@@ -54,8 +54,8 @@ class Ranks:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         with name_lost():
             dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=_START)
-        with Watch(rank, size) as watch, name_lost():
-            yield cls(rank, size, watch=watch)
+        with Heartbeat(rank, size) as heartbeat, name_lost():
+            yield cls(rank, size, heartbeat=heartbeat)
 
     @property
     def first(self) -> bool:
@@ -66,8 +66,8 @@ class Ranks:
         """Waits for all ranks, and parts with them: whoever is done is not taken for lost."""
         if self.size > 1:
             dist.barrier()
-            if self.watch is not None:
-                self.watch.stop()
+            if self.heartbeat is not None:
+                self.heartbeat.stop()
             dist.destroy_process_group()
 
     def wrap(self, model: ContinuousTransformer) -> nn.Module:

@@ -17,7 +17,7 @@ LOST = 75
 
 
 @final
-class Watch:
+class Heartbeat:
     """While this is open, a thread gives signs of life, watches those of the next rank, and ends a process that waits.
 
     All meet in the store of `torchrun`: whoever misses its neighbour leaves a note there, which all others read. A
@@ -34,7 +34,7 @@ class Watch:
         self._place = f"continua/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "Heartbeat":
         self._thread.start()
         return self
 
