@@ -110,10 +110,10 @@ def test_torchrun_is_started_again_until_the_run_is_finished(tmp_path, sharding)
         began = time.monotonic()
         told = child.stderr.read()
         assert child.wait() != 0 and time.monotonic() - began < 60.0, told
-    again = subprocess.run(words, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=600)
+    again = subprocess.run(words, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=1800)
     assert again.returncode == 0, again.stderr
     assert len(losses(tmp_path / "run")) == 12 and Run.open(tmp_path / "run").manifest["state"] == "finished"
-    again = subprocess.run(words, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=600)
+    again = subprocess.run(words, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=1800)
     assert again.returncode == 0, again.stderr  # an outer loop ends here
 
 

@@ -106,6 +106,7 @@ class Train:
             try:
                 with Ranks.join(self._device()) as ranks, ExitStack() as held:
                     self._begin_or_go_on(console, stop, ranks, held)
+                    ranks.leave()
             except Interrupted as stopped:
                 if str(stopped) == stop.reason:
                     raise Interrupted(f"{stopped} before it trained. Give the same command again.") from None

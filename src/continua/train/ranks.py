@@ -64,7 +64,7 @@ class Ranks:
 
     def leave(self) -> None:
         """Waits for all ranks, and parts with them: whoever is done is not taken for lost."""
-        if self.size > 1:
+        if self.size > 1 and dist.is_initialized():
             dist.barrier()
             if self.heartbeat is not None:
                 self.heartbeat.stop()
