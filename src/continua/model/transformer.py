@@ -226,7 +226,9 @@ class ContinuousTransformer(nn.Module):
     def _controlled_by(self, controller: AbstractController, adaptive: bool = False) -> Solver:
         if not isinstance(self.solver, Solver):
             reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(stepper, controller)).")
-        stepper = self.solver.stepper
+        stepper, ranks = self.solver.stepper, getattr(self.solver.controller, "all_ranks", False)
+        if ranks and hasattr(controller, "all_ranks"):
+            controller = dataclasses.replace(controller, all_ranks=True)  # pyright: ignore[reportCallIssue]
         if adaptive and stepper.error_order is None and manifold_of(stepper) is None:
             stepper = DormandPrince()
         return Solver(stepper, controller)

@@ -23,13 +23,14 @@ from continua.train.models import (
     objective_of,
 )
 from continua.train.presets import PRESETS, CostOptions, DepthOptions, ModelOptions, Plan, Preset, TrainingOptions
+from continua.train.ranks import LostRankError, Ranks, name_lost
 from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines
 
 __all__ = [
     "AbstractReporter", "Bar", "CostOptions", "DepthOptions", "DivergedError", "Events", "Interrupted", "JsonLines",
-    "Learner", "ModelOptions", "PRESETS", "Plan", "Preset", "RivalName", "Row", "STEPPERS", "StopRequest",
-    "Training", "TrainingError", "TrainingGrids", "TrainingOptions", "build_continuous", "build_rival", "check_sizes",
-    "count_parameters", "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps", "evaluate_resolutions",
-    "evaluate_samplings", "keep_diagnostics", "objective_of", "place", "prediction_section", "resolution_section",
-    "solver_error", "update_memory",
+    "Learner", "LostRankError", "ModelOptions", "PRESETS", "Plan", "Preset", "Ranks", "RivalName", "Row", "STEPPERS",
+    "StopRequest", "Training", "TrainingError", "TrainingGrids", "TrainingOptions", "build_continuous", "build_rival",
+    "check_sizes", "count_parameters", "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps",
+    "evaluate_resolutions", "evaluate_samplings", "keep_diagnostics", "name_lost", "objective_of", "place",
+    "prediction_section", "resolution_section", "solver_error", "update_memory",
 ]  # fmt: skip
