@@ -227,8 +227,8 @@ class ContinuousTransformer(nn.Module):
         if not isinstance(self.solver, Solver):
             reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(stepper, controller)).")
         stepper, ranks = self.solver.stepper, getattr(self.solver.controller, "all_ranks", False)
-        if ranks and hasattr(controller, "all_ranks"):
-            controller = dataclasses.replace(controller, all_ranks=True)  # pyright: ignore[reportCallIssue]
+        if ranks and isinstance(controller, Fixed | Given | Adaptive):
+            controller = dataclasses.replace(controller, all_ranks=True)
         if adaptive and stepper.error_order is None and manifold_of(stepper) is None:
             stepper = DormandPrince()
         return Solver(stepper, controller)
