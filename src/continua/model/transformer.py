@@ -227,7 +227,7 @@ class ContinuousTransformer(nn.Module):
             reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(stepper, controller)).")
         stepper, ranks = self.solver.stepper, getattr(self.solver.controller, "all_ranks", False)
         if ranks and hasattr(controller, "all_ranks"):
-            controller = dataclasses.replace(controller, all_ranks=True)  # pyright: ignore[reportCallIssue]
+            controller = dataclasses.replace(controller, all_ranks=True)  # pyright: ignore[reportArgumentType]
         if adaptive and stepper.error_order is None and manifold_of(stepper) is None:
             stepper = DormandPrince()
         return Solver(stepper, controller)
