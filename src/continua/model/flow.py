@@ -102,7 +102,7 @@ class Part(nn.Module):
         """
         if not self._lays_out:
             return None
-        sharded = hasattr(next(self.field.parameters(), None), "device_mesh")
+        sharded = True in [hasattr(p, "device_mesh") for p in self.field.parameters()]  # small ones may be whole
         few = not AbstractFunctionKernel.composes(cloud.points)
         if sharded or few or shows_weights():
             return None
