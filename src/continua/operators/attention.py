@@ -1,7 +1,6 @@
 """The one attention of the project: softmax attention as an integral operator on measures."""
 
 import dataclasses
-import functools
 import math
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -122,6 +121,11 @@ class Attention(AbstractOperator):
     rotary: Rotary | None = None
     kernel: AbstractKernel = Dense()
     integral: AbstractTokenIntegral = Exact()
+    # What is read in every evaluation is kept: a property is a call, and the lock of a cached one breaks a graph.
+    inverse_temperature: float = dataclasses.field(init=False, repr=False, compare=False)
+    """beta, or its default 1/sqrt(key)."""
+    _first: int = dataclasses.field(init=False, repr=False, compare=False)
+    """Where the heads stand among the axes of a weight: (..., heads, own axes)."""
 
     def __post_init__(self) -> None:
         at_least(1, heads=self.heads, key=self.key, value=self.value)
@@ -131,19 +135,9 @@ class Attention(AbstractOperator):
         if self.causal and not self.integral.serves_causal:
             cure = "Use Subset or Debiased, whose causal rows see earlier tokens only."
             reject("integral", self.integral, "its landmarks would carry later tokens into earlier rows", cure)
-        _ = self.inverse_temperature, self._first  # made here: the lock of a cached property breaks a compiled graph
-
-    # What is read in every evaluation is cached: a property is a call, and a bound operator lives for a solve.
-
-    @functools.cached_property
-    def inverse_temperature(self) -> float:
-        """beta, or its default 1/sqrt(key)."""
-        return 1.0 / math.sqrt(self.key) if self.beta is None else self.beta
-
-    @functools.cached_property
-    def _first(self) -> int:
-        """Where the heads stand among the axes of a weight: (..., heads, own axes)."""
-        return -1 - len(self.kernel.shape(1, 1))
+        beta = 1.0 / math.sqrt(self.key) if self.beta is None else self.beta
+        object.__setattr__(self, "inverse_temperature", beta)
+        object.__setattr__(self, "_first", -1 - len(self.kernel.shape(1, 1)))
 
     def spec(self, width: int) -> AttentionTheta:
         heads, key, head, kernel = self.heads, self.key, Role.HEAD, self.kernel

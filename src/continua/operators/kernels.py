@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, final
 import torch
 import torch.nn.functional as F
 
-from continua.core.checks import at_least
+from continua.core.checks import at_least, is_traced
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.operators.operator import Law, Normal, Orthonormal, Role, Spec
@@ -158,9 +158,10 @@ class AbstractFunctionKernel(AbstractKernel):
     @final
     def apply(self, w: Tensor, b: Bias | None, x: Incoming, from_heads: int = 1, to_heads: int = 1) -> Outgoing:
         # Transforms cost per token what the matrix costs once: with more tokens than numbers in a token's state, one
-        # dense product is faster. Weights per sequence would make one matrix for each.
+        # dense product is faster. Weights per sequence would make one matrix for each. A graph serves all sizes.
         nodes = self.axis.nodes
-        if w.ndim == 2 + len(self.own) and x.shape[0] * x.shape[1] > x.shape[2] and not _by_transforms:
+        many = is_traced() or x.shape[0] * x.shape[1] > x.shape[2]
+        if w.ndim == 2 + len(self.own) and many and not _by_transforms:
             matrix = self.matrix(w)
             if to_heads > 1:
                 matrix = _swap(matrix, 0, nodes, to_heads)
