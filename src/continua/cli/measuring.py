@@ -7,28 +7,38 @@ from typing import Any
 import rich.table
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 
 from continua.control import resolution_report
 from continua.core.errors import SolveError
-from continua.data import AbstractTask, Question, Split
-from continua.model import ContinuousTransformer, citation
+from continua.data import AbstractTask, Csv, Question, Split, Uea
+from continua.model import ContinuousTransformer, citation, model_files
 from continua.report import format_number
 from continua.runs import Run, Table
 from continua.train import (
     Learner,
+    Training,
     diagnose,
+    evaluate,
     evaluate_depth_steps,
     evaluate_readings,
     evaluate_samplings,
     keep_diagnostics,
     place,
     prediction_section,
+    reference_errors,
+    settle_outputs,
     solver_gap,
+    transform_files,
+    warnings_of,
 )
 
 Results = dict[str, dict[str, Any]]
 BEGUN = "measuring the test, in other samplings and with other depth steps (some moments)"
 """What is said before, since it takes time."""
+RULES = "test beside simple rules (errors in units of each column's variance in training)"
+BESIDE = ("references", "warnings")
+"""Kinds of rows that stand beside the results."""
 
 
 def measure_models(task: AbstractTask, models: Mapping[str, ContinuousTransformer]) -> Results:
@@ -39,6 +49,8 @@ def measure_models(task: AbstractTask, models: Mapping[str, ContinuousTransforme
         found: dict[str, Any] = {"samplings": evaluate_samplings(model, task)}
         found["depth_steps"] = {str(steps): metrics for steps, metrics in evaluate_depth_steps(model, task).items()}
         found["readings"] = evaluate_readings(model, task)
+        if isinstance(task, Csv):
+            found["validation"] = evaluate(model, task, Split.VALIDATION)
         if not jumps:
             with contextlib.suppress(SolveError):  # a flow too wild for it is no reason to lose the other results
                 found["gap to a tight solve"] = solver_gap(model, task)
@@ -46,10 +58,72 @@ def measure_models(task: AbstractTask, models: Mapping[str, ContinuousTransforme
     return results
 
 
-def record_results(run: Run, results: Results) -> None:
-    """A row for every model."""
+def choose_models(console: Console, run: Run, task: AbstractTask, training: Training) -> None:
+    """The weights of the lowest validation loss, with the outputs of series settled by validation; both are noted."""
+    taken = training.take_best()
+    settled = {learner.name: settle_outputs(learner.model, task) for learner in training.learners}
+    run.note(taken=taken, settled=settled)
+    if stopped := run.manifest["facts"].get("stopped"):
+        console.print(f"stopped after {stopped} updates: validation no longer falls", highlight=False)
+    for name, update in taken.items():
+        if update != (stopped or training.plan.updates):
+            console.print(
+                f"{name}: the weights after {update} updates, the best by validation, are used", highlight=False
+            )
+
+
+def files_of(task: AbstractTask, learners: Sequence[Learner]) -> dict[str, bytes]:
+    """The models as `continua.save` writes them, by NAME/FILE, and the transform of their data."""
+    models = {learner.name: model_files(learner.model) for learner in learners}
+    held = {**models, "transform": transform_files(task)}
+    return {f"{name}/{file}": content for name, files in held.items() for file, content in files.items()}
+
+
+def remarks(task: AbstractTask, results: Results, run: Run) -> list[Any]:
+    """Simple rules on the same test, how much the network counts beside its rule, and what should not be overlooked."""
+    errors = references_of(task)
+    if not errors:
+        return []
+    tested = {name: found["samplings"]["as trained"] for name, found in results.items()}
+    measures = tuple(next(iter(errors.values())))
+    cells = tuple((rule, *(f"{found[name]:.5f}" for name in measures)) for rule, found in {**errors, **tested}.items())
+    table = show_table(Table(title=RULES, columns=("rule or model", *measures), rows=cells))
+    counts = [
+        f"{name}, {part}: the network counts {found['share of the network']:.0%}"
+        for name, parts in run.manifest["facts"].get("settled", {}).items()
+        for part, found in parts.items()
+    ]
+    return [table, *counts, *(f"warning: {text}" for text in find_warnings(task, results))]
+
+
+def references_of(task: AbstractTask) -> dict[str, dict[str, float]]:
+    """The measures of simple rules on the test, where the task knows such rules."""
+    if isinstance(task, Uea):
+        return {rule: {"accuracy": right} for rule, right in task.references().items()}
+    return reference_errors(task) if isinstance(task, Csv) else {}
+
+
+def find_warnings(task: AbstractTask, results: Results) -> list[str]:
+    """What should not be overlooked in the results of the first model."""
+    first = next(iter(results.values()))
+    tested = first["samplings"]["as trained"]
+    if isinstance(task, Csv):
+        return warnings_of(task, tested, first["validation"])
+    better = {rule: found["accuracy"] for rule, found in references_of(task).items()}
+    return [
+        f"a simple rule tells more of the test: {rule}, {right:.1%} beside {tested['accuracy']:.1%}"
+        for rule, right in better.items()
+        if right > tested["accuracy"]
+    ]
+
+
+def record_results(run: Run, task: AbstractTask, results: Results) -> None:
+    """A row for every model; of series, one with the errors of simple rules and one with what should not be missed."""
     for name, found in results.items():
         run.record("test", learner=name, **found)
+    if errors := references_of(task):
+        run.record("references", split="test", errors=errors)
+        run.record("warnings", texts=find_warnings(task, results))
 
 
 def keep_results(run: Run, task: AbstractTask, learners: Sequence[Learner], sequences: int = 32) -> None:

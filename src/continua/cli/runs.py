@@ -10,14 +10,14 @@ import torch
 import tyro
 from rich.console import Console
 
-from continua.cli.measuring import BEGUN, Results, measure_models, record_results, results_tables
+from continua.cli.measuring import BEGUN, Results, measure_models, record_results, remarks, results_tables
 from continua.cli.options import task_of
 from continua.cli.parsing import Count, Flag, RunFolder, RunFolders, SomeFolder, choose, refuse_missing
 from continua.cli.train import open_training, options_of
 from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
-from continua.data import encode
+from continua.data import AbstractTask, encode
 from continua.model import ContinuousTransformer, Sampling, Window, load, stream_tokens, why_not_cacheable
 from continua.report import write_report
 from continua.runs import Run, check_writable, finite
@@ -50,22 +50,22 @@ class Evaluate:
         if not self.json:
             console.print(BEGUN, highlight=False, soft_wrap=True)
         results = measure_models(task, _load_models(run))
-        self._note(run, results)
+        self._note(run, task, results)
         if self.json:
             print(json.dumps(finite({"run": str(self.folder), "results": results}), allow_nan=False))
             return 0
-        console.print(*results_tables(task, results), sep="\n")
+        console.print(*results_tables(task, results), *remarks(task, results, run), sep="\n")
         for name, found in results.items():
             gap = found.get("gap to a tight solve")
             if gap is not None:
                 console.print(f"{name}: gap to a tight adaptive solve {gap:.1%} of the output")
         return 0
 
-    def _note(self, run: Run, results: Results) -> None:
+    def _note(self, run: Run, task: AbstractTask, results: Results) -> None:
         """Adds the results to the records; where that cannot be, they are still shown."""
         try:
             with run.lock():
-                record_results(run, results)
+                record_results(run, task, results)
                 if not (run.folder / "models").exists():
                     run.keep_models()
         except (OSError, ValueError) as error:
@@ -163,7 +163,11 @@ class Report:
 
 
 def _load_models(run: Run) -> dict[str, ContinuousTransformer]:
-    """The models of a run by name, as of its latest checkpoint; the continuous one first."""
+    """The models of a run by name: those it ended with, or as of its latest checkpoint; the continuous one first."""
+    ended = run.folder / "models"
+    if run.manifest["state"] == "finished" and ended.is_dir():
+        names = sorted(path.parent.name for path in ended.glob("*/model.json"))
+        return {name: cast(ContinuousTransformer, load(ended / name).eval()) for name in names}
     last = run.last_checkpoint()
     if last is None:
         reject("run", str(run.folder), "it has no model yet", "Let it reach its first checkpoint.")

@@ -16,7 +16,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from continua.cli import options
-from continua.cli.measuring import BEGUN, keep_results, measure_models, record_results, results_tables
+from continua.cli.measuring import (
+    BEGUN,
+    BESIDE,
+    choose_models,
+    files_of,
+    keep_results,
+    measure_models,
+    record_results,
+    remarks,
+    results_tables,
+)
 from continua.cli.parsing import flag, read_values, values_of
 from continua.cli.resuming import check_same, data_digest, note_failure, read_overrides
 from continua.core.batch import Batch
@@ -169,7 +179,8 @@ class Train:
         preset, how, saving = Preset(self.model, self.depth, self.costs, self.training), self.training, self.output
         check_sizes(preset)
         plan = Plan(how.updates, how.batch_size, self.run.seed, how.warmup_ratio, how.clip, how.validations, how.floor,
-                    saving.save_seconds, saving.save_every, saving.keep, saving.max_skipped)  # fmt: skip
+                    saving.save_seconds, saving.save_every, saving.keep, saving.max_skipped, how.patience,
+                    how.best)  # fmt: skip
         learners = self._learners(task, preset)
         for split in Split:  # data that do not fit are refused before a folder is made
             task.count(split)
@@ -193,19 +204,23 @@ class Train:
             self._introduce(console, run, task, learners)
             training.go(done)
             stop.obey()
+            choose_models(console, run, task, training)
             console.print(BEGUN, highlight=False, soft_wrap=True)
             results = measure_models(task, {learner.name: learner.model for learner in learners})
-            record_results(run, results)
+            record_results(run, task, results)
             keep_results(run, task, learners)
-            run.keep_models()
+            run.keep_models(files_of(task, learners))
             run.end("finished")
             page = write_report([run.folder])
         if self.output.json:
             found = {"kind": "test", "run": str(run.folder), "results": results, "report": str(page)}
+            found |= {
+                row["kind"]: row.get("errors", row.get("texts")) for row in run.records() if row["kind"] in BESIDE
+            }
             print(json.dumps(finite(found), allow_nan=False))
         else:
             where = f"report: [bold]{escape(str(page))}[/bold]"
-            console.print(*results_tables(task, results), where, sep="\n", soft_wrap=True)
+            console.print(*results_tables(task, results), *remarks(task, results, run), where, sep="\n", soft_wrap=True)
 
     def _updates_that_fit(self, console: Console, batch: Batch, learners: list[Learner], plan: Plan) -> int:
         """The updates that read so many tokens, or take so many seconds for all models; the run keeps their number."""
@@ -283,6 +298,7 @@ class Train:
         augmented = f"; augmentation: {facts['augmentation']}" if facts.get("augmentation") else ""
         notes = "".join(f"\n{note}" for note in facts.get("notes", ()))
         console.print(f"[bold]{task.name}[/bold]: {sizes}{augmented}{escape(notes)}", highlight=False)
+        console.print(f"split: {facts['split']}", highlight=False, markup=False)
         console.print(f"run: {run.folder}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -9,6 +9,7 @@ from continua.train.evaluation import (
     prediction_section,
     solver_gap,
 )
+from continua.train.filling import Filled, SeriesFiller
 from continua.train.learner import DivergedError, Learner, RandomGrids, Row, TrainingError, count_tokens, place
 from continua.train.loop import Interrupted, StopRequest, Training
 from continua.train.memory import update_memory
@@ -23,12 +24,16 @@ from continua.train.models import (
 )
 from continua.train.presets import PRESETS, CostOptions, DepthOptions, ModelOptions, Plan, Preset, TrainingOptions
 from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines
+from continua.train.series_answers import reference_errors, warnings_of
+from continua.train.settling import settle_outputs
+from continua.train.trained import AbstractTrained, TrainedLabels, TrainedSeries, TrainedText, load, transform_files
 
 __all__ = [
-    "AbstractReporter", "Bar", "CostOptions", "DepthOptions", "DivergedError", "Events", "Interrupted", "JsonLines",
-    "Learner", "ModelOptions", "PRESETS", "Plan", "Preset", "RandomGrids", "RivalName", "Row", "STEPPERS",
-    "StopRequest", "Training", "TrainingError", "TrainingOptions", "build_continuous", "build_rival", "check_sizes",
-    "count_parameters", "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps", "evaluate_readings",
-    "evaluate_samplings", "keep_diagnostics", "objective_of", "place", "prediction_section", "resolution_section",
-    "solver_gap", "update_memory",
+    "AbstractReporter", "AbstractTrained", "Bar", "CostOptions", "DepthOptions", "DivergedError", "Events", "Filled",
+    "Interrupted", "JsonLines", "Learner", "ModelOptions", "PRESETS", "Plan", "Preset", "RandomGrids", "RivalName",
+    "Row", "STEPPERS", "SeriesFiller", "StopRequest", "TrainedLabels", "TrainedSeries", "TrainedText", "Training",
+    "TrainingError", "TrainingOptions", "build_continuous", "build_rival", "check_sizes", "count_parameters",
+    "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps", "evaluate_readings", "evaluate_samplings",
+    "keep_diagnostics", "load", "objective_of", "place", "prediction_section", "reference_errors",
+    "resolution_section", "settle_outputs", "solver_gap", "transform_files", "update_memory", "warnings_of",
 ]  # fmt: skip

@@ -14,12 +14,13 @@ from continua.control.norms import relative
 from continua.core.batch import Batch
 from continua.core.errors import ArgumentError, SolveError
 from continua.core.shapes import Float, Tensor
-from continua.data import AbstractTask, Question, Split, Wording
+from continua.data import AbstractTask, Csv, Question, Split, Wording
 from continua.model import ContinuousTransformer
 from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series, Table
 from continua.solve import Adaptive, DormandPrince, Solver
 from continua.train.learner import finer_nodes, place
 from continua.train.models import objective_of
+from continua.train.series_answers import series_section
 
 _CURVES = 6
 """Figures of curves in all: so many sequences of one number each, or as many numbers of fewer sequences."""
@@ -42,10 +43,9 @@ def evaluate(model: ContinuousTransformer, task: AbstractTask, split: Split, siz
     try:
         for batch in (place(each, model) for each in task.batches(split, size)):
             terms = objective(model, batch)
-            assert batch.targets is not None
             rows = len(terms.output)
             found = {"loss": float(terms.terminal) * rows}
-            found |= {name: float(each.sum()) for name, each in task.metrics(terms.output, batch.targets).items()}
+            found |= {name: float(each.sum()) for name, each in task.metrics(terms.output, batch).items()}
             totals = {name: totals.get(name, 0.0) + value for name, value in found.items()}
             count += rows
     finally:
@@ -92,8 +92,7 @@ def evaluate_readings(model: ContinuousTransformer, task: AbstractTask, size: in
             start = time.perf_counter()
             terms = objective(read, batch)
             taken = 1000.0 * (time.perf_counter() - start) / len(batch.inputs[0])
-            assert batch.targets is not None
-            metrics = {k: float(v.mean()) for k, v in task.metrics(terms.output, batch.targets).items()}
+            metrics = {k: float(v.mean()) for k, v in task.metrics(terms.output, batch).items()}
             cost = {"evaluations": float(terms.stats.evaluations), "milliseconds": taken}
             found[name] = cost | {"loss": float(terms.terminal)} | metrics
     return found
@@ -125,6 +124,8 @@ def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> S
     if task.form.wording.plane:
         prose = "The given map is not shown; what the models make of it stands beside the truth."
         return Section("Predictions", (prose,), figures=(_maps(task, seen),))
+    if isinstance(task, Csv):
+        return series_section(task, seen)
     prose = "The first sequences of the test, not chosen: what was given, the truth, and the answers."
     if task.form.queries:
         prose += " They are wanted between the observations and beyond the last of them."
@@ -137,7 +138,7 @@ def _confusions(task: AbstractTask, model: ContinuousTransformer, size: int) -> 
     counts = torch.zeros(outputs * outputs, dtype=torch.long)
     for batch in (place(each, model) for each in task.batches(Split.TEST, size)):
         assert batch.targets is not None
-        answer = call_model(model, batch).output.argmax(-1)
+        answer = batch.logits(call_model(model, batch).output).argmax(-1)
         counts += torch.bincount(batch.targets * outputs + answer, minlength=outputs * outputs).cpu()
     return counts.view(outputs, outputs).numpy()
 
@@ -216,7 +217,7 @@ def _places(task: AbstractTask, batch: Batch) -> np.ndarray:
 
 
 def _given_curve(task: AbstractTask, batch: Batch, sequence: int, output: int) -> Series:
-    """The observations of one number of an answer, those that are missing left out (`Form`).
+    """The observations of one number of an answer.
 
     Without queries, the first feature of the tokens: the function that an operator is applied to.
     """
@@ -224,8 +225,6 @@ def _given_curve(task: AbstractTask, batch: Batch, sequence: int, output: int) -
     if not task.form.queries:
         return Series.of("given", _places(task, batch)[sequence], values[:, 0].double().numpy(), mark="faint", colour=7)
     seen = there[0]
-    if values.shape[-1] == 2 * task.form.outputs:
-        seen = seen & (values[:, task.form.outputs + output] > 0)
     when, numbers = times[seen].double().numpy(), _units(values[seen, output], task.form.wording, output)
     return Series.of("observed", task.form.wording.duration * when, numbers, mark="points", colour=7)
 
