@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import continua
 from continua import Adaptive, Batch, Checkpointed, CrossEntropy, Direct, Fixed, KineticEnergy, Objective, Solver
 from continua.solve import BogackiShampine
-from continua.train import Learner, Plan, RandomGrids
+from continua.train import Learner, Plan, TrainingGrids
 from start_ranks import ALL, WORLD
 
 UPDATES = 20
@@ -51,7 +51,7 @@ def train(model: nn.Module, batch: Batch) -> torch.Tensor:
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if torch.get_default_dtype() == torch.float64:
         plan = Plan(UPDATES, len(batch.targets), clip=0.5)
-        learner = Learner("one", model, OBJECTIVE, optimiser, grids=RandomGrids(0.5))
+        learner = Learner("one", model, OBJECTIVE, optimiser, grids=TrainingGrids(0.5))
         return torch.tensor([learner.update(batch, number, plan).total for number in range(UPDATES)])
     losses = []
     for _ in range(UPDATES):

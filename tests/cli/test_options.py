@@ -27,7 +27,7 @@ CHOICES = {
     "--stepper rk4 --gradient checkpointed --dtype float64": ["RK4", "Checkpointed"],
     "--rtol 0.1 --gradient backsolve --clip-costate 10": ["Adaptive", "Backsolve(clip=10"],
     "--energy 0.01 --path-length 0.01 --head-negentropy 0.01 --jacobian 1e-4 --jacobian-frobenius 1e-4": [],
-    "--field-size 1e-5 --weight-decay 0 --jitter 0 --refined 0": [],
+    "--field-size 1e-5 --weight-decay 0 --jitter 0 --refined 0 --coarse 0": [],
     "--optimizer soap --updates 7 --tokens 1280": [],
     "--optimizer shampoo": [],
     "--optimizer kfac": [],
@@ -82,7 +82,7 @@ def test_a_training_of_some_seconds_has_the_updates_that_fit(tmp_path, monkeypat
         ("--head-modes -1", "--head-modes = -1: it must be a whole number, at least 0"),
         (
             "--axis-nodes 5",
-            "--axis-nodes = 5: they do not share the width 48 in equal, even parts. Pass a --width that is a multiple",
+            "--width = 48: it does not split into even parts over 5 axis nodes. Pass a multiple of 10",
         ),
         ("--rtol -1", "--rtol = -1.0: it must be finite and not negative"),
         ("--integral-tokens 0", "--integral-tokens = 0: it must be a whole number, at least 1"),

@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, Command] = {
         "cli.using", "Predict", "Use a trained run on a file: fill empty cells, tell classes, write on."
     ),
     "runs": Command("cli.using", "Runs", "List the runs in a folder with their results."),
-    "generate": Command("cli.runs", "Generate", "Let a model of a text run write on."),
+    "generate": Command("cli.runs", "Generate", "Continue a text with a model of a text run."),
     "report": Command(
         "cli.runs", "Report", "Write one self-contained HTML page about one run, or several side by side."
     ),

@@ -16,17 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from continua.cli import options
-from continua.cli.measuring import (
-    BEGUN,
-    BESIDE,
-    choose_models,
-    files_of,
-    keep_results,
-    measure_models,
-    record_results,
-    remarks,
-    results_tables,
-)
+from continua.cli.choosing import choose_models, files_of, record_references, remarks, rows_beside
+from continua.cli.measuring import keep_results, measure_models, record_results, results_tables
 from continua.cli.parsing import flag, read_values, values_of
 from continua.cli.resuming import check_same, data_digest, note_failure, read_overrides
 from continua.core.batch import Batch
@@ -50,9 +41,9 @@ from continua.train import (
     ModelOptions,
     Plan,
     Preset,
-    RandomGrids,
     StopRequest,
     Training,
+    TrainingGrids,
     TrainingOptions,
     build_continuous,
     build_rival,
@@ -205,22 +196,20 @@ class Train:
             training.go(done)
             stop.obey()
             choose_models(console, run, task, training)
-            console.print(BEGUN, highlight=False, soft_wrap=True)
-            results = measure_models(task, {learner.name: learner.model for learner in learners})
-            record_results(run, task, results)
+            results = measure_models(task, {learner.name: learner.model for learner in learners}, console)
+            record_results(run, results)
+            record_references(run, task, learners[0].model, results)
             keep_results(run, task, learners)
             run.keep_models(files_of(task, learners))
             run.end("finished")
             page = write_report([run.folder])
         if self.output.json:
             found = {"kind": "test", "run": str(run.folder), "results": results, "report": str(page)}
-            found |= {
-                row["kind"]: row.get("errors", row.get("texts")) for row in run.records() if row["kind"] in BESIDE
-            }
+            found |= rows_beside(run)
             print(json.dumps(finite(found), allow_nan=False))
         else:
             where = f"report: [bold]{escape(str(page))}[/bold]"
-            console.print(*results_tables(task, results), *remarks(task, results, run), where, sep="\n", soft_wrap=True)
+            console.print(*results_tables(task, results), *remarks(results, run), where, sep="\n", soft_wrap=True)
 
     def _updates_that_fit(self, console: Console, batch: Batch, learners: list[Learner], plan: Plan) -> int:
         """The updates that read so many tokens, or take so many seconds for all models; the run keeps their number."""
@@ -271,7 +260,8 @@ class Train:
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.run.seed)
-        build, grids = options.OPTIMISERS[self.training.optimizer], RandomGrids(self.depth.jitter, self.depth.refined)
+        build = options.OPTIMISERS[self.training.optimizer]
+        grids = TrainingGrids(self.depth.jitter, self.depth.refined, self.depth.coarse)
         model = self._place(build_continuous(task.form, preset))
         objective = objective_of(task.form, model, preset)
         learners = [Learner("continuous", model, objective, build(model, preset), grids=grids)]

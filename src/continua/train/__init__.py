@@ -4,13 +4,14 @@ from continua.train.diagnostics import diagnose, keep_diagnostics, resolution_se
 from continua.train.evaluation import (
     evaluate,
     evaluate_depth_steps,
-    evaluate_readings,
+    evaluate_resolutions,
     evaluate_samplings,
     prediction_section,
-    solver_gap,
+    solver_error,
 )
 from continua.train.filling import Filled, SeriesFiller
-from continua.train.learner import DivergedError, Learner, RandomGrids, Row, TrainingError, count_tokens, place
+from continua.train.grids import TrainingGrids
+from continua.train.learner import DivergedError, Learner, Row, TrainingError, count_tokens, place
 from continua.train.loop import Interrupted, StopRequest, Training
 from continua.train.memory import update_memory
 from continua.train.models import (
@@ -30,10 +31,10 @@ from continua.train.trained import AbstractTrained, TrainedLabels, TrainedSeries
 
 __all__ = [
     "AbstractReporter", "AbstractTrained", "Bar", "CostOptions", "DepthOptions", "DivergedError", "Events", "Filled",
-    "Interrupted", "JsonLines", "Learner", "ModelOptions", "PRESETS", "Plan", "Preset", "RandomGrids", "RivalName",
-    "Row", "STEPPERS", "SeriesFiller", "StopRequest", "TrainedLabels", "TrainedSeries", "TrainedText", "Training",
-    "TrainingError", "TrainingOptions", "build_continuous", "build_rival", "check_sizes", "count_parameters",
-    "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps", "evaluate_readings", "evaluate_samplings",
+    "Interrupted", "JsonLines", "Learner", "ModelOptions", "PRESETS", "Plan", "Preset", "RivalName", "Row", "STEPPERS",
+    "SeriesFiller", "StopRequest", "TrainedLabels", "TrainedSeries", "TrainedText", "Training", "TrainingError",
+    "TrainingGrids", "TrainingOptions", "build_continuous", "build_rival", "check_sizes", "count_parameters",
+    "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps", "evaluate_resolutions", "evaluate_samplings",
     "keep_diagnostics", "load", "objective_of", "place", "prediction_section", "reference_errors",
-    "resolution_section", "settle_outputs", "solver_gap", "transform_files", "update_memory", "warnings_of",
+    "resolution_section", "settle_outputs", "solver_error", "transform_files", "update_memory", "warnings_of",
 ]  # fmt: skip

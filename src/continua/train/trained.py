@@ -14,7 +14,7 @@ from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Tensor
 from continua.data import AbstractTask, Csv, CsvTable, LabelTransform, SeriesTransform, Uea, encode, read_csv
-from continua.model import ContinuousTransformer, Sampling, Window, generate
+from continua.model import ContinuousTransformer, Decoding, Window, generate
 from continua.model import load as load_model
 from continua.runs import Run
 from continua.train.filling import Filled, SeriesFiller
@@ -102,7 +102,7 @@ class TrainedText(AbstractTrained):
         """The continuation of a text."""
         prompt = encode(given, self.alphabet, "prompt").unsqueeze(0)
         window = Window(self.context)
-        drawn = generate(self.model, prompt, tokens, Sampling(temperature), window, generator_of(seed))
+        drawn = generate(self.model, prompt, tokens, Decoding(temperature), window, generator_of(seed))
         return "".join(self.alphabet[int(number)] for number in drawn[0, prompt.shape[1] :])
 
 
