@@ -25,7 +25,7 @@ def wave(row):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, unchecked_module):
     """A folder with a run on a table of dates and one on labelled series."""
     folder = tmp_path_factory.mktemp("used")
     days = [str(np.datetime64("2024-01-01") + i) for i in range(160)]
@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def inside(folder, monkeypatch, unchecked):
+def inside(folder, monkeypatch):
     monkeypatch.chdir(folder)
 
 

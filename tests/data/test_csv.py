@@ -300,7 +300,7 @@ def test_the_nearest_column_is_named(tmp_path):
 
 def test_training_asks_for_other_rows_every_time(file):
     task = Csv(file, window=24)
-    drawn = {tuple(task.training_batch(80, update, 0).query_times[0].tolist()) for update in range(6)}
+    drawn = {tuple(task.training_batch(73, update, 0).query_times[0].tolist()) for update in range(6)}
     assert len(drawn) > 3
     batch = task.batch(Split.TRAIN, torch.arange(5))
     again = task.augment(batch, torch.Generator().manual_seed(0))

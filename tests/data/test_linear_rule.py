@@ -9,6 +9,13 @@ from continua.data.label_rule import LabelRule
 from continua.data.linear_reference import FOLDS, Asked, _solve, _Table
 
 RANDOM = np.random.default_rng(0)
+STATE = RANDOM.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def same_numbers():
+    """Every test draws the same numbers, whichever ran before it."""
+    RANDOM.bit_generator.state = STATE
 
 
 def walks(count, rows=20, seen=15, channels=2):

@@ -19,7 +19,7 @@ from continua.core.errors import reject
 from continua.data import read_cells, read_ts
 from continua.data.files import read_text
 from continua.runs import Run, Table, check_writable, write_whole
-from continua.train import Filled, TrainedLabels, TrainedSeries, TrainedText, load
+from continua.train import FilledSeries, TrainedLabels, TrainedSeries, TrainedText, load
 
 
 @final
@@ -84,7 +84,7 @@ class Predict:
         reject("run", str(self.folder), why, "Use `continua.load(run)` in Python for the model itself.")
 
 
-def write_filled(file: Path, columns: tuple[str, ...], filled: list[Filled]) -> str:
+def write_filled(file: Path, columns: tuple[str, ...], filled: list[FilledSeries]) -> str:
     """The table of a file with its empty cells filled, and the ends of the intervals in columns behind."""
     cells = read_cells(file)
     places = {line: row for row, line in enumerate(cells.lines)}

@@ -144,7 +144,7 @@ class SeriesScore(AbstractLoss):
     """mean of r^2 + 2 pinball(r) over the targets that are known, r = (y - answer) / spread, with `batch.baseline`.
 
     The mean answers for the squared error alone, the ends of the interval for the pinball score of the levels 0.1 and
-    0.9 (`Interval.pinball`), about a mean that is held fixed. Both are proper scores.
+    0.9 (`PredictedInterval.pinball`), about a mean that is held fixed. Both are proper scores.
     """
 
     def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:

@@ -14,7 +14,7 @@ LOW, HIGH = 0.1, 0.9
 """The levels of an interval's ends."""
 
 
-class Interval(NamedTuple):
+class PredictedInterval(NamedTuple):
     """Means (batch, queries, channels), and the ends that eight of ten values are said to lie between."""
 
     mean: Tensor
@@ -38,7 +38,7 @@ class Baseline(NamedTuple):
     spread: Float[Tensor, "batch queries channels"]
     ahead: Bool[Tensor, "batch queries channels"]
 
-    def answer(self, output: Float[Tensor, "batch queries outputs"]) -> Interval:
+    def answer(self, output: Float[Tensor, "batch queries outputs"]) -> PredictedInterval:
         """values + spread m, and spread e^a times 1.28 to either side of it.
 
         A network has four numbers (m, m', a, a') for each channel: m and a count between observations, m' and a' ahead
@@ -47,7 +47,7 @@ class Baseline(NamedTuple):
         m, later, a, wide = output.unflatten(-1, (4, -1)).unbind(-2)
         mean = self.values + self.spread * torch.where(self.ahead, later, m)
         half = _EIGHT_OF_TEN * self.spread * torch.where(self.ahead, wide, a).clamp(-4.0, 4.0).exp()
-        return Interval(mean, mean - half, mean + half)
+        return PredictedInterval(mean, mean - half, mean + half)
 
 
 @final

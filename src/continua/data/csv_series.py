@@ -142,7 +142,9 @@ class SeriesWindows:
         """Fitted when it is first asked for, which may take seconds."""
         seen = visible_rows(self.windows.size)
         features = LagFeatures(self.channels, self.windows.spacing, seen, self.windows.size - seen)
-        reference = LinearReference.fit(features, self._asked(Split.TRAIN), self._asked(Split.VALIDATION))
+        reference = LinearReference.fit(
+            features, self._windows_to_fit(Split.TRAIN), self._windows_to_fit(Split.VALIDATION)
+        )
         return SeriesTransform(self.windows.units, reference)
 
     def batch(self, split: Split, drawn: Sequence[tuple[int, int]], dropped: float = 0.0) -> Batch:
@@ -171,7 +173,7 @@ class SeriesWindows:
         rows, _ = self._draw(split, number, 0)
         return assemble([self.transform.prepare(rows, np.linspace(rows.times[0], rows.times[-1], count))])
 
-    def observed(self, split: Split, number: int) -> np.ndarray:
+    def token_values(self, split: Split, number: int) -> np.ndarray:
         """The values of the tokens of a window, in deviations of their columns."""
         rows, _ = self._draw(split, number, 0)
         return rows.values[~np.isnan(rows.values)]
@@ -210,7 +212,7 @@ class SeriesWindows:
         rows = rows._replace(values=np.where(seen, rows.values, np.nan))
         return rows, Asked(ChannelSamples.of(rows.times, rows.values), rows.times[chosen], targets)
 
-    def _asked(self, split: Split) -> list[Asked]:
+    def _windows_to_fit(self, split: Split) -> list[Asked]:
         """Windows for the fit of the linear rule: asked as in training, and at all rows ahead."""
         every = range(len(self.windows.starts[split]))
         chosen = every if len(every) <= _MOST else np.linspace(0, len(every) - 1, _MOST).round().astype(int).tolist()

@@ -13,7 +13,7 @@ _FAR = 4
 """Distances to the nearest sample, in spacings, count up to here."""
 
 
-class Cells(NamedTuple):
+class ChannelQueries(NamedTuple):
     """Queries (queries,) of one channel: where they stand, what naive rules answer, and features of what is left.
 
     `node` is the number of spacings to the last sample (`ahead` of all samples) or to the nearest one (between). `last`
@@ -71,7 +71,9 @@ class LagFeatures:
         """Whole numbers of spacings that weights and spreads are kept for."""
         return self.horizon + 1 if ahead else _FAR + 1
 
-    def cells(self, samples: "ChannelSamples", times: np.ndarray, channel: int, scales: np.ndarray) -> Cells | None:
+    def cells(
+        self, samples: "ChannelSamples", times: np.ndarray, channel: int, scales: np.ndarray
+    ) -> ChannelQueries | None:
         """The queries at these times of a channel; nothing of a channel without any sample."""
         clock, values = samples.times[channel], samples.values[channel]
         if len(clock) == 0:
@@ -83,7 +85,7 @@ class LagFeatures:
         slope = (values[-1] - values[0]) / (clock[-1] - clock[0]) if len(clock) > 1 else 0.0
         line = last + slope * np.maximum(times - clock[-1], 0.0)
         before = self._before(samples, channel, scales) if ahead.any() else np.zeros(0)
-        return Cells(ahead, node, last, line, before, self._around(samples, times, channel, scales, node))
+        return ChannelQueries(ahead, node, last, line, before, self._around(samples, times, channel, scales, node))
 
     def _before(self, samples: "ChannelSamples", channel: int, scales: np.ndarray) -> np.ndarray:
         now = max(float(times[-1]) for times in samples.times if len(times))

@@ -6,7 +6,7 @@ from typing import NamedTuple, final
 
 import numpy as np
 
-from continua.data.linear_features import Cells, ChannelSamples, LagFeatures
+from continua.data.linear_features import ChannelQueries, ChannelSamples, LagFeatures
 
 _PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """Ridge penalties, as shares of the mean square of a feature; beside them, no weights at all."""
@@ -143,7 +143,7 @@ class _Table(NamedTuple):
     @classmethod
     def of(
         cls,
-        cells: Sequence[Cells | None],
+        cells: Sequence[ChannelQueries | None],
         asked: Sequence[Asked],
         scales: Sequence[float],
         folds: np.ndarray,
@@ -216,7 +216,7 @@ class _Fit:
         weights, line = found
         return cls(weights, _deviations(train.nodes, _out_of_fold(train, weights, line), nodes), line)
 
-    def answers(self, cells: Cells, here: np.ndarray, scale: float, fold: int | None) -> np.ndarray:
+    def answers(self, cells: ChannelQueries, here: np.ndarray, scale: float, fold: int | None) -> np.ndarray:
         """naive + s_c <w, f> of some of the queries."""
         weights, naive = self.weights[-1 if fold is None else fold], (cells.line if self.line else cells.last)[here]
         if not here.any() or not weights.any():

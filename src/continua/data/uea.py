@@ -34,8 +34,8 @@ class Uea(AbstractTask):
 
     For validation a fifth of each class of the training file is held out, drawn once for all, where that makes ten
     series or more; of a smaller file nothing can be spared, and validation reads the test file, as it does if training
-    has the `whole` file. A linear rule (`LabelRule`) gives logits to which those of the network are added; training
-    series have the rule that was fitted without them. Each feature is centred
+    has the `whole` file. A linear rule (`LabelRule`) gives logits to which those of the network are added. It is fitted
+    to the whole training file; each series of that file has the logits of the rule without it. Each feature is centred
     and scaled by what is trained on; a constant one is refused. Token time is the index of a sample in units of the
     longest training series, which spans [0, 1]; shorter ones end earlier.
 
@@ -71,7 +71,7 @@ class Uea(AbstractTask):
         chosen = [part.series[i] for i in index.tolist()]
         labels = torch.tensor([part.labels[i] for i in index.tolist()])
         samples = _pad(chosen, spacing)
-        offset = None if split is not Split.TRAIN else self.transform.held[index]
+        offset = self._left_out(split, index)
         if split is not Split.TRAIN and self.test_dropped > 0.0:  # whatever the batch that a series stands in
             order = [
                 torch.rand(len(series), generator=generator_of(i))
@@ -122,6 +122,15 @@ class Uea(AbstractTask):
             "nearest neighbour": float((np.array(everyone.labels)[nearest] == truth).mean()),
         }
 
+    def _left_out(self, split: Split, index: Int[Tensor, " size"]) -> Float[Tensor, "size classes"] | None:
+        """Logits of series that the rule was fitted to, each by the rule without it; nothing for other series."""
+        if split is Split.TRAIN:
+            return self.transform.left_out_logits[index]
+        held = self._held_out()[0]
+        if split is Split.TEST or not held or self.test_dropped > 0.0:
+            return None
+        return self.transform.left_out_logits[self.count(Split.TRAIN) + index]
+
     def _held_out(self) -> tuple[list[Tensor], list[int]]:
         held, test = self._part(Split.VALIDATION), self._part(Split.TEST)
         return ([], []) if held is test else (held.series, held.labels)
@@ -162,8 +171,8 @@ class LabelTransform:
     rule: LabelRule
 
     @property
-    def held(self) -> Float[Tensor, "series classes"]:
-        """Logits of the training series, each by the rule without it."""
+    def left_out_logits(self) -> Float[Tensor, "series classes"]:
+        """Logits of the training series, and behind them of those held out, each by the rule without it."""
         return torch.from_numpy(self.rule.held).float()
 
     def prepare(self, series: Sequence[Float[Tensor, "tokens features"]]) -> Batch:
@@ -239,8 +248,9 @@ def _read(
     validation = standardise(whole.select(sorted(held))) if held else test
     spacing = 1.0 / max(1, max(len(series) for series in train.series) - 1)
     train = standardise(train)
-    clocks = [(spacing * np.arange(len(each)), each.double().numpy()) for each in train.series]
-    rule = LabelRule.fit(clocks, train.labels, len(train.classes))
+    fitted = [train] if validation is test else [train, validation]
+    clocks = [(spacing * np.arange(len(each)), each.double().numpy()) for part in fitted for each in part.series]
+    rule = LabelRule.fit(clocks, [label for part in fitted for label in part.labels], len(train.classes))
     transform = LabelTransform(train.classes, mean, scale, spacing, rule)
     return {Split.TRAIN: train, Split.VALIDATION: validation, Split.TEST: test}, transform
 

@@ -9,7 +9,7 @@ from continua.train.evaluation import (
     prediction_section,
     solver_error,
 )
-from continua.train.filling import Filled, SeriesFiller
+from continua.train.filling import FilledSeries, SeriesFiller
 from continua.train.grids import TrainingGrids
 from continua.train.learner import DivergedError, Learner, Row, TrainingError, count_tokens, place
 from continua.train.loop import Interrupted, StopRequest, Training
@@ -30,11 +30,12 @@ from continua.train.settling import settle_outputs
 from continua.train.trained import AbstractTrained, TrainedLabels, TrainedSeries, TrainedText, load, transform_files
 
 __all__ = [
-    "AbstractReporter", "AbstractTrained", "Bar", "CostOptions", "DepthOptions", "DivergedError", "Events", "Filled",
-    "Interrupted", "JsonLines", "Learner", "ModelOptions", "PRESETS", "Plan", "Preset", "RivalName", "Row", "STEPPERS",
-    "SeriesFiller", "StopRequest", "TrainedLabels", "TrainedSeries", "TrainedText", "Training", "TrainingError",
-    "TrainingGrids", "TrainingOptions", "build_continuous", "build_rival", "check_sizes", "count_parameters",
-    "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps", "evaluate_resolutions", "evaluate_samplings",
-    "keep_diagnostics", "load", "objective_of", "place", "prediction_section", "reference_errors",
-    "resolution_section", "settle_outputs", "solver_error", "transform_files", "update_memory", "warnings_of",
+    "AbstractReporter", "AbstractTrained", "Bar", "CostOptions", "DepthOptions", "DivergedError", "Events",
+    "FilledSeries", "Interrupted", "JsonLines", "Learner", "ModelOptions", "PRESETS", "Plan", "Preset", "RivalName",
+    "Row", "STEPPERS", "SeriesFiller", "StopRequest", "TrainedLabels", "TrainedSeries", "TrainedText", "Training",
+    "TrainingError", "TrainingGrids", "TrainingOptions", "build_continuous", "build_rival", "check_sizes",
+    "count_parameters", "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps", "evaluate_resolutions",
+    "evaluate_samplings", "keep_diagnostics", "load", "objective_of", "place", "prediction_section",
+    "reference_errors", "resolution_section", "settle_outputs", "solver_error", "transform_files", "update_memory",
+    "warnings_of",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from continua.train.learner import place
 _BATCH = 64
 
 
-class Filled(NamedTuple):
+class FilledSeries(NamedTuple):
     """A series with all its cells (rows, columns) in the file's units; the ends of the interval, nan where observed."""
 
     series: CsvSeries
@@ -44,11 +44,11 @@ class SeriesFiller:
     model: ContinuousTransformer
     transform: SeriesTransform
 
-    def fill(self, table: CsvTable) -> list[Filled]:
+    def fill(self, table: CsvTable) -> list[FilledSeries]:
         """All series of a table, whose columns are those that the model has learnt."""
         return [self.fill_series(series) for series in table.series]
 
-    def fill_series(self, series: CsvSeries) -> Filled:
+    def fill_series(self, series: CsvSeries) -> FilledSeries:
         units = self.transform.units
         rows = units.rows(series)
         there = ~np.isnan(rows.values)
@@ -61,7 +61,7 @@ class SeriesFiller:
         if last + 1 < len(rows.times):
             self._go_ahead(found, rows, last)
         mean, low, high = (units.mean + units.scale * each for each in found)
-        return Filled(series, np.where(there, series.values.numpy(), mean), low, high)
+        return FilledSeries(series, np.where(there, series.values.numpy(), mean), low, high)
 
     def _around(self, rows: Rows, row: int, last: int) -> _Query:
         """The rows about one, as many as were seen in training, no farther away in time than a window reaches."""

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from continua.control import call_model
-from continua.core.batch import Batch, Interval
+from continua.core.batch import Batch, PredictedInterval
 from continua.core.shapes import Float, Tensor
 from continua.data import Csv, Split, Wording, series_errors
 from continua.model import ContinuousTransformer
@@ -75,14 +75,16 @@ def _rules_table(task: Csv) -> Table:
 
 
 @torch.no_grad()
-def _answer(model: ContinuousTransformer, batch: Batch) -> Interval:
+def _answer(model: ContinuousTransformer, batch: Batch) -> PredictedInterval:
     batch = place(batch, model)
     assert batch.baseline is not None
     found = batch.baseline.answer(call_model(model, batch).output)
-    return Interval(*(each.cpu() for each in found))
+    return PredictedInterval(*(each.cpu() for each in found))
 
 
-def _curve(task: Csv, batch: Batch, dense: Batch, answers: Mapping[str, Interval], window: int, channel: int) -> Lines:
+def _curve(
+    task: Csv, batch: Batch, dense: Batch, answers: Mapping[str, PredictedInterval], window: int, channel: int
+) -> Lines:
     wording, channels = task.form.wording, task.form.channels
     values, times, present = (each[window] for each in batch.inputs)
     own = present & (values[:, 1 + channel] > 0.5)
@@ -90,7 +92,7 @@ def _curve(task: Csv, batch: Batch, dense: Batch, answers: Mapping[str, Interval
     assert batch.targets is not None and batch.query_times is not None and dense.query_times is not None
     assert dense.baseline is not None and channels > channel
     when = wording.duration * dense.query_times[0].double().numpy()
-    given = task.series.observed(Split.TEST, window)[own.nonzero()[:, 0].numpy()]
+    given = task.series.token_values(Split.TEST, window)[own.nonzero()[:, 0].numpy()]
     predicted = [
         Series.of(f"{name}, predicted", when, *(_units(each[0, :, channel], wording, channel) for each in answer),
                   mark="line", colour=place)

@@ -17,7 +17,7 @@ from continua.data import AbstractTask, Csv, CsvTable, LabelTransform, SeriesTra
 from continua.model import ContinuousTransformer, Decoding, Window, generate
 from continua.model import load as load_model
 from continua.runs import Run
-from continua.train.filling import Filled, SeriesFiller
+from continua.train.filling import FilledSeries, SeriesFiller
 from continua.train.learner import place
 
 
@@ -55,7 +55,7 @@ class TrainedSeries(AbstractTrained):
                 reject("input", str(file), f"{named} no value to go on from", "Write at least one observed row.")
         return table
 
-    def predict(self, given: str | os.PathLike[str] | CsvTable) -> list[Filled]:
+    def predict(self, given: str | os.PathLike[str] | CsvTable) -> list[FilledSeries]:
         """Every empty cell of a CSV file or table, with the ends that eight of ten values lie between."""
         table = given if isinstance(given, CsvTable) else self.read(given)
         return SeriesFiller(self.model, self.transform).fill(table)
