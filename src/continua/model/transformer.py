@@ -120,7 +120,8 @@ class ContinuousTransformer(nn.Module):
         cloud, where = self._embed(inputs, query_times, named)
         noisy = self.training or any(cost.random for cost in costs)
         setting = Setting(self.flow, cloud, memory, fresh_seed(generator) if noisy else 0, self.training, self.axis)
-        field = setting.bind(costs, self.gradient.second_derivatives)
+        one_graph = self.gradient.one_graph or not torch.is_grad_enabled()
+        field = setting.bind(costs, self.gradient.second_derivatives, one_graph)
         solver = self.solver if grid is None else self._controlled_by(Given(tuple(grid)))
         solution = solver.solve(field, field.initial(), (0.0, self.flow.depth), self.gradient, save_at, observers)
         output = self.readout(cloud.at(solution.x))
@@ -225,7 +226,9 @@ class ContinuousTransformer(nn.Module):
     def _controlled_by(self, controller: AbstractController, adaptive: bool = False) -> Solver:
         if not isinstance(self.solver, Solver):
             reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(stepper, controller)).")
-        stepper = self.solver.stepper
+        stepper, ranks = self.solver.stepper, getattr(self.solver.controller, "all_ranks", False)
+        if ranks and isinstance(controller, Fixed | Given | Adaptive):
+            controller = dataclasses.replace(controller, all_ranks=True)
         if adaptive and stepper.error_order is None and manifold_of(stepper) is None:
             stepper = DormandPrince()
         return Solver(stepper, controller)

@@ -24,6 +24,7 @@ from continua.train.models import (
     objective_of,
 )
 from continua.train.presets import PRESETS, CostOptions, DepthOptions, ModelOptions, Plan, Preset, TrainingOptions
+from continua.train.ranks import LostRankError, Ranks, name_lost
 from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines
 from continua.train.series_answers import reference_errors, warnings_of
 from continua.train.settling import settle_outputs
@@ -31,11 +32,11 @@ from continua.train.trained import AbstractTrained, TrainedLabels, TrainedSeries
 
 __all__ = [
     "AbstractReporter", "AbstractTrained", "Bar", "CostOptions", "DepthOptions", "DivergedError", "Events",
-    "FilledSeries", "Interrupted", "JsonLines", "Learner", "ModelOptions", "PRESETS", "Plan", "Preset", "RivalName",
-    "Row", "STEPPERS", "SeriesFiller", "StopRequest", "TrainedLabels", "TrainedSeries", "TrainedText", "Training",
-    "TrainingError", "TrainingGrids", "TrainingOptions", "build_continuous", "build_rival", "check_sizes",
-    "count_parameters", "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps", "evaluate_resolutions",
-    "evaluate_samplings", "keep_diagnostics", "load", "objective_of", "place", "prediction_section",
-    "reference_errors", "resolution_section", "settle_outputs", "solver_error", "transform_files", "update_memory",
-    "warnings_of",
+    "FilledSeries", "Interrupted", "JsonLines", "Learner", "LostRankError", "ModelOptions", "PRESETS", "Plan",
+    "Preset", "Ranks", "RivalName", "Row", "STEPPERS", "SeriesFiller", "StopRequest", "TrainedLabels", "TrainedSeries",
+    "TrainedText", "Training", "TrainingError", "TrainingGrids", "TrainingOptions", "build_continuous", "build_rival",
+    "check_sizes", "count_parameters", "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps",
+    "evaluate_resolutions", "evaluate_samplings", "keep_diagnostics", "load", "name_lost", "objective_of", "place",
+    "prediction_section", "reference_errors", "resolution_section", "settle_outputs", "solver_error",
+    "transform_files", "update_memory", "warnings_of",
 ]  # fmt: skip

@@ -23,6 +23,7 @@ from continua.train.examples import LABEL_PROSE, TEXT_PROSE, label_figures, text
 from continua.train.grids import finer_nodes
 from continua.train.learner import place
 from continua.train.models import objective_of
+from continua.train.ranks import Ranks
 from continua.train.series_answers import series_section
 
 _CURVES = 6
@@ -44,22 +45,31 @@ def _say_nothing(what: str) -> None: ...
 
 
 @torch.no_grad()
-def evaluate(model: ContinuousTransformer, task: AbstractTask, split: Split, size: int = 250) -> dict[str, float]:
-    """The loss and every measure of the task, each a mean over the sequences of the split; no model state changes."""
+def evaluate(
+    model: ContinuousTransformer, task: AbstractTask, split: Split, size: int = 250, ranks: Ranks = Ranks()
+) -> dict[str, float]:
+    """The loss and every measure of the task, each a mean over the sequences of the split; no model state changes.
+
+    Of several ranks each reads its share.
+    """
     before, form = model.training, task.form
     model.eval()
     objective, totals, count = objective_of(form), dict[str, float](), 0
     try:
         for batch in (place(each, model) for each in task.batches(split, size)):
-            terms = objective(model, batch)
-            rows = len(terms.output)
-            found = {"loss": float(terms.terminal) * rows}
-            found |= {name: float(each.sum()) for name, each in task.metrics(terms.output, batch).items()}
+            own, share = ranks.share(batch)
+            terms = objective(model, own)
+            rows, counted = len(terms.output), len(batch.inputs[0])
+            weight = share * counted / rows  # 1, but where ranks read the same sequences
+            found = {"loss": weight * (float(terms.terminal) * rows)}
+            measures = task.metrics(terms.output, own)
+            found |= {name: weight * float(each.sum()) for name, each in measures.items()}
             totals = {name: totals.get(name, 0.0) + value for name, value in found.items()}
-            count += rows
+            count += counted
     finally:
         model.train(before)
-    return {name: total / count for name, total in totals.items()}
+    added = zip(totals, ranks.add_up(list(totals.values())), strict=True)
+    return {name: total / count for name, total in added}
 
 
 def evaluate_samplings(
