@@ -10,7 +10,7 @@ from typing import Any, cast, final
 import torch
 
 from continua.control import call_model
-from continua.core.errors import reject
+from continua.core.errors import ArgumentError, reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Tensor
 from continua.data import AbstractTask, Csv, CsvTable, LabelTransform, SeriesTransform, Uea, encode, read_csv
@@ -129,7 +129,10 @@ def load(folder: str | os.PathLike[str], model: str = "continuous") -> Any:
         known = sorted(each.name for each in path.glob("models/*") if each.name != "transform")
         cure = f"It has {', '.join(known)}." if known else "Let it finish, or go on with it: `continua train --resume`."
         reject("run", str(folder), f"it has no model {model!r} yet", cure)
-    found = cast(ContinuousTransformer, load_model(path / "models" / model).eval())
+    try:
+        found = cast(ContinuousTransformer, load_model(path / "models" / model).eval())
+    except ArgumentError as error:  # which speaks of a folder, and the user of a run
+        reject("run", str(folder), error.why, error.cure)
     files = {each.name: each.read_bytes() for each in (path / "models" / "transform").glob("*") if each.is_file()}
     if "series.json" in files:
         return TrainedSeries(found, SeriesTransform.read(files), config.get("time"), config.get("id"))
