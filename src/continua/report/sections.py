@@ -231,7 +231,8 @@ def _anytime_section(learners: Learners) -> Section | None:
     y = _scale_of("loss", [values for _, values in costs])
     about = {"title": "Loss against evaluations", "measured": "the first sequences of the test", "y": y}
     caption = f"Each model read otherwise: {_readings_named(learners)}."
-    figures += _curves(learners, costs, x=Scale("evaluations of the velocity", log=True), caption=caption, **about)
+    about |= {"x": Scale("evaluations of the velocity", log=True), "caption": caption}
+    figures += _curves(learners, costs, mark="points", **about)  # readings of several kinds are no curve
     figures += [_readings_table(one) for one in learners if one.test.get("readings")]
     gaps = [(one.name, one.test.get("gap to a tight solve")) for one in learners if one.test.get("depth_steps")]
     prose = ("The same weights, solved in fewer or more steps: a coarse answer early, a finer one later.",

@@ -20,6 +20,8 @@ _GROUPS, _LEAST = 10, 10
 """Answers are grouped by their confidence: in so many groups, of at least so many answers."""
 _RIGHT, _WRONG = 2, 4
 """Examples that are shown of either."""
+_ROW = 3
+"""Pictures in a row."""
 _WINDOWS, _READ = 64, 6
 """Windows of the test that calibration reads, and those that are shown letter by letter."""
 _PROMPT, _WRITTEN, _TEMPERATURE = 32, 240, 0.8
@@ -172,18 +174,20 @@ def _signal(task: AbstractTask, inputs: list[Tensor], title: str, about: dict[st
 
 
 def _pictures(values: Tensor, columns: int, titles: list[str], about: dict[str, Any]) -> Heat:
-    """Pictures side by side, an empty column between neighbours."""
-    pictures = values[..., 0].double().numpy().reshape(len(values), -1, columns)[:, ::-1]
-    gap = np.full((pictures.shape[1], 1), np.nan)
-    row = np.concatenate([part for picture in pictures for part in (picture, gap)][:-1], axis=1)
+    """Pictures in rows of three, an empty line between neighbours."""
+    pictures = values[..., 0].double().numpy().reshape(len(values), -1, columns)
+    cells = np.full((-(-len(values) // _ROW) * _ROW, pictures.shape[1] + 1, columns + 1), np.nan)
+    cells[: len(values), :-1, :-1] = pictures
+    sheet = np.concatenate([np.concatenate(list(row), axis=1) for row in cells.reshape(-1, _ROW, *cells.shape[1:])])
+    sheet = sheet[-2::-1, :-1]  # rows of a figure are counted from below
     return Heat(
         title="Told right, and the surest mistakes",
-        caption="Label, from left to right: " + "; ".join(titles) + ".",
+        caption="Label, row by row: " + "; ".join(titles) + ".",
         x=Scale("column"),
         y=Scale("row"),
-        columns=np.arange(1.0, row.shape[1] + 1.0),
-        rows=np.arange(row.shape[0], 0.0, -1.0),
-        values=row[None, None],
+        columns=np.arange(1.0, sheet.shape[1] + 1.0),
+        rows=np.arange(sheet.shape[0], 0.0, -1.0),
+        values=sheet[None, None],
         value="brightness",
         **about,
     )
