@@ -82,7 +82,7 @@ def test_a_training_of_some_seconds_has_the_updates_that_fit(tmp_path, monkeypat
         ("--head-modes -1", "--head-modes = -1: it must be a whole number, at least 0"),
         (
             "--axis-nodes 5",
-            "--axis-nodes = 5: they do not share the width 48 in equal, even parts. Pass a --width that is a multiple",
+            "--width = 48: it does not split into even parts over 5 axis nodes. Pass a multiple of 10",
         ),
         ("--rtol -1", "--rtol = -1.0: it must be finite and not negative"),
         ("--integral-tokens 0", "--integral-tokens = 0: it must be a whole number, at least 1"),

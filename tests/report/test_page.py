@@ -149,8 +149,8 @@ def test_a_passage_colours_what_was_unlikely_and_escapes_it():
 def test_one_large_loss_does_not_flatten_the_others(tmp_path):
     run = Run.begin(tmp_path / "run", "train", {"task": "waves"})
     steps = {"1": {"loss": 40.0}, "2": {"loss": 0.4}, "4": {"loss": 0.3}, "8": {"loss": 0.31}}
-    readings = {f"{n} steps": {"evaluations": float(n), "loss": row["loss"]} for n, row in steps.items()}
-    run.record("test", learner="ours", depth_steps=steps, readings=readings)
+    resolutions = {f"{n} steps": {"evaluations": float(n), "loss": row["loss"]} for n, row in steps.items()}
+    run.record("test", learner="ours", depth_steps=steps, resolutions=resolutions)
     (section,) = (s for s in report_page([run.folder]).sections if s.heading == "Anytime depth")
     by_steps, by_cost, _ = section.figures
     assert by_steps.y.log and by_cost.y.log

@@ -51,7 +51,7 @@ def test_each_parameter_goes_by_its_space():
 
 def test_masses_of_heads_and_orthonormal_kernels_keep_their_manifolds():
     torch.manual_seed(0)
-    heads = Attention(3, 4, measured=True)
+    heads = Attention(3, 4, head_masses=True)
     turning = FeedForward(4, kernel=Convolution(Axis(4, 2), 1, unitary=True), biased=False)
     plain = build_continuous(TASK.form, SMALL)
     parts = [Part(heads, ContinuousHeads(heads.spec(8), over_h=Legendre(2)))]

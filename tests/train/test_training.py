@@ -39,7 +39,7 @@ from continua.train import (
     evaluate_depth_steps,
     evaluate_samplings,
     objective_of,
-    solver_gap,
+    solver_error,
 )
 
 SMALL = Preset().replace(
@@ -377,7 +377,7 @@ def test_evaluation_is_a_mean_over_sequences_whatever_the_batches():
 
 def test_more_depth_steps_come_nearer_to_a_tight_solve():
     (learner,) = learners(TASK)
-    gaps = [solver_gap(learner.model.at(steps=steps), TASK) for steps in (1, 8, 64)]
+    gaps = [solver_error(learner.model.at(steps=steps), TASK) for steps in (1, 8, 64)]
     assert gaps[2] < gaps[1] < gaps[0] and gaps[2] < 0.02
     assert set(evaluate_depth_steps(learner.model, TASK, (1, 2))) == {1, 2}
     assert set(evaluate_samplings(learner.model, TASK)) == {"as trained", *TASK.variants()}
@@ -418,7 +418,7 @@ def test_objectives_pay_for_what_training_the_model_needs():
     found = objective_of(form, model, all_paid)
     assert found.weights == (1.0, 2.0, 3.0, 4.0, 5.0)
     assert [cost.share for cost in found.costs if isinstance(cost, AtRandomDepth)] == [1 / 8, 1 / 8]
-    attention = Attention(2, 4, measured=True)
+    attention = Attention(2, 4, head_masses=True)
     heads = ContinuousHeads(attention.spec(8), over_h=Legendre(1))
     measured = ContinuousTransformer(model.embedding, Flow([Part(attention, heads)]), model.readout)
     found = objective_of(TASK.form, measured, free)

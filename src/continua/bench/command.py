@@ -41,7 +41,7 @@ class Bench:
 
     Names: speed (solves against torchdiffeq), overhead (a solve against its bare evaluations), memory (peak of the
     gradients from 8 to 64 steps), attention (weighted causal attention against plain), estimators (how cost
-    grows with the tokens at a fixed number of nodes), fields (weights that depend on depth against constant ones),
+    grows with the tokens at a fixed number of drawn ones), fields (weights that depend on depth against constant ones),
     recipe (an update of the recipe against torch's AdamW), spectral (what a preconditioner gains there), lab (many
     networks trained at once, against a budget of seconds), decoding (text with cached keys and values against solves
     of the whole window), or all. Exit code 1: a ratio is above its limit.

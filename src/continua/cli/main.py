@@ -29,7 +29,7 @@ class Command(NamedTuple):
 COMMANDS: Mapping[str, Command] = {
     "train": Command("cli.train", "Train", "Train a continuous Transformer on a task, and leave a run folder."),
     "eval": Command("cli.runs", "Evaluate", "Measure the models of a run: test, other samplings, other depth steps."),
-    "generate": Command("cli.runs", "Generate", "Let a model of a text run write on."),
+    "generate": Command("cli.runs", "Generate", "Continue a text with a model of a text run."),
     "report": Command(
         "cli.runs", "Report", "Write one self-contained HTML page about one run, or several side by side."
     ),

@@ -60,9 +60,9 @@ class RunOptions:
     preset: Annotated[Literal["demo", "full"], tyro.conf.arg(metavar="demo|full")] = "demo"
     """sizes and updates: demo takes minutes, full takes longer and is better"""
     compare: Rivals = ()
-    """also train a network of layers, of as many evaluations and parameters, on the same batches (priced: it pays the
-    same costs; usual: textbook positions, no stem; deep, deep-priced: the hidden size of the model in every layer, so
-    more parameters; none: no network, where a file of options names some)"""
+    """also train networks of layers, with as many evaluations and parameters, on the same batches (priced: with the
+    running costs of the continuous model; usual: textbook positions, no stem; deep, deep-priced: the hidden size of the
+    continuous model in every layer, so more parameters; none: where --config names some)"""
     seed: int = 0
     """seed of weights, batches and augmentation"""
     threads: int = 0
@@ -74,11 +74,11 @@ class RunOptions:
     compile: Toggle = False
     """compile the operators of the flow with torch.compile; the first update then takes longer"""
     resume: SomeFolder = None
-    """a run to go on with, by its own options; beside it only --override, --quiet, --json and --tensorboard"""
+    """a run to continue, with its own options; beside it only --override, --quiet, --json and --tensorboard"""
     override: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
     """beside --resume: options that are changed from here on, such as lr=0.001, which the records note"""
     config: SomeFiles = ()
-    """a TOML file with any of these options, with _ for -; words on the command line win, and later files"""
+    """a TOML file with any of these options, with _ for -; the command line wins over files, later ones over earlier"""
 
 
 @final
@@ -99,12 +99,12 @@ class DataOptions:
     columns: Annotated[Word, tyro.conf.arg(metavar="A,B,...")] = None
     """csv: the columns with values (default: all others with numbers)"""
     points: Count = None
-    """points of the grid it is trained on (default: burgers 64; darcy 16 along each side)"""
+    """burgers, darcy: points in training (default: burgers 64; darcy 16 along each side)"""
     dropped: Measure = None
     """up to this share of the samples is dropped at random, such as 0.5: mnist1d, digits, uea in training (default: 0),
     spirals (default: 0.5) and csv of all that a model sees (default: 0)"""
     interpolated: Toggle = False
-    """uea: samples that are dropped are filled in on straight lines, on the regular grid"""
+    """uea: dropped samples are filled in again by linear interpolation, at regular times"""
 
 
 @final

@@ -186,6 +186,8 @@ def read_command(kind: type[Any], command: str, words: Sequence[str]) -> Any:
         except MisuseError:
             if len(plain) == len(words):
                 raise  # but whoever asks for help gets it
+        if len(plain) < len(words):
+            words = _HELP[-1:]  # tyro leaves out of the usage what stands beside --help
     return _read_above(kind, command, words, default)
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from continua.cli import options
-from continua.cli.measuring import BEGUN, keep_results, measure_models, record_results, results_tables
+from continua.cli.measuring import keep_results, measure_models, record_results, results_tables
 from continua.cli.parsing import flag, read_values, values_of
 from continua.cli.resuming import check_same, data_digest, note_failure, read_overrides
 from continua.core.batch import Batch
@@ -193,8 +193,7 @@ class Train:
             self._introduce(console, run, task, learners)
             training.go(done)
             stop.obey()
-            console.print(BEGUN, highlight=False, soft_wrap=True)
-            results = measure_models(task, {learner.name: learner.model for learner in learners})
+            results = measure_models(task, {learner.name: learner.model for learner in learners}, console)
             record_results(run, results)
             keep_results(run, task, learners)
             run.keep_models()

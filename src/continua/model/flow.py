@@ -80,7 +80,7 @@ class Part(nn.Module):
 
     def __init__(self, operator: AbstractOperator, field: AbstractField) -> None:
         super().__init__()
-        is_a(AbstractOperator, "Pass an operator, such as Attention(heads, key).", operator=operator)
+        is_a(AbstractOperator, "Pass an operator, such as Attention(heads, key_size).", operator=operator)
         is_a(AbstractField, "Pass a field built from operator.spec(width), such as Constant(spec).", field=field)
         self.operator, self.field = operator, field
         self._compiled: Callable[..., Points] | None = None

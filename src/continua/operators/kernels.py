@@ -157,21 +157,20 @@ class AbstractFunctionKernel(AbstractKernel):
         """W x for every token: analysis, the weights on coefficients, synthesis."""
 
     @abc.abstractmethod
-    def matrix(self, w: Tensor) -> Float[Tensor, "nodes_outputs nodes_inputs"]:
-        """The same map as one matrix between the values at the nodes."""
+    def matrix(self, w: Tensor) -> Float[Tensor, "nodes nodes outputs inputs"]:
+        """The same map between the values at the nodes: a matrix for each pair of them."""
 
     @final
     def apply(self, w: Tensor, b: Bias | None, x: Incoming, from_heads: int = 1, to_heads: int = 1) -> Outgoing:
-        # Transforms cost per token what the matrix costs once: with more tokens than numbers in a token's state, one
-        # dense product is faster. Weights per sequence would make one matrix for each.
+        # Transforms cost per token what the matrix costs once: with more tokens than a quarter of the numbers in a
+        # token's state, one dense product is faster. Weights per sequence would make one matrix for each.
         nodes = self.axis.nodes
-        if w.ndim == 2 + len(self.own) and x.shape[0] * x.shape[1] > x.shape[2] and not _by_transforms:
+        if w.ndim == 2 + len(self.own) and 4 * x.shape[0] * x.shape[1] > x.shape[2] and not _by_transforms:
             matrix = self.matrix(w)
-            if to_heads > 1:
-                matrix = _swap(matrix, 0, nodes, to_heads)
-            if from_heads > 1:
-                matrix = _swap(matrix, 1, nodes, from_heads)
-            return F.linear(x, matrix, None if b is None else b.view(to_heads, 1, -1).expand(-1, nodes, -1).flatten())
+            _, _, outputs, inputs = matrix.shape
+            parted = matrix.view(nodes, nodes, to_heads, outputs // to_heads, from_heads, inputs // from_heads)
+            laid = parted.permute(2, 0, 3, 4, 1, 5).reshape(nodes * outputs, nodes * inputs)  # all layouts in one copy
+            return F.linear(x, laid, None if b is None else b.view(to_heads, 1, -1).expand(-1, nodes, -1).flatten())
         y = self.transform(w, _swap(x, 2, from_heads, nodes))
         if b is not None:
             y = y + per_token(b.unsqueeze(-2).expand(*b.shape[:-1], nodes, -1).flatten(-2))
@@ -215,7 +214,7 @@ class Spectral(AbstractFunctionKernel):
     def matrix(self, w: Tensor) -> Tensor:
         nodes = self.axis.nodes
         mixed = self._pairs.like(w) @ w.flatten(2).flatten(0, 1)  # (nodes nodes, outputs inputs)
-        return mixed.view(nodes, nodes, *w.shape[2:]).transpose(1, 2).flatten(2).flatten(0, 1)
+        return mixed.view(nodes, nodes, *w.shape[2:])
 
 
 def _swap(x: Tensor, axis: int, outer: int, inner: int) -> Tensor:
@@ -267,7 +266,7 @@ class Convolution(AbstractFunctionKernel):
         nodes = self.axis.nodes
         kappa = torch.fft.irfft(multipliers(w), n=nodes, dim=0)  # kappa(d - e) / nodes, by the distance in nodes
         places = torch.arange(nodes, device=w.device)
-        return kappa[(places[:, None] - places) % nodes].transpose(1, 2).flatten(2).flatten(0, 1)
+        return kappa[(places[:, None] - places) % nodes]
 
 
 def multipliers(w: Float[Tensor, "*batched frequencies 2 outputs inputs"]) -> Tensor:

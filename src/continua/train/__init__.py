@@ -4,10 +4,10 @@ from continua.train.diagnostics import diagnose, keep_diagnostics, resolution_se
 from continua.train.evaluation import (
     evaluate,
     evaluate_depth_steps,
-    evaluate_readings,
+    evaluate_resolutions,
     evaluate_samplings,
     prediction_section,
-    solver_gap,
+    solver_error,
 )
 from continua.train.grids import TrainingGrids
 from continua.train.learner import DivergedError, Learner, Row, TrainingError, count_tokens, place
@@ -29,7 +29,7 @@ __all__ = [
     "AbstractReporter", "Bar", "CostOptions", "DepthOptions", "DivergedError", "Events", "Interrupted", "JsonLines",
     "Learner", "ModelOptions", "PRESETS", "Plan", "Preset", "RivalName", "Row", "STEPPERS", "StopRequest",
     "Training", "TrainingError", "TrainingGrids", "TrainingOptions", "build_continuous", "build_rival", "check_sizes",
-    "count_parameters", "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps", "evaluate_readings",
+    "count_parameters", "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps", "evaluate_resolutions",
     "evaluate_samplings", "keep_diagnostics", "objective_of", "place", "prediction_section", "resolution_section",
-    "solver_gap", "update_memory",
+    "solver_error", "update_memory",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from continua.control import call_model
 from continua.core.shapes import Float, Int, Tensor
 from continua.data import AbstractTask, Split
-from continua.model import ContinuousTransformer, Sampling, Window, generate
+from continua.model import ContinuousTransformer, Decoding, Window, generate
 from continua.runs import AbstractFigure, Heat, Lines, Passage, Scale, Series, Table
 from continua.train.learner import place
 
@@ -211,7 +211,7 @@ def _written(task: AbstractTask, name: str, model: ContinuousTransformer, window
     names, prompt, context = _names(task), window[:_PROMPT], len(window)
     device = next(model.parameters()).device
     generator, show = torch.Generator(device).manual_seed(0), Window(context=context, slide=max(1, context // 4))
-    written = generate(model, prompt[None].to(device), _WRITTEN, Sampling(_TEMPERATURE), show, generator)[0].cpu()
+    written = generate(model, prompt[None].to(device), _WRITTEN, Decoding(_TEMPERATURE), show, generator)[0].cpu()
     values = np.concatenate([np.full(len(prompt), np.nan), np.ones(len(written) - len(prompt))])
     return Passage(
         title=f"What it writes, {name}",

@@ -16,10 +16,10 @@ from continua.control import (
     JacobianFrobenius,
     JacobianSpectral,
     KineticEnergy,
-    Length,
     MeanSquaredError,
     NextToken,
     Objective,
+    PathLength,
     RelativeL2,
 )
 from continua.core.checks import at_least, not_negative, positive, share
@@ -201,15 +201,18 @@ def check_sizes(preset: Preset) -> None:
     TrainingGrids(depth.jitter, depth.refined, depth.coarse)  # refuses shares that are none
     if sizes.width % (2 * sizes.axis_nodes):
         even = [n for n in range(1, sizes.width // 2 + 1) if sizes.width % (2 * n) == 0]
-        cure = f"Pass a --width that is a multiple of {2 * sizes.axis_nodes}"
+        cure = f"Pass a multiple of {2 * sizes.axis_nodes}"
         cure += f", or --axis-nodes from {', '.join(map(str, even))}." if even else "."
-        reject("axis_nodes", sizes.axis_nodes, f"they do not share the width {sizes.width} in equal, even parts", cure)
+        why = f"it does not split into even parts over {sizes.axis_nodes} axis nodes"
+        reject("width", sizes.width, why, cure)
     channels = sizes.width // sizes.axis_nodes
     if sizes.head_modes == 0 and channels % (2 * sizes.heads):
         even = [heads for heads in range(1, channels // 2 + 1) if channels % (2 * heads) == 0]
         others = f", or heads from {', '.join(map(str, even))}" if even else ""
-        cure = f"Pass a width that is a multiple of {2 * sizes.heads * sizes.axis_nodes}{others}."
-        reject("heads", sizes.heads, f"they do not share the {channels} channels of a node in equal, even parts", cure)
+        cure = f"Pass a --width that is a multiple of {2 * sizes.heads * sizes.axis_nodes}{others}."
+        reject(
+            "heads", sizes.heads, f"they do not share the {channels} channels per axis node in equal, even parts", cure
+        )
     if sizes.head_modes and depth.field == "piecewise":
         cure = "Pass --head-modes 0, or another --field."
         reject("head_modes", sizes.head_modes, "weights that are constant on pieces of depth have counted heads", cure)
@@ -227,7 +230,7 @@ def objective_of(form: Form, model: ContinuousTransformer | None = None, preset:
     mean = L2(mean=True)
     priced: list[tuple[AbstractRunningCost, float]] = [
         (KineticEnergy(mean), paid.energy),
-        (Length(mean), paid.path_length),
+        (PathLength(mean), paid.path_length),
         (AtRandomDepth(JacobianSpectral(), share_of_step), paid.jacobian),
         (AtRandomDepth(JacobianFrobenius(), share_of_step), paid.jacobian_frobenius),
         (FieldSize(), paid.field_size),

@@ -1,4 +1,4 @@
-"""What a training run does: the model, its flow along depth, what is paid for, how long and how fast it learns.
+"""What a training run does: the model, its flow along depth, its running costs, how long and how fast it learns.
 
 The groups of a preset are the groups of options of `continua train`, one field per option; the string under a field is
 its help.
@@ -37,9 +37,9 @@ class ModelOptions:
     axis_modes: int = 0
     """basis functions of the kernels; 0: as many as axis nodes, of a convolution the frequencies that they resolve"""
     heads: int = 4
-    """attention heads: with --head-modes the quadrature nodes of their measure, else parts of the width"""
+    """attention heads in training; of a measure of heads (--head-modes above 0) they are its quadrature nodes"""
     head_modes: int = 3
-    """basis functions of the weights along a measure of heads, whose density is trained; 0: heads are counted"""
+    """basis functions of the weights along a measure of heads, whose density is trained; 0: counted heads"""
     integral: IntegralName = "exact"
     """the integral over tokens: exact, or estimated from a few of them"""
     integral_tokens: int = 16
@@ -51,7 +51,7 @@ class ModelOptions:
     stem_modes: int = 7
     """basis functions of the stem's kernel"""
     stem_gaps: bool = False
-    """the stem also hears how far away the nearest sample is, for signals that lack some"""
+    """the stem also receives the distance to the nearest sample, for signals with missing samples"""
 
 
 @final
@@ -66,7 +66,7 @@ class DepthOptions:
     depth_modes: int = 4
     """basis functions of the weights along depth; of a hypernetwork its frequencies, of pieces their number"""
     mode_ratio: float = 0.8
-    """each further depth mode weighs this times the one before: less is smoother, 1 is as rough as they allow"""
+    """scale of each depth mode relative to the one before: smaller values give weights that vary more smoothly"""
     steps: int = 4
     """equal depth steps in training"""
     rtol: float = 0.0
@@ -78,11 +78,11 @@ class DepthOptions:
     clip_costate: float = 0.0
     """largest costate that enters the adjoint equation of backsolve; 0: no limit"""
     jitter: float = 0.3
-    """in each update the inner depths of the grid move at random, 1 by up to half a step, 0 not at all"""
+    """random shift of the inner depths of the grid in each update: 1 by up to half a step, 0 none"""
     coarse: float = 0.15
     """share of the updates, the first ones, with half the depth steps: they cost half"""
     refined: float = 0.4
-    """share of the updates, the last ones, that read a part of the batch with twice the depth steps or nodes"""
+    """share of the updates, the last ones, with twice the depth steps, head or axis nodes on a part of the batch"""
     damping: float = 0.0
     """gamma of -gamma x, which pulls every token towards the origin"""
     spectral_limit: float = 0.0
@@ -92,20 +92,20 @@ class DepthOptions:
 @final
 @dataclasses.dataclass(frozen=True)
 class CostOptions:
-    """Weights of the running costs that are integrated along depth; 0: not paid."""
+    """Running costs, integrated along depth: what each is multiplied by in the objective; 0: not used."""
 
     energy: float = 0.1
-    """kinetic energy, a mean over tokens and channels: more makes a smoother flow, for fewer steps"""
+    """kinetic energy, a mean over tokens and channels: larger values give a smoother flow, which needs fewer steps"""
     path_length: float = 0.0
-    """length of the tokens' paths, a mean likewise"""
+    """length of the tokens' paths, a mean over tokens and channels"""
     jacobian: float = 0.0
     """spectral norm of the flow's Jacobian, at one random step per update, for flows that steps do not resolve"""
     jacobian_frobenius: float = 0.0
-    """Frobenius norm of the flow's Jacobian, likewise"""
+    """Frobenius norm of the flow's Jacobian, at one random step per update"""
     head_negentropy: float = 1e-3
-    """negentropy of the density of heads, which keeps heads alive"""
+    """negentropy of the density of heads: larger values keep it from collapsing on few heads"""
     field_size: float = 0.0
-    """squared size of the weights along depth; needs --weight-decay 0, which is the same wish"""
+    """squared norm of the weights, integrated along depth; needs --weight-decay 0, which has the same effect"""
 
 
 @final
@@ -130,11 +130,11 @@ class TrainingOptions:
     weight_decay: float = 0.05
     """weight decay of matrices at the learning rate; kernels under other optimisers shrink by as much in an update"""
     beta2: float = 0.98
-    """how much adamw and recipe keep of their second moments"""
+    """decay rate of the second moments of adamw and recipe"""
     warmup_ratio: float = 0.1
     """share of the updates in which the learning rate rises"""
     floor: float = 0.0
-    """share of the highest learning rate that it falls to"""
+    """learning rate at the end, as a share of the highest"""
     clip: float = 1.0
     """largest norm of a gradient"""
     validations: int = 5

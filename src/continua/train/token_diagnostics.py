@@ -10,7 +10,7 @@ import torch
 from continua.control import Objective, PontryaginReport, pontryagin
 from continua.core.batch import Batch
 from continua.model import ContinuousTransformer, Part
-from continua.operators import attention_kernels
+from continua.operators import attention_weights
 from continua.runs import Heat, Lines, Note, Paths, Scale, Section, Series, Table, Verdict
 from continua.solve import Solution, Solver, manifold_of
 from continua.spaces import Cloud
@@ -92,7 +92,7 @@ def attention_section(subject: Subject, measured: str, frames: int = 13) -> Sect
     for z, points in zip(depths, states, strict=True):
         now = cloud.at(points)
         inside = min(z, model.flow.depth * (1.0 - 1e-9))  # a jump at the very end belongs to nobody
-        found = [a for part in parts for a in attention_kernels(part.operator, part.field(inside), now, memory)]
+        found = [a for part in parts for a in attention_weights(part.operator, part.field(inside), now, memory)]
         stacks.append([a.weights[0].double().cpu().numpy() for a in found])
         answering = [memory if memory is not None and a.answering is memory.measure else cloud for a in found]
     if not answering:
@@ -117,7 +117,7 @@ def _heat(
     names = (*(["mean of the heads"] if len(stack) > 1 else []), *(f"head {k + 1}" for k in range(len(stack))))
     across = answering is not asking
     return Heat(
-        title=("Cross-attention kernel" if across else "Attention kernel") + place,
+        title=("Cross-attention weights" if across else "Attention weights") + place,
         caption="Row: the token that asks. Column: the token that answers"
         f"{', one of the encoder' if across else ''}. Move the slider through depth.",
         measured=measured,
