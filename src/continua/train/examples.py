@@ -41,14 +41,14 @@ class Answers(NamedTuple):
     beliefs: Float[Tensor, "answers classes"]
 
     @property
-    def told(self) -> Int[Tensor, " answers"]:
+    def choice(self) -> Int[Tensor, " answers"]:
         """The class that it believed in most."""
         return self.beliefs.argmax(-1)
 
     @property
     def right(self) -> Tensor:
         """Whether that was true."""
-        return self.told == self.targets
+        return self.choice == self.targets
 
 
 def label_figures(task: AbstractTask, models: Models, size: int) -> tuple[AbstractFigure, ...]:
@@ -68,8 +68,8 @@ def text_figures(task: AbstractTask, models: Models) -> tuple[AbstractFigure, ..
         beliefs = call_model(model, place(batch, model)).output.softmax(-1).cpu()
         found[name] = Answers(batch.targets.flatten(), beliefs.flatten(0, 1))
         likely = beliefs[:_READ].gather(-1, batch.targets[:_READ, :, None]).flatten()
-        figures.append(_foreseen(task, name, batch.targets[:_READ].flatten(), likely))
-        figures.append(_written(task, name, model, batch.inputs[0][0]))
+        figures.append(_foresight(task, name, batch.targets[:_READ].flatten(), likely))
+        figures.append(_continuation(task, name, model, batch.inputs[0][0]))
     return (*figures, calibration(found, f"every letter of the first {len(batch.targets)} windows of the test"))
 
 
@@ -88,7 +88,7 @@ def _names(task: AbstractTask) -> tuple[str, ...]:
 
 def _confusion(answers: Answers, task: AbstractTask, name: str, models: int) -> Table:
     outputs, names = task.form.outputs, _names(task)
-    counts = torch.bincount(answers.targets * outputs + answers.told, minlength=outputs**2).view(outputs, outputs)
+    counts = torch.bincount(answers.targets * outputs + answers.choice, minlength=outputs**2).view(outputs, outputs)
     totals, right = counts.sum(1).tolist(), counts.diagonal().tolist()
     worst = sorted(range(outputs), key=lambda i: right[i] - totals[i])[:_CLASSES]
     shown = sorted(worst)
@@ -146,7 +146,7 @@ def _examples(task: AbstractTask, answers: Answers, name: str) -> list[AbstractF
         return []
     batch, names = task.batch(Split.TEST, chosen), _names(task)
     titles = [
-        f"{names[answers.targets[i]]}, told {names[answers.told[i]]}: {'right' if answers.right[i] else 'wrong'} "
+        f"{names[answers.targets[i]]}, told {names[answers.choice[i]]}: {'right' if answers.right[i] else 'wrong'} "
         f"({float(sure[i]):.0%} sure)"
         for i in chosen
     ]
@@ -193,7 +193,7 @@ def _pictures(values: Tensor, columns: int, titles: list[str], about: dict[str, 
     )
 
 
-def _foreseen(
+def _foresight(
     task: AbstractTask, name: str, letters: Int[Tensor, " tokens"], likely: Float[Tensor, " tokens"]
 ) -> Passage:
     names = _names(task)
@@ -207,7 +207,9 @@ def _foreseen(
     )
 
 
-def _written(task: AbstractTask, name: str, model: ContinuousTransformer, window: Int[Tensor, " tokens"]) -> Passage:
+def _continuation(
+    task: AbstractTask, name: str, model: ContinuousTransformer, window: Int[Tensor, " tokens"]
+) -> Passage:
     names, prompt, context = _names(task), window[:_PROMPT], len(window)
     device = next(model.parameters()).device
     generator, show = torch.Generator(device).manual_seed(0), Window(context=context, slide=max(1, context // 4))
