@@ -37,7 +37,7 @@ def test_confusions_are_those_of_scikit_learn():
     with torch.no_grad():
         answer = model.eval()(*batch.inputs).argmax(-1)
     expected = confusion_matrix(batch.targets, answer, labels=range(10))
-    assert isinstance(table, Table) and table.columns == ("label", *map(str, range(10)), "right")
+    assert isinstance(table, Table) and table.columns == ("label", *map(str, range(10)), "correct")
     np.testing.assert_array_equal([[cell or 0 for cell in row[1:-1]] for row in table.rows], expected)
     assert [row[-1] for row in table.rows] == [f"{share:.0%}" for share in np.diag(expected) / expected.sum(1)]
 
@@ -135,7 +135,7 @@ def test_examples_are_the_first_right_ones_and_the_surest_mistakes():
     wrong = places[told != batch.targets]
     chosen = [*places[told == batch.targets][:2], *wrong[beliefs[wrong].max(-1).values.argsort(descending=True)][:4]]
     assert heat.measured.startswith(f"sequences {', '.join(str(int(i) + 1) for i in chosen)} of the test")
-    assert f"{batch.targets[chosen[2]]}, told {told[chosen[2]]}" in heat.caption
+    assert f"{batch.targets[chosen[2]]}, predicted {told[chosen[2]]}" in heat.caption
     upper = heat.values[0, 0, ::-1]  # rows are counted from below
     assert upper.shape == (17, 26) and np.isnan(upper[8]).all() and np.isnan(upper[:, 8]).all()
     for k, (row, column) in ((2, (0, 18)), (4, (9, 9))):

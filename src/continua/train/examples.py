@@ -1,4 +1,4 @@
-"""Examples of what a model answers: labels counted, told right and told wrong, how sure it was; text that it reads and
+"""Examples of what a model answers: confusions, correct and wrong predictions, calibration; text that it reads and
 writes."""
 
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ _WINDOWS, _READ = 64, 6
 _PROMPT, _WRITTEN, _TEMPERATURE = 32, 240, 0.8
 """Letters that a text begins with, letters that are written on, and how they are drawn."""
 
-LABEL_PROSE = ("Every sequence of the test, counted by its label and by the answer; then the first that were told "
-               "right, and the surest mistakes.",)  # fmt: skip
+LABEL_PROSE = ("Every sequence of the test, counted by its label and by the prediction; then the first correct ones, "
+               "and the most confident mistakes.",)  # fmt: skip
 TEXT_PROSE = ("What the models foresee of the beginning of the test, and what they write when they go on from there.",)
 
 Models = Mapping[str, ContinuousTransformer]
@@ -99,10 +99,10 @@ def _confusion(answers: Answers, task: AbstractTask, name: str, models: int) -> 
     left = f" Only the {_CLASSES} classes of the most mistakes are shown." if len(shown) < outputs else ""
     return Table(
         title="Confusion matrix" + (f", {name}" if models > 1 else ""),
-        caption="Row: the true label. Column: the answer. An empty cell is zero; the last column is the share of "
-        f"this label that was told right.{left}",
+        caption="Row: the true label. Column: the prediction. An empty cell is zero; the last column is the share of "
+        f"this label that was predicted correctly.{left}",
         measured=f"{sum(totals)} sequences, the whole test split",
-        columns=("label", *(names[j] for j in shown), "right"),
+        columns=("label", *(names[j] for j in shown), "correct"),
         rows=rows,
         shaded=True,
     )
@@ -111,9 +111,9 @@ def _confusion(answers: Answers, task: AbstractTask, name: str, models: int) -> 
 def calibration(found: Mapping[str, Answers], measured: str) -> Lines:
     """How often answers were right, by how sure the model was; E = sum_g n_g/n |share right - confidence| over groups.
 
-    Answers are ordered by their confidence, the probability of the class that was told, and cut into equal groups.
+    Answers are ordered by their confidence, the probability of the predicted class, and cut into equal groups.
     """
-    series = [Series.of("as sure as right", [0.0, 1.0], [0.0, 1.0], mark="faint", colour=7)]
+    series = [Series.of("perfect calibration", [0.0, 1.0], [0.0, 1.0], mark="faint", colour=7)]
     errors = []
     for colour, (name, answers) in enumerate(found.items()):
         sure, order = answers.beliefs.max(-1).values.double().sort()
@@ -127,17 +127,17 @@ def calibration(found: Mapping[str, Answers], measured: str) -> Lines:
         series.append(Series.of(name, x, y, mark="both", colour=colour))
     return Lines(
         title="Calibration",
-        caption="Answers in groups of one size, from the least to the most sure. Below the straight line a model is "
-        f"too sure of itself. Expected calibration error: {', '.join(errors)}.",
+        caption="Answers in groups of one size, from the least to the most confident. Below the straight line a model "
+        f"is overconfident. Expected calibration error: {', '.join(errors)}.",
         measured=measured,
         x=Scale("confidence"),
-        y=Scale("share that is right"),
+        y=Scale("accuracy"),
         series=tuple(series),
     )
 
 
 def _examples(task: AbstractTask, answers: Answers, name: str) -> list[AbstractFigure]:
-    """The first that were told right, and the mistakes that the model was surest of."""
+    """The first correct predictions, and the mistakes that the model was most confident of."""
     sure, places = answers.beliefs.max(-1).values, torch.arange(len(answers.targets))
     wrong = places[~answers.right]
     wrong = wrong[sure[wrong].argsort(descending=True)][:_WRONG]
@@ -146,8 +146,8 @@ def _examples(task: AbstractTask, answers: Answers, name: str) -> list[AbstractF
         return []
     batch, names = task.batch(Split.TEST, chosen), _names(task)
     titles = [
-        f"{names[answers.targets[i]]}, told {names[answers.choice[i]]}: {'right' if answers.right[i] else 'wrong'} "
-        f"({float(sure[i]):.0%} sure)"
+        f"{names[answers.targets[i]]}, predicted {names[answers.choice[i]]}: "
+        f"{'correct' if answers.right[i] else 'wrong'} ({float(sure[i]):.0%} confident)"
         for i in chosen
     ]
     numbers = [str(int(i) + 1) for i in chosen]
@@ -181,7 +181,7 @@ def _pictures(values: Tensor, columns: int, titles: list[str], about: dict[str, 
     sheet = np.concatenate([np.concatenate(list(row), axis=1) for row in cells.reshape(-1, _ROW, *cells.shape[1:])])
     sheet = sheet[-2::-1, :-1]  # rows of a figure are counted from below
     return Heat(
-        title="Told right, and the surest mistakes",
+        title="Correct predictions, and the most confident mistakes",
         caption="Label, row by row: " + "; ".join(titles) + ".",
         x=Scale("column"),
         y=Scale("row"),
