@@ -41,14 +41,14 @@ class Answers(NamedTuple):
     beliefs: Float[Tensor, "answers classes"]
 
     @property
-    def choice(self) -> Int[Tensor, " answers"]:
+    def prediction(self) -> Int[Tensor, " answers"]:
         """The class that it believed in most."""
         return self.beliefs.argmax(-1)
 
     @property
     def right(self) -> Tensor:
         """Whether that was true."""
-        return self.choice == self.targets
+        return self.prediction == self.targets
 
 
 def label_figures(task: AbstractTask, models: Models, size: int) -> tuple[AbstractFigure, ...]:
@@ -88,7 +88,7 @@ def _names(task: AbstractTask) -> tuple[str, ...]:
 
 def _confusion(answers: Answers, task: AbstractTask, name: str, models: int) -> Table:
     outputs, names = task.form.outputs, _names(task)
-    counts = torch.bincount(answers.targets * outputs + answers.choice, minlength=outputs**2).view(outputs, outputs)
+    counts = torch.bincount(answers.targets * outputs + answers.prediction, minlength=outputs**2).view(outputs, outputs)
     totals, right = counts.sum(1).tolist(), counts.diagonal().tolist()
     worst = sorted(range(outputs), key=lambda i: right[i] - totals[i])[:_CLASSES]
     shown = sorted(worst)
@@ -146,7 +146,7 @@ def _examples(task: AbstractTask, answers: Answers, name: str) -> list[AbstractF
         return []
     batch, names = task.batch(Split.TEST, chosen), _names(task)
     titles = [
-        f"{names[answers.targets[i]]}, predicted {names[answers.choice[i]]}: "
+        f"{names[answers.targets[i]]}, predicted {names[answers.prediction[i]]}: "
         f"{'correct' if answers.right[i] else 'wrong'} ({float(sure[i]):.0%} confident)"
         for i in chosen
     ]
