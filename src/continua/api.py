@@ -1,8 +1,6 @@
 """The names that `continua` itself gives: enough for most users; every room exports its own."""
 # ruff: noqa: I001 - both lists of names are packed
 
-from importlib.metadata import version
-
 from continua.control import (
     Batch, CrossEntropy, DebiasedObjective, FieldSize, HeadNegentropy, JacobianFrobenius, JacobianSpectral,
     KineticEnergy, MaskedToken, MeanSquaredError, NextToken, Objective, PathLength, RelativeL2, ResolutionReport,
@@ -33,8 +31,6 @@ from continua.spaces import (
     Axis, BackwardRectangle, BSpline, CausalTrapezoid, Chebyshev, Cloud, Cosine, Counting, Fourier, GaussLegendre,
     Legendre, Trapezoid, WeightedBasis,
 )  # fmt: skip
-
-__version__ = version("continua")
 
 __all__ = [
     "Adaptive", "AnalysisReadout", "Attention", "Axis", "BSpline", "Backsolve", "BackwardRectangle", "BasisProfile",

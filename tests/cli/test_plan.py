@@ -29,7 +29,7 @@ def test_counts_are_foreseen_at_sizes_that_were_not_counted(options):
     """To a thousandth, as a few things are made once for all sequences; the peak of memory may change its moment."""
     build = OPTIMISERS["adamw"]
     model = CountModel(lambda n: text_form(20, n), sized(options, 128), example_batch, (32, 64), build)
-    for width, tokens, size in ((96, 48, 18), (48, 96, 7)):
+    for width, tokens, size in ((96, 48, 18), (56, 96, 7)):
         assert width not in model.widths and tokens not in model.tokens
         form = text_form(20, tokens)
         found = count_update(form, sized(options, width), example_batch(form, size, tokens), build)

@@ -9,9 +9,10 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from io import TextIOWrapper
 from typing import Any, NamedTuple
+
+from continua.core.version import __version__
 
 
 class Command(NamedTuple):
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_USAGE.format(commands="\n".join(lines)), end="")
         return 0
     if words[0] in ("-V", "--version"):
-        print(f"continua {version('continua')}")
+        print(f"continua {__version__}")
         return 0
     option, _, shell = words[0].partition("=")
     try:

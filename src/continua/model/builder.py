@@ -7,6 +7,7 @@ Each continuum is one argument that takes a number or an object: `time`, `axis` 
 import dataclasses
 from typing import final
 
+from continua.core.arguments import advise
 from continua.core.checks import at_least, divides, is_a, not_negative, positive, share
 from continua.core.errors import reject
 from continua.fields.constant import Constant, PiecewiseConstant
@@ -219,6 +220,22 @@ class Depth:
         return ContinuousHeads(spec, depth, Legendre(heads.modes), field, heads.degree, heads.rule)
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("d_model", "n_embd", "embed_dim", "hidden_size", "dim"), "width="),
+    **dict.fromkeys(("nhead", "n_head", "n_heads", "num_heads"), "heads="),
+    **dict.fromkeys(("n_layer", "n_layers", "num_layers", "layers"), "depth=Depth(4.0, 4) for four layers"),
+    **dict.fromkeys(("dim_feedforward", "intermediate_size", "d_ff"), "hidden="),
+    **dict.fromkeys(("vocab_size", "num_embeddings"), "vocabulary="),
+    **dict.fromkeys(("num_classes", "n_classes", "num_labels", "out_features"), "outputs="),
+    **dict.fromkeys(("in_features", "input_size", "input_dim", "channels"), "features="),
+    **dict.fromkeys(("steps", "rtol", "solver"), "depth=Depth(steps=8) or Depth(rtol=1e-4)"),
+    "is_causal": "causal=",
+    "nodes": "axis= (nodes of the embedding axis) or heads=HeadMeasure(nodes)",
+}
+"""What other libraries call the arguments of the builder."""
+
+
+@advise("continua.transformer", _ELSEWHERE)
 def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; the continua are objects
     width: int,
     outputs: int,

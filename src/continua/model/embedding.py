@@ -194,6 +194,9 @@ class VectorEmbedding(AbstractSampleEmbedding):
             reject("values", shape, "there are no tokens", f"Pass at least one: (batch, tokens, {features}).")
         if samples.ndim != 3 or shape[-1] != features:
             reject("values", shape, f"the shape must be (batch, tokens, {features})", _reshape(shape, features))
+        if self.linear.weight.dtype not in (torch.float32, torch.float64):
+            cure = "Keep the weights in float32, and call the model under torch.autocast(device, dtype)."
+            reject("model", self.linear.weight.dtype, "states are float32 or float64", cure)
         if samples.dtype != self.linear.weight.dtype:
             cure = f"Convert with values.to({self.linear.weight.dtype})."
             reject("values", samples.dtype, "the model has another dtype", cure)
@@ -202,7 +205,7 @@ class VectorEmbedding(AbstractSampleEmbedding):
         values = samples if present is None else samples.masked_fill(~present.unsqueeze(-1), 0.0)
         cure = "Remove or impute the sample, or mark it absent in present."
         refuse_where(~torch.isfinite(values), "a sample is not finite", cure, values=values)
-        return self.linear(values)
+        return self.linear(values).to(values.dtype)  # under autocast a product has half precision, and states have not
 
 
 def _reshape(shape: tuple[int, ...], features: int) -> str:

@@ -1,10 +1,9 @@
 """The flow dX/dz = sum_p f_p(theta_p(z), X): operators with their fields, and the vector field of one solve."""
 
 import abc
-import bisect
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol, cast, final, runtime_checkable
 
 import torch
@@ -14,11 +13,24 @@ from continua.core.checks import finite, is_a, positive
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, fresh_seed, generator_of
 from continua.core.shapes import DepthValue, Float, Points, Present, Tensor
-from continua.fields import AbstractField, Expansion, ModalWeights, modal_weights
-from continua.operators import AbstractKernel, AbstractOperator, Context, Filled, Spec, Theta, lay_out, leaves
+from continua.fields import AbstractField, Expansion, ModalWeights, ModuleField, ModuleOperator, modal_weights
+from continua.operators import (
+    AbstractKernel,
+    AbstractOperator,
+    AbstractTokenIntegral,
+    Context,
+    Dropout,
+    Exact,
+    Filled,
+    Spec,
+    Theta,
+    lay_out,
+    leaves,
+)  # fmt: skip
 from continua.operators.kernels import AbstractFunctionKernel, shows_weights
 from continua.solve import AbstractVectorField, State, within
 from continua.spaces import AbstractBasis, Axis, Cloud
+from continua.spaces.bases import cell_of
 
 Act = Callable[[Theta], Points]
 Term = tuple["Part", Act, ModalWeights | None]
@@ -74,15 +86,20 @@ class BasisProfile(AbstractProfile):
 
 
 class Part(nn.Module):
-    """One term of the velocity: an operator and the field that gives its parameters.
+    """One term of the velocity: an operator and the field that gives its parameters, or any torch module.
+
+    `Part(module)` calls `module(x)`, or `module(z, x)`, on the tokens (batch, tokens, width); see `ModuleOperator`.
 
     A call is the whole work of the part at one depth, parameters included, so that hooks and shards (`fully_shard`) of
     a part see every use of its parameters.
     """
 
-    def __init__(self, operator: AbstractOperator, field: AbstractField) -> None:
+    def __init__(self, operator: AbstractOperator | nn.Module, field: AbstractField | None = None) -> None:
         super().__init__()
-        is_a(AbstractOperator, "Pass an operator, such as Attention(heads, key_size).", operator=operator)
+        if isinstance(operator, nn.Module) and field is None:
+            operator, field = ModuleOperator(), ModuleField(operator)
+        cure = "Pass an operator, such as Attention(heads, key_size), or a module alone."
+        is_a(AbstractOperator, cure, operator=operator)
         is_a(AbstractField, "Pass a field built from operator.spec(width), such as Constant(spec).", field=field)
         self.operator, self.field = operator, field
         self._compiled: Callable[..., Points] | None = None
@@ -102,7 +119,7 @@ class Part(nn.Module):
         """
         if not self._lays_out:
             return None
-        sharded = hasattr(next(self.field.parameters(), None), "device_mesh")
+        sharded = True in [hasattr(p, "device_mesh") for p in self.field.parameters()]  # small ones may be whole
         few = not AbstractFunctionKernel.composes(cloud.points)
         if sharded or few or shows_weights():
             return None
@@ -321,7 +338,7 @@ class FlowVectorField(AbstractVectorField):
         if random and not isinstance(inside, float | int):
             cure = "Use Adaptive() or Fixed(steps), or a field without jumps."
             reject("controller", "PerSequence", "layers with random masks need one depth for all sequences", cure)
-        piece = tuple(bisect.bisect_right(breaks, inside) for breaks in self._breaks) if random else ()
+        piece = tuple(cell_of(inside, breaks) for breaks in self._breaks) if random else ()
         if piece == self._piece:
             return
         self._piece = piece
@@ -354,7 +371,7 @@ class Setting:
     ) -> FlowVectorField:
         """The vector field with running costs beside the tokens, always with the same randomness."""
         rates = [cost.bind(self, place) for place, cost in enumerate(costs)]
-        generator = generator_of(branch_seed(self.seed, 0))
+        generator = generator_of(branch_seed(self.seed, 0)) if self.random else None
         return self.flow.bind(self.cloud, generator, self.memory, rates, second_derivatives, self.random, one_graph)
 
     def signs(self, place: int) -> Points:
@@ -378,8 +395,21 @@ class Cost(Protocol):
 
 def is_causal(thing: Any) -> bool:
     """Whether an attention anywhere inside an operator is causal."""
+    return any(getattr(part, "causal", False) for part in _parts_within(thing))
+
+
+def draws(thing: Any) -> bool:
+    """Whether an operator draws random numbers in training: dropout, or a token integral by an estimate."""
+    kinds = Dropout, AbstractTokenIntegral
+    return any(isinstance(part, kinds) and not isinstance(part, Exact) for part in _parts_within(thing))
+
+
+def _parts_within(thing: Any) -> Iterator[Any]:
+    """A dataclass and those that it is made of, to any depth."""
     if isinstance(thing, tuple):
-        return any(is_causal(x) for x in thing)
-    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
-        return False
-    return getattr(thing, "causal", False) or any(is_causal(getattr(thing, f.name)) for f in dataclasses.fields(thing))
+        for part in thing:
+            yield from _parts_within(part)
+    elif dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        yield thing
+        for field in dataclasses.fields(thing):
+            yield from _parts_within(getattr(thing, field.name))

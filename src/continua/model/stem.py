@@ -6,11 +6,12 @@ import torch
 from torch import nn
 from torch.autograd.forward_ad import unpack_dual
 
-from continua.core.checks import at_least, positive
+from continua.core.checks import at_least, is_traced, positive
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Int, Positions, Tensor
 from continua.model.embedding import AbstractEmbedding, AbstractEmbeddingWrapper
 from continua.spaces import BSpline, Cloud
+from continua.spaces.cloud import take_tokens
 
 _DEGREE = 3
 _NODES = 2
@@ -120,7 +121,7 @@ def interpolate(
         seen = rows[at.left[0]].lerp(rows[at.right[0]], at.share.mT).unflatten(1, points.shape[::2]).transpose(0, 1)
     else:
         at = _bracket(samples, times, where, latest)
-        lower, upper = (points.take_along_dim(side.unsqueeze(-1), 1) for side in (at.left, at.right))
+        lower, upper = (take_tokens(points, side) for side in (at.left, at.right))
         seen = lower.lerp(upper, at.share.unsqueeze(-1))
     if at.known is not None:  # before the first sample a causal reader knows nothing
         seen = seen.masked_fill(~at.known.unsqueeze(-1), 0.0)
@@ -129,9 +130,7 @@ def interpolate(
 
 def _share_one_clock(samples: Tensor, times: Positions, where: Tensor) -> bool:
     """Whether all sequences are sampled, and read, at the same times: one interpolation then serves them all."""
-    if torch.compiler.is_compiling() or any(
-        t.requires_grad or unpack_dual(t).tangent is not None for t in (times, where)
-    ):
+    if is_traced() or any(t.requires_grad or unpack_dual(t).tangent is not None for t in (times, where)):
         return False  # times that move may move apart
     return all(bool((rows == rows[:1]).all()) for rows in (samples, times, where))
 

@@ -1,7 +1,6 @@
 """The one attention of the project: softmax attention as an integral operator on measures."""
 
 import dataclasses
-import functools
 import math
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -125,6 +124,13 @@ class Attention(AbstractOperator):
     rotary: Rotary | None = None
     kernel: AbstractKernel = Dense()
     integral: AbstractTokenIntegral = Exact()
+    # What is read in every evaluation is kept: a property is a call, and the lock of a cached one breaks a graph.
+    inverse_temperature: float = dataclasses.field(init=False, repr=False, compare=False)
+    """beta, or its default 1/sqrt(key_size)."""
+    _first: int = dataclasses.field(init=False, repr=False, compare=False)
+    """Where the heads stand among the axes of a weight: (..., heads, own axes)."""
+    _as_weights: tuple[Any, ...] = dataclasses.field(init=False, repr=False, compare=False)
+    """The index that gives one number per head the axes of a weight."""
 
     def __post_init__(self) -> None:
         at_least(1, heads=self.heads, key_size=self.key_size, value_size=self.value_size)
@@ -134,28 +140,10 @@ class Attention(AbstractOperator):
         if self.causal and not self.integral.serves_causal:
             cure = "Use Subset or Debiased, whose causal rows see earlier tokens only."
             reject("integral", self.integral, "its landmarks would carry later tokens into earlier rows", cure)
-        _ = (
-            self.inverse_temperature,
-            self._first,
-            self._as_weights,
-        )  # made here: the lock of a cached property breaks a compiled graph
-
-    # What is read in every evaluation is cached: a property is a call, and a bound operator lives for a solve.
-
-    @functools.cached_property
-    def inverse_temperature(self) -> float:
-        """beta, or its default 1/sqrt(key_size)."""
-        return 1.0 / math.sqrt(self.key_size) if self.beta is None else self.beta
-
-    @functools.cached_property
-    def _first(self) -> int:
-        """Where the heads stand among the axes of a weight: (..., heads, own axes)."""
-        return -1 - len(self.kernel.shape(1, 1))
-
-    @functools.cached_property
-    def _as_weights(self) -> tuple[Any, ...]:
-        """The index that gives one number per head the axes of a weight."""
-        return (..., *(None,) * (-1 - self._first))
+        beta = 1.0 / math.sqrt(self.key_size) if self.beta is None else self.beta
+        object.__setattr__(self, "inverse_temperature", beta)
+        object.__setattr__(self, "_first", -1 - len(self.kernel.shape(1, 1)))
+        object.__setattr__(self, "_as_weights", (..., *(None,) * (-1 - self._first)))
 
     def spec(self, width: int) -> AttentionTheta:
         heads, key, head, kernel = self.heads, self.key_size, Role.HEAD, self.kernel

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, final
 import torch
 import torch.nn.functional as F
 
-from continua.core.checks import at_least
+from continua.core.checks import at_least, is_traced
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.operators.operator import Law, Normal, Orthonormal, Role, Spec
@@ -182,9 +182,9 @@ class AbstractFunctionKernel(AbstractKernel):
         """Whether one matrix is faster than transforms.
 
         These cost per token what the matrix costs once: it is, from a quarter as many tokens on as a state has numbers.
-        Weights per sequence would make one matrix for each.
+        Weights per sequence would make one matrix for each. A graph serves batches of all sizes.
         """
-        return 4 * x.shape[0] * x.shape[1] > x.shape[2]
+        return is_traced() or 4 * x.shape[0] * x.shape[1] > x.shape[2]
 
     @final
     def apply(self, w: Tensor, b: Bias | None, x: Incoming, from_heads: int = 1, to_heads: int = 1) -> Outgoing:

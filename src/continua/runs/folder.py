@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from continua.core.errors import DamageWarning, reject
+from continua.core.version import __version__
 from continua.runs import storage
 from continua.runs.checkpoints import Checkpoint, checkpoints, read_checkpoint, write_checkpoint
 from continua.runs.figures import AbstractFigure, Section, finite, from_plain, to_plain
@@ -262,7 +263,7 @@ def _now() -> str:
 
 def present_versions() -> dict[str, str]:
     """What the last digits of a run hang on beside its options: versions, and which instructions torch uses here."""
-    packages = {package: version(package) for package in ("continua", "torch", "numpy")}
+    packages = {"continua": __version__, **{package: version(package) for package in ("torch", "numpy")}}
     processor = torch.backends.cpu.get_cpu_capability()
     return {"python": platform.python_version(), "platform": sys.platform, "processor": processor, **packages}
 

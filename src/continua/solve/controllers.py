@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from continua.core.checks import at_least, positive
+from continua.core.checks import at_least, is_traced, positive
 from continua.core.errors import SolveError, reject
 from continua.core.shapes import Tensor
 from continua.solve.integration import AbstractController, Integration, OnStep
@@ -229,6 +229,8 @@ class PerSequence(AbstractAdaptive):
 
 def _check_finite(f: AbstractVectorField, state: State, z: float, all_ranks: bool) -> None:
     """Stops a solve whose tokens or costs are no longer finite; absent tokens do not count."""
+    if is_traced():
+        return
     # one sum and one transfer per step: it is finite unless an entry is not, or it overflows, which is looked into
     total = sum((x.detach().sum() for x in state.costs), state.x.detach().sum())
     broken = "" if math.isfinite(total.item()) else _find_broken(f, state)

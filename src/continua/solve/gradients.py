@@ -9,6 +9,7 @@ from typing import Any, ClassVar, final
 
 import torch
 
+from continua.core.checks import is_traced
 from continua.core.errors import reject
 from continua.core.shapes import DepthValue, Tensor
 from continua.solve.functions import edges_of, reach_each_other
@@ -85,6 +86,8 @@ class AbstractNodeGradient(AbstractGradient):
 
     @final
     def solve(self, integration: Integration, state: State) -> Endpoint:
+        if is_traced():  # who makes a graph of the whole model decides what is kept for the way back
+            return integration.run(state)
         tensors = integration.vector_field.tensors  # a walk over all modules of the flow: once per solve
         if not needs_gradient(state, tensors):
             with torch.no_grad():

@@ -1,7 +1,6 @@
 """Bases of functions on [0, 1], in which parameter fields expand: `theta(z) = sum_k c_k phi_k(z)`."""
 
 import abc
-import bisect
 import dataclasses
 import functools
 import math
@@ -110,6 +109,11 @@ def _values(basis: AbstractBasis, z: float, dtype: torch.dtype, device: torch.de
     return torch.tensor(basis._terms(z), dtype=dtype, device=device)
 
 
+def cell_of(z: float, breaks: Sequence[float]) -> int:
+    """How many of the increasing breaks are at most z: `bisect.bisect_right`, which no compiler of torch sees into."""
+    return sum(b <= z for b in breaks)
+
+
 def _wave(name: Literal["cos", "sin"], angle: Number) -> Number:
     return getattr(torch if isinstance(angle, Tensor) else math, name)(angle)
 
@@ -124,7 +128,6 @@ def _recur(x: Number, before: Number, coefficients: Sequence[tuple[float, float,
     return terms
 
 
-@functools.cache
 def _legendre_coefficients(size: int) -> tuple[tuple[float, float, float], ...]:
     """`(sqrt(2 k + 3), (2 k + 1)/(k + 1), k/(k + 1))` for k = 0, ..., size - 2."""
     return tuple((math.sqrt(2 * k + 3), (2 * k + 1) / (k + 1), k / (k + 1)) for k in range(size - 1))
@@ -203,7 +206,6 @@ class Fourier(AbstractBasis):
         return [0.0 * z + 1.0] + [math.sqrt(2.0) * _wave("cos" if k % 2 else "sin", angle) for k, angle in angles]
 
 
-@functools.cache
 def _knots(size: int, degree: int) -> tuple[float, ...]:
     """degree + 1 knots at each end, equal cells between."""
     cells = size - degree
@@ -213,7 +215,7 @@ def _knots(size: int, degree: int) -> tuple[float, ...]:
 def _where_not_zero(z: float, knots: tuple[float, ...], size: int, degree: int) -> list[float]:
     """The degree + 1 functions that do not vanish at z, by the triangular scheme of de Boor."""
     z = min(max(z, 0.0), 1.0)
-    cell = min(bisect.bisect_right(knots, z) - 1, size - 1)
+    cell = min(cell_of(z, knots) - 1, size - 1)
     values = [1.0]
     for d in range(1, degree + 1):
         raised, carry = [], 0.0
