@@ -40,7 +40,7 @@ figures: $(STAMP) ## run the tutorials and write their figures anew
 
 faults: $(STAMP) ## break runs and join ranks in every way that is known, for half an hour: kills, signals, damaged files
 	@CONTINUA_FAULTS=all $(ONE_THREAD) $(BIN)/pytest tests/faults tests/train/test_ranks.py \
-		tests/solve/test_sharded.py tests/cli/test_broken_runs.py -m '' --durations=10
+		tests/solve/test_sharded.py tests/cli/test_broken_runs.py tests/cli/test_plan.py -m '' --durations=10
 
 bench: $(STAMP) ## measure against the peers
 	@$(BIN)/continua bench all

@@ -59,6 +59,7 @@ def fork(work: Callable[[], int], folder: Path, stdout: int | None = None) -> Ch
     """Does the work in a child, in a folder; what it prints goes into files beside it, or to `stdout`."""
     count = len(list(folder.parent.glob("*.err")))
     out, err = (folder.parent / f"{folder.name}{count}.{kind}" for kind in ("out", "err"))
+    err.touch()  # the next child has another name
     sys.stdout.flush()
     pid = os.fork()
     if pid:

@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from continua.api import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary]
+    from continua.train.estimators import ContinuousClassifier as ContinuousClassifier
+    from continua.train.estimators import ContinuousForecaster as ContinuousForecaster
+
+_ESTIMATORS = ("ContinuousClassifier", "ContinuousForecaster")
+"""What needs scikit-learn, of the extra `data`, is not in `continua.api`: all else works without it."""
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("_") and name not in ("__all__", "__version__"):
         raise AttributeError(f"module 'continua' has no attribute {name!r}")
+    if name in _ESTIMATORS:
+        importlib.import_module("continua.core.extras").extra("sklearn", "data", name)
+        return getattr(importlib.import_module("continua.train.estimators"), name)
     api = importlib.import_module("continua.api")
     try:
         return getattr(api, name)
@@ -25,4 +33,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__getattr__("__all__"))
+    return sorted([*__getattr__("__all__"), *_ESTIMATORS])

@@ -1,8 +1,6 @@
 """The names that `continua` itself gives: enough for most users; every room exports its own."""
 # ruff: noqa: I001 - both lists of names are packed
 
-from importlib.metadata import version
-
 from continua.control import (
     Batch, CrossEntropy, DebiasedObjective, FieldSize, HeadNegentropy, JacobianFrobenius, JacobianSpectral,
     KineticEnergy, MaskedToken, MeanSquaredError, NextToken, Objective, PathLength, RelativeL2, ResolutionReport,
@@ -17,7 +15,7 @@ from continua.model import (
     EmbeddingAxis, EncoderDecoder, Flow, FourierPositions, HypernetworkWeights, HeadMeasure, InterpolatedStem, Layers,
     LearnedPositions, LinearProfile, MeanReadout, NormedEmbedding, NormReadout, Part, Result,
     SinusoidalPositions, Stem, StemEmbedding, SynthesisEmbedding, TokenEmbedding, TokenReadout, TokenTime,
-    VectorEmbedding, Window, at_budget, bert, citation, encoder, encoder_decoder, from_torch, generate, gpt, load,
+    VectorEmbedding, Window, at_budget, bert, citation, encoder, encoder_decoder, from_torch, generate, gpt,
     macaron, parallel, save, sphere, to_torch, transformer,
 )  # fmt: skip
 from continua.operators import (
@@ -33,8 +31,7 @@ from continua.spaces import (
     Axis, BackwardRectangle, BSpline, CausalTrapezoid, Chebyshev, Cloud, Cosine, Counting, Fourier, GaussLegendre,
     Legendre, Trapezoid, WeightedBasis,
 )  # fmt: skip
-
-__version__ = version("continua")
+from continua.train import load
 
 __all__ = [
     "Adaptive", "AnalysisReadout", "Attention", "Axis", "BSpline", "Backsolve", "BackwardRectangle", "BasisProfile",

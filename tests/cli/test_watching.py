@@ -102,7 +102,7 @@ def test_asked_times_have_costates_too(tmp_path):
 def test_tensorboard_reads_what_was_written(tmp_path, capsys):
     accumulators = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",
-        reason="the package tensorboard is not installed: pip install 'continua[tensorboard]'",
+        reason="the package tensorboard is not installed: pip install -c constraints.txt -e '.[tensorboard]'",
     )
     assert main(["train", "spirals", *STEP, "--quiet", "--tensorboard", "--output", "run"]) == 0
     events = accumulators.EventAccumulator(str(tmp_path / "run" / "tensorboard" / "continuous"))
@@ -122,7 +122,7 @@ def test_tensorboard_that_is_missing_is_named(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     assert main(["train", "spirals", *STEP, "--tensorboard", "--output", "run"]) == 2
     printed = capsys.readouterr().err
-    assert "tensorboard is not installed" in printed and "pip install 'continua[tensorboard]'" in printed
+    assert "tensorboard is not installed" in printed and "pip install -c constraints.txt -e '.[tensorboard]'" in printed
     assert not Path("run").exists()
 
 

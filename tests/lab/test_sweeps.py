@@ -91,7 +91,7 @@ def test_without_ray_the_error_says_how_to_get_it(monkeypatch):
 
 
 def test_a_cluster_gives_the_rows_of_one_process_and_goes_on_after_a_kill(tmp_path):
-    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'continua[scale]'")
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install -c constraints.txt -e '.[scale]'")
     cells = [Equiangular(n, 1.0, 0.5) for n in (2, 3, 4)]
     alone, apart = CellStore(tmp_path / "alone"), CellStore(tmp_path / "apart")
     sweep("overlaps", cells, LocalProcesses(1), alone, silent)

@@ -55,7 +55,9 @@ def test_a_missing_library_is_named(monkeypatch):
         return found(name, *rest)
 
     monkeypatch.setattr(importlib, "import_module", absent)
-    with pytest.raises(MissingExtraError, match=r"pytorch_optimizer is not installed.*pip install 'continua\[optim\]'"):
+    with pytest.raises(
+        MissingExtraError, match=r"pytorch_optimizer is not installed.*pip install -c constraints.txt -e '\.\[optim\]'"
+    ):
         SOAP([nn.Parameter(torch.zeros(SHAPE))])
 
 

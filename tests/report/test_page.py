@@ -154,7 +154,7 @@ def test_one_large_loss_does_not_flatten_the_others(tmp_path):
     (section,) = (s for s in report_page([run.folder]).sections if s.heading == "Anytime depth")
     by_steps, by_cost, _ = section.figures
     assert by_steps.y.log and by_cost.y.log
-    assert by_cost.caption == "Each model read otherwise: depth steps."  # no nodes where the model has none
+    assert by_cost.caption == "Each model at other resolutions: depth steps."  # no nodes where the model has none
 
 
 def test_training_losses_are_the_means_of_groups_of_updates(run):

@@ -163,7 +163,7 @@ def test_a_step_limit_is_an_error():
 
 def test_without_torchdiffeq_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchdiffeq", None)
-    with pytest.raises(ImportError, match=r"pip install 'continua\[peers\]'"):
+    with pytest.raises(ImportError, match=r"pip install -c constraints.txt -e '\.\[peers\]'"):
         solve(TorchdiffeqSolver())
 
 

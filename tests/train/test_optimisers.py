@@ -138,7 +138,7 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path):
     whole.go()
     for number in range(7):
         halves._update(number, 0.0)
-    halves._keep(7)
+    halves.keep(7)
     again = training(tmp_path / "halves", plan)
     assert again.resume() == 7
     again.go(7)

@@ -174,7 +174,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
     killed = training(tmp_path / "killed", plan)
     killed._update(0, 0.0)
     killed._update(1, 0.0)
-    killed._keep(2)
+    killed.keep(2)
     killed._update(2, 0.0)  # after the checkpoint, and lost
     again = training(tmp_path / "killed", plan)
     done = again.resume()

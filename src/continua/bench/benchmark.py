@@ -14,6 +14,8 @@ from typing import TypeAlias, final
 
 import torch
 
+from continua.core.version import __version__
+
 Case: TypeAlias = Callable[[], object]
 """What is timed."""
 Row: TypeAlias = dict[str, str | int | float]
@@ -119,7 +121,7 @@ def write_result(
         "rows": result.rows,
         "settings": dataclasses.asdict(benchmark),
         "threads": benchmark.threads,
-        "versions": {"python": platform.python_version()} | _versions("continua", "torch", "torchdiffeq"),
+        "versions": {"python": platform.python_version(), "continua": __version__} | _versions("torch", "torchdiffeq"),
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"

@@ -1,7 +1,6 @@
 """The options of `continua train` that presets do not have, and the one table from words to tasks and optimisers."""
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, final, get_args
@@ -73,6 +72,10 @@ class RunOptions:
     """precision of the weights and of the solve"""
     compile: Toggle = False
     """compile the operators of the flow with torch.compile; the first update then takes longer"""
+    sharding: Annotated[Literal["none", "fsdp2"], tyro.conf.arg(metavar="none|fsdp2")] = "none"
+    """under torchrun: every rank holds all weights (none, by DDP), or a part of them (fsdp2); one process holds all"""
+    autoresume: Toggle = False
+    """go on with the run in --output where there is one: the same command then begins a run and takes it up again"""
     resume: SomeFolder = None
     """a run to continue, with its own options; beside it only --override, --quiet, --json and --tensorboard"""
     override: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
@@ -98,6 +101,10 @@ class DataOptions:
     """csv: the column that tells series apart (default: none, the file is one series)"""
     columns: Annotated[Word, tyro.conf.arg(metavar="A,B,...")] = None
     """csv: the columns with values (default: all others with numbers)"""
+    static: Annotated[Word, tyro.conf.arg(metavar="A,B,...")] = None
+    """csv: columns of numbers that do not change along a series (default: beside --id those that do not)"""
+    whole: Toggle = False
+    """csv, uea: train on every row that there is, with nothing held out, once its quality is known from another run"""
     points: Count = None
     """burgers, darcy: points in training (default: burgers 64; darcy 16 along each side)"""
     dropped: Measure = None
@@ -137,10 +144,19 @@ TASKS: Mapping[TaskName, tuple[type[AbstractTask], Mapping[str, str]]] = {
     "spirals": (Spirals, {"dropped": "missing"}),
     "burgers": (Burgers, {"points": "points"}),
     "darcy": (Darcy, {"points": "points"}),
-    "uea": (Uea, {"series": "file", "dropped": "dropped", "interpolated": "interpolated"}),
+    "uea": (Uea, {"series": "file", "dropped": "dropped", "interpolated": "interpolated", "whole": "whole"}),
     "csv": (
         Csv,
-        {"series": "file", "context": "window", "time": "time", "id": "id", "columns": "columns", "dropped": "dropped"},
+        {
+            "series": "file",
+            "context": "window",
+            "time": "time",
+            "id": "id",
+            "columns": "columns",
+            "static": "static",
+            "dropped": "dropped",
+            "whole": "whole",
+        },
     ),
 }
 """Of every task its class, and the options that it reads with the arguments they become."""
@@ -161,21 +177,34 @@ def task_of(name: TaskName, data: DataOptions) -> AbstractTask:
     if "series" in reads and data.series is None:
         what = "NAME_TRAIN.ts, with NAME_TEST.ts beside it" if kind is Uea else "FILE.csv"
         reject("--series", None, f"the task {name} reads files", f"Pass --series {what}.")
-    if data.columns is not None:
-        given["columns"] = tuple(word.strip() for word in data.columns.split(",") if word.strip())
-        if not given["columns"]:
-            cure = "Write names parted by commas, or leave it out."
-            reject("--columns", data.columns, "it names no column", cure)
+    for option in ("columns", "static"):
+        if (named := getattr(data, option)) is not None:
+            given[option] = tuple(word.strip() for word in named.split(",") if word.strip())
+            if not given[option]:
+                cure = "Write names parted by commas, or leave it out."
+                reject(flag(option), named, "it names no column", cure)
     return kind(**{reads[option]: value for option, value in given.items()})
+
+
+def check_sharding(run: RunOptions, preset: Preset) -> None:
+    """Refuses what needs whole weights on one rank where each holds a part of them."""
+    if run.sharding == "none":
+        return
+    depth, how, costs = preset.depth, preset.training, preset.costs
+    if how.optimizer != "adamw":
+        why = f"--optimizer {how.optimizer} computes with whole matrices, and each rank would hold a part of them"
+        reject("--sharding", run.sharding, why, "Pass --optimizer adamw, or --sharding none.")
+    if depth.gradient == "backsolve":
+        why = "the adjoint equation sums gradients along depth before ranks could average them"
+        reject("--sharding", run.sharding, why, "Pass --gradient checkpointed or direct, or --sharding none.")
+    if costs.jacobian or costs.jacobian_frobenius:
+        why = "norms of the Jacobian are paid at a depth that each rank draws for itself, and weights are read together"
+        reject("--sharding", run.sharding, why, "Pass --jacobian 0 --jacobian-frobenius 0, or --sharding none.")
 
 
 def check_options(run: RunOptions, model: ModelOptions, training: TrainingOptions) -> None:
     """Refuses what no training can take, whatever its task: numbers, devices and optimisers that are not there."""
     at_least(0, threads=run.threads)
-    ranks = os.environ.get("WORLD_SIZE", "1")
-    if ranks != "1":
-        why = "several processes would train into one folder, which `continua train` cannot do yet"
-        reject("WORLD_SIZE", ranks, why, "Start it without torchrun, as one process.")
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there[run.device]:
         cure = f"Pass --device {' or '.join(name for name, here in there.items() if here)}."

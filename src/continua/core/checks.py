@@ -7,6 +7,8 @@ pass it. A sentence written by hand (`reject`) is for mistakes that people make 
 import math
 from typing import Any
 
+import torch
+
 from continua.core.errors import reject
 
 
@@ -71,15 +73,30 @@ def has_shape(expected: tuple[int | None, ...], cure: str, **tensors: Any) -> No
         if tensor is None:
             continue
         sizes = tuple(tensor.shape)
-        fits = len(sizes) == len(expected) and all(e is None or e == s for e, s in zip(expected, sizes, strict=True))
+        fits = len(sizes) == len(expected) and False not in [
+            e is None or e == s for e, s in zip(expected, sizes, strict=True)
+        ]
         if not fits:
             wanted = ", ".join("any" if e is None else str(e) for e in expected)
             reject(name, sizes, f"the shape must be ({wanted})", cure)
 
 
 def refuse_where(bad: Any, why: str, cure: str, **tensor: Any) -> None:
-    """Rejects the first entry of the tensor, given by its name, at which `bad` is true."""
-    if bool(bad.any()):
+    """Rejects the first entry of the tensor, given by its name, at which `bad` is true; in a graph nobody looks."""
+    if not is_traced() and bool(bad.any()):
         place = bad.nonzero()[0].tolist()
         for name, x in tensor.items():
             reject(f"{name}{place}", x[tuple(place)].detach(), why, cure)
+
+
+def is_traced() -> bool:
+    """Whether a graph is being made (`torch.compile`, `torch.export`, `torch.jit.trace`): values are not there to see.
+
+    A check of values would break the graph, or be built into it for the values at hand.
+    """
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+
+
+def holds(condition: torch.Tensor, unseen: bool) -> bool:
+    """Whether a condition on values holds; in a graph `unseen`, the answer that is right for all values."""
+    return unseen if is_traced() else bool(condition)

@@ -1,6 +1,5 @@
 """Fields without modes: one theta for all depths, or one for each piece (a list of layers)."""
 
-import bisect
 import itertools
 import math
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from continua.core.shapes import DepthValue
 from continua.fields.field import AbstractField, copy_into, parameters_of
 from continua.operators import Theta, map_leaves
 from continua.spaces import AbstractParameterSpace
+from continua.spaces.bases import cell_of
 
 
 @final
@@ -64,7 +64,7 @@ class PiecewiseConstant(AbstractField):
     def forward(self, z: DepthValue, inside: DepthValue | None = None) -> Theta:
         where = z if inside is None else inside
         if isinstance(where, float | int):
-            return self._theta([*self.structure.read(self.pieces[bisect.bisect_right(self.breaks, where)])])
+            return self._theta([*self.structure.read(self.pieces[cell_of(where, self.breaks)])])
         breaks = torch.tensor(self.breaks, dtype=where.dtype, device=where.device)
         index = torch.bucketize(where.detach(), breaks, right=True)
         pieces = map(self.structure.read, self.pieces)

@@ -1,6 +1,5 @@
 """Smooth fields: theta(z) = sum_k b_k(z / Z) C_k in a basis over depth; and between them and layers."""
 
-import bisect
 import itertools
 import math
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from continua.core.shapes import DepthValue, Float, Tensor
 from continua.fields.constant import PiecewiseConstant
 from continua.fields.field import AbstractField, generator_shape, parameter_dict, to_parameter, turn
 from continua.operators import AttentionTheta, Filled, Role, Spec, Structure, Theta, leaves, rebuild
-from continua.spaces.bases import AbstractBasis, BSpline
+from continua.spaces.bases import AbstractBasis, BSpline, cell_of
 from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace, SimplexSpace, StiefelSpace
 from continua.spaces.quadrature import GaussLegendre
 
@@ -95,7 +94,7 @@ def _on_the_side_of(inside: DepthValue, z: DepthValue, breaks: tuple[float, ...]
         cell = torch.bucketize(where.detach(), bounds[1:-1], right=True)
         return z.clamp(bounds[cell], torch.nextafter(bounds[cell + 1], bounds[0]))
     assert not isinstance(inside, Tensor), "one depth, one side"
-    cell = bisect.bisect_right(breaks, inside)
+    cell = cell_of(inside, breaks)
     return min(max(z, edges[cell]), math.nextafter(edges[cell + 1], -math.inf))
 
 

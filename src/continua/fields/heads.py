@@ -14,6 +14,7 @@ from continua.core.shapes import DepthValue, Float, Tensor
 from continua.fields.expansion import constant_coefficients, is_rigid, modal_spaces, modes_at, spread_of, turning_leaves
 from continua.fields.field import AbstractField, generator_shape, parameter_dict, turn
 from continua.operators import Filled, Role, Spec, Structure, Theta, leaves, map_leaves
+from continua.spaces.axis import TensorTable
 from continua.spaces.bases import AbstractBasis, BSpline, Legendre
 from continua.spaces.parameter_spaces import AbstractParameterSpace, SimplexSpace
 from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
@@ -34,14 +35,13 @@ class AbstractHeadField(AbstractField):
         at_least(0, degree=degree)
         self.degree, self.rule, self.over_h = degree, rule, over_h
         self.heads = _heads_of(self.structure)
-        _check_rule(rule, self.heads, degree)
+        self._read_at(self.heads)
 
     @final
     def at_nodes(self, heads: int) -> "AbstractHeadField":
         """The same field, parameters shared, read at another number of head nodes."""
-        _check_rule(self.rule, heads, self.degree)
         other = copy.copy(self)
-        other.heads = heads
+        other._read_at(heads)
         other._use(map_leaves(lambda leaf: _resize(leaf, heads), self.spec))
         return other
 
@@ -63,8 +63,16 @@ class AbstractHeadField(AbstractField):
         return self.heads * math.exp(-float(torch.special.xlogy(p, p / om).sum()))
 
     @final
+    def _read_at(self, heads: int) -> None:
+        _check_rule(self.rule, heads, self.degree)
+        self.heads = heads
+        # made here, so that compiled code finds tensors and no recipe for them
+        self._tables = _at_nodes(self.rule, heads, self.over_h, self.degree)
+
+    @final
     def _nodes(self, like: Tensor) -> "_Nodes":
-        return _at_nodes(self.rule, self.heads, self.over_h, self.degree, like.dtype, like.device)
+        theta, masses, weights = self._tables
+        return _Nodes(theta.like(like), masses.like(like), weights.like(like))
 
 
 @final
@@ -103,6 +111,10 @@ class ContinuousHeads(AbstractHeadField):
         )
 
     def forward(self, z: DepthValue, inside: DepthValue | None = None) -> Theta:
+        with torch.autocast(next(self.coefficients.parameters()).device.type, enabled=False):
+            return self._read(z, inside)  # weights keep their own precision
+
+    def _read(self, z: DepthValue, inside: DepthValue | None) -> Theta:
         coefficients = [*self.structure.read(self.coefficients)]
         like = coefficients[0]
         nodes = self._nodes(like)
@@ -112,7 +124,7 @@ class ContinuousHeads(AbstractHeadField):
         values = []
         for spec, C in zip(self.structure.specs, coefficients, strict=True):
             if spec.role is Role.HEAD_MASS:
-                values.append(self._masses_of(C, nodes, z, inside))
+                values.append(self._masses_of(C, z, inside))
             elif spec.role is Role.HEAD:
                 values.append((both @ C.flatten(0, 1).flatten(1)).view(*both.shape[:-1], *C.shape[2:]))
             else:
@@ -121,9 +133,9 @@ class ContinuousHeads(AbstractHeadField):
             values[i] = turn(space, self.frames[key], values[i])
         return self.structure.unflatten(values)
 
-    def _masses_of(self, C: Tensor, nodes: "_Nodes", z: DepthValue, inside: DepthValue | None = None) -> Tensor:
+    def _masses_of(self, C: Tensor, z: DepthValue, inside: DepthValue | None = None) -> Tensor:
         N = modes_at(self.density_over_z, self.depth, z, inside, C)
-        return N @ torch.softmax(C, 0).mT @ nodes.masses.mT
+        return N @ torch.softmax(C, 0).mT @ self._tables[1].like(C).mT
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         # logits of the density's columns c_.b, whose degrees run along the axis before the last
@@ -143,7 +155,7 @@ def head_masses(field: AbstractField, z: DepthValue) -> list[Float[Tensor, "*bat
     """p_k(z) of every measure of heads in theta(z); of `ContinuousHeads` without the rest of theta."""
     if isinstance(field, ContinuousHeads):
         coefficients = [*field.structure.read(field.coefficients)]
-        return [field._masses_of(coefficients[i], field._nodes(coefficients[i]), z) for i in field._masses]
+        return [field._masses_of(coefficients[i], z) for i in field._masses]
     values = dict(leaves(field(z)))
     return [values[field.structure.names[i]] for i in field._masses]
 
@@ -182,15 +194,16 @@ class _Nodes(NamedTuple):
     """om_k"""
 
 
-# Computed in float64 for every dtype, and no inference tensors: what is kept serves training too, whoever asks first.
+# No inference tensors: what is kept serves training too, whoever asks first.
 @functools.lru_cache(maxsize=256)
 @torch.inference_mode(False)
 def _at_nodes(
-    rule: AbstractNodalRule, heads: int, over_h: AbstractBasis, degree: int, dtype: torch.dtype, device: torch.device
-) -> _Nodes:
+    rule: AbstractNodalRule, heads: int, over_h: AbstractBasis, degree: int
+) -> tuple[TensorTable, TensorTable, TensorTable]:
+    """What `_Nodes` holds, in float64."""
     nodes, weights = rule.nodes(heads)
     bernstein = BSpline(degree + 1, degree).evaluate(nodes) * (degree + 1)
-    return _Nodes(*(x.to(device, dtype) for x in (over_h.evaluate(nodes), weights[:, None] * bernstein, weights)))
+    return TensorTable(over_h.evaluate(nodes)), TensorTable(weights[:, None] * bernstein), TensorTable(weights)
 
 
 def _heads_of(structure: Structure) -> int:

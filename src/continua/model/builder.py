@@ -7,6 +7,7 @@ Each continuum is one argument that takes a number or an object: `time`, `axis` 
 import dataclasses
 from typing import final
 
+from continua.core.arguments import advise
 from continua.core.checks import at_least, divides, is_a, not_negative, positive, share
 from continua.core.errors import reject
 from continua.fields.constant import Constant, PiecewiseConstant
@@ -18,6 +19,7 @@ from continua.model.embedding import AbstractEmbedding, NormedEmbedding, TokenEm
 from continua.model.flow import AbstractProfile, Flow, Part
 from continua.model.positions import AbstractPositionCode, Clock
 from continua.model.readout import AbstractReadout, AnalysisReadout, MeanReadout, SynthesisEmbedding, TokenReadout
+from continua.model.sensors import CellEmbedding
 from continua.model.stem import InterpolatedStem, StemEmbedding
 from continua.model.transformer import ContinuousTransformer
 from continua.operators.attention import Attention, Rotary
@@ -67,8 +69,9 @@ class TokenTime:
     `rule` turns times into masses (trapezoid; a causal one for causal models), `positions` are rotary by default, their
     frequencies made for span and spacing; a position code is added to the embedding instead. Signals pass a local
     `stem` (`None`: none). The time of whole numbers is their index. With `queries` outputs may be asked for at times
-    without a sample, `model(values, times, query_times=...)`. `integral` evaluates the token integral: exact, or by an
-    estimator for long sequences.
+    without a sample, `model(values, times, query_times=...)`. With `channels` samples are cells of so many sensors, at
+    times of their own: a value, the channel by a 1 among 0s, then static numbers (`CellEmbedding`). `integral`
+    evaluates the token integral: exact, or by an estimator for long sequences.
     """
 
     start: float = 0.0
@@ -79,9 +82,11 @@ class TokenTime:
     stem: Stem | None = Stem()
     queries: bool = False
     integral: AbstractTokenIntegral = Exact()
+    channels: int = 0
 
     def __post_init__(self) -> None:
         positive(spacing=self.spacing)
+        at_least(0, channels=self.channels)
         Clock(self.start, self.end)  # refuses a span that is none
         kinds = {"rule": AbstractSampleRule, "positions": (Rotary, AbstractPositionCode), "stem": Stem}
         for name, kind in kinds.items():
@@ -219,6 +224,22 @@ class Depth:
         return ContinuousHeads(spec, depth, Legendre(heads.modes), field, heads.degree, heads.rule)
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("d_model", "n_embd", "embed_dim", "hidden_size", "dim"), "width="),
+    **dict.fromkeys(("nhead", "n_head", "n_heads", "num_heads"), "heads="),
+    **dict.fromkeys(("n_layer", "n_layers", "num_layers", "layers"), "depth=Depth(4.0, 4) for four layers"),
+    **dict.fromkeys(("dim_feedforward", "intermediate_size", "d_ff"), "hidden="),
+    **dict.fromkeys(("vocab_size", "num_embeddings"), "vocabulary="),
+    **dict.fromkeys(("num_classes", "n_classes", "num_labels", "out_features"), "outputs="),
+    **dict.fromkeys(("in_features", "input_size", "input_dim", "channels"), "features="),
+    **dict.fromkeys(("steps", "rtol", "solver"), "depth=Depth(steps=8) or Depth(rtol=1e-4)"),
+    "is_causal": "causal=",
+    "nodes": "axis= (nodes of the embedding axis) or heads=HeadMeasure(nodes)",
+}
+"""What other libraries call the arguments of the builder."""
+
+
+@advise("continua.transformer", _ELSEWHERE)
 def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; the continua are objects
     width: int,
     outputs: int,
@@ -372,7 +393,12 @@ def _signal_embedding(features: int, width: int, causal: bool, time: TokenTime) 
     if code is not None:
         cure = "Pass stem=None, or rotary positions."
         reject("positions", type(code).__name__, "a code would be added before the stem, which is narrower", cure)
-    narrow, radius = min(_CHANNELS * features, width), time.stem.radius * time.relative_spacing
+    radius = time.stem.radius * time.relative_spacing
+    if time.channels:
+        cells = CellEmbedding(time.channels, features - 1 - time.channels, rule, time.queries, clock)
+        how = (cells.width, radius, time.stem.modes, causal, width, time.stem.gaps, time.channels)
+        return StemEmbedding(cells, InterpolatedStem(*how))
+    narrow = min(_CHANNELS * features, width)
     stem = InterpolatedStem(narrow, radius, time.stem.modes, causal, outputs=width, gaps=time.stem.gaps)
     return StemEmbedding(VectorEmbedding(features, narrow, None, rule, time.queries, clock), stem)
 

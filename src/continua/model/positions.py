@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import nn
 
-from continua.core.checks import at_least, positive, refuse_where
+from continua.core.checks import at_least, is_traced, positive, refuse_where
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Points, Positions, Tensor
 
@@ -39,7 +39,7 @@ class Clock:
         unit = (exact - self.start) / (self.end - self.start)
         if present is not None:
             unit = unit.masked_fill(~present, 0.0)
-        if not torch.compiler.is_compiling():
+        if not is_traced():
             far = unit.detach()[(unit < -1.0) | (unit > 2.0)]
             if far.numel() > 0:
                 value = self.start + (self.end - self.start) * float(far[0])

@@ -13,6 +13,7 @@ from continua.fields import Constant
 from continua.model.embedding import AbstractEmbedding, AbstractEmbeddingWrapper, NormedEmbedding, TokenEmbedding
 from continua.operators import AbstractNorm, LayerNorm, with_nodes
 from continua.spaces import AbstractBasis, Axis, Cloud
+from continua.spaces.axis import tables
 
 
 class AbstractReadout(nn.Module, abc.ABC):
@@ -103,10 +104,11 @@ class SynthesisEmbedding(AbstractEmbeddingWrapper):
         super().__init__()
         _check_modes(inner.width, axis, basis)
         self.inner, self.axis, self.basis, self.width = inner, axis, basis, axis.width
+        self._synthesis, _ = tables(axis, basis)
 
     def wrap(self, cloud: Cloud) -> Cloud:
         coefficients = cloud.points.unflatten(-1, (self.basis.size, -1))
-        synthesis, _ = self.axis.transforms(self.basis, coefficients)
+        synthesis = self._synthesis.like(coefficients)
         return cloud.at(torch.einsum("ai,btic->btac", synthesis, coefficients).flatten(2))
 
 
@@ -119,11 +121,11 @@ class AnalysisReadout(AbstractReadout):
         _check_modes(inner.width, axis, basis)
         self.inner, self.axis, self.basis = inner, axis, basis
         self.width, self.outputs, self.per_token = axis.width, inner.outputs, inner.per_token
+        _, self._analysis = tables(axis, basis)
 
     def forward(self, cloud: Cloud) -> Tensor:
         functions = cloud.points.unflatten(-1, (self.axis.nodes, -1))
-        _, analysis = self.axis.transforms(self.basis, functions)
-        coefficients = torch.einsum("ia,btac->btic", analysis, functions)
+        coefficients = torch.einsum("ia,btac->btic", self._analysis.like(functions), functions)
         return self.inner(cloud.at(coefficients.flatten(2)))
 
 
@@ -159,4 +161,3 @@ def _check_modes(width: int, axis: Axis, basis: AbstractBasis) -> None:
     if width != basis.size * axis.channels:
         cure = f"Build it with width = modes * channels = {basis.size * axis.channels}."
         reject("inner", width, f"its width is not that of {basis.size} modes with {axis.channels} channels", cure)
-    axis.synthesis(basis)  # rejects an axis that does not resolve the basis

@@ -1,19 +1,22 @@
 """The continuous Transformer: embedding, flow, readout, and how its depth is solved and differentiated."""
 
 import dataclasses
+import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import nn
 
-from continua.core.checks import at_least, is_a
+from continua.core.arguments import advise, refuse_unknown
+from continua.core.checks import at_least, is_a, is_traced
 from continua.core.errors import reject
+from continua.core.processor import check_autocast
 from continua.core.seeds import branch_seed, fresh_seed, generator_of
 from continua.core.shapes import Float, Tensor
 from continua.fields import AbstractHeadField, PiecewiseConstant, join_layers, parameter_spaces, to_layers
-from continua.model.embedding import AbstractEmbedding, check_cloud
-from continua.model.flow import Cost, Flow, Part, Setting, check_width, is_causal
+from continua.model.embedding import AbstractEmbedding, AbstractEmbeddingWrapper, check_cloud
+from continua.model.flow import Cost, Flow, Part, Setting, check_width, draws, is_causal
 from continua.model.readout import AbstractReadout, axis_of, embedding_at, readout_at
 from continua.operators import with_heads, with_nodes
 from continua.solve.checkpointed import Checkpointed
@@ -24,6 +27,7 @@ from continua.solve.integration import AbstractController, Observer, Solution
 from continua.solve.runge_kutta import DormandPrince
 from continua.solve.splitting import Strang, manifold_of
 from continua.spaces import AbstractParameterSpace, Axis, Cloud
+from continua.spaces.cloud import take_tokens
 
 
 class Result(NamedTuple):
@@ -117,20 +121,38 @@ class ContinuousTransformer(nn.Module):
         - `memory`: the cloud that cross-attention reads. `observers` watch both solves.
         - `generator`: where the randomness of this call comes from, torch's global one by default.
         """
+        full_precision = self._dtype_under_autocast()
         cloud, where = self._embed(inputs, query_times, named)
-        noisy = self.training or any(cost.random for cost in costs)
-        setting = Setting(self.flow, cloud, memory, fresh_seed(generator) if noisy else 0, self.training, self.axis)
-        field = setting.bind(costs, self.gradient.second_derivatives)
+        if full_precision is not None:  # products have half precision, states have not
+            cloud = cloud.at(cloud.points.to(full_precision))
+        random = self.training
+        if is_traced():  # a graph cannot hold a seed, and most flows draw nothing
+            random = random and any(draws(part.operator) for part in self.flow.parts)
+        noisy = random or any(cost.random for cost in costs)
+        setting = Setting(self.flow, cloud, memory, fresh_seed(generator) if noisy else 0, random, self.axis)
+        one_graph = is_traced() or self.gradient.one_graph or not torch.is_grad_enabled()
+        field = setting.bind(costs, self.gradient.second_derivatives, one_graph)
         solver = self.solver if grid is None else self._controlled_by(Given(tuple(grid)))
         solution = solver.solve(field, field.initial(), (0.0, self.flow.depth), self.gradient, save_at, observers)
         output = self.readout(cloud.at(solution.x))
         if where is not None:
-            output = output.take_along_dim(where.unsqueeze(-1), 1)
+            output = take_tokens(output, where)
         return Result(output, solution, setting, where) if full or costs or len(save_at) > 0 else output
+
+    def _dtype_under_autocast(self) -> torch.dtype | None:
+        """The dtype of the parameters where autocast lowers that of products; `None` where it does not."""
+        parameter = next(self.parameters(), None)
+        if parameter is None or not torch.is_autocast_enabled(parameter.device.type):
+            return None
+        if not is_traced():
+            check_autocast(parameter.device)
+        return parameter.dtype
 
     def _embed(self, inputs: Any, query_times: Tensor | None, named: Any) -> tuple[Cloud, Tensor | None]:
         if len(inputs) == 1 and isinstance(inputs[0], Cloud) and not named and query_times is None:
             return check_cloud(inputs[0], self.embedding.width), None
+        if named:
+            refuse_unknown("model(...)", named, _argument_names(self.embedding), _MASKS)
         if query_times is None:
             return self.embedding(*inputs, **named), None
         if not self.readout.per_token:
@@ -144,6 +166,16 @@ class ContinuousTransformer(nn.Module):
         """The axis along which states are functions; `None` where they are plain vectors."""
         return axis_of(self.embedding)
 
+    @advise(
+        "model.at",
+        {
+            "nodes": "axis_nodes= (embedding axis) or head_nodes=",
+            "heads": "head_nodes=",
+            "axis": "axis_nodes=",
+            "depth": "steps= or grid=; the length of the flow is trained",
+            "atol": "rtol=, which sets both tolerances",
+        },
+    )
     def at(
         self,
         steps: int | None = None,
@@ -225,7 +257,9 @@ class ContinuousTransformer(nn.Module):
     def _controlled_by(self, controller: AbstractController, adaptive: bool = False) -> Solver:
         if not isinstance(self.solver, Solver):
             reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(stepper, controller)).")
-        stepper = self.solver.stepper
+        stepper, ranks = self.solver.stepper, getattr(self.solver.controller, "all_ranks", False)
+        if ranks and isinstance(controller, Fixed | Given | Adaptive):
+            controller = dataclasses.replace(controller, all_ranks=True)
         if adaptive and stepper.error_order is None and manifold_of(stepper) is None:
             stepper = DormandPrince()
         return Solver(stepper, controller)
@@ -249,6 +283,23 @@ class ContinuousTransformer(nn.Module):
             f"parameters: {count:,}",
         ]
         return "ContinuousTransformer(\n" + "".join(f"  {line}\n" for line in lines) + ")"
+
+
+_MASKS = {
+    **dict.fromkeys(("mask", "attention_mask"), "present=mask.bool(), true where a token is present"),
+    **dict.fromkeys(("key_padding_mask", "src_key_padding_mask"), "present=~mask, true where a token is present"),
+    **dict.fromkeys(("t", "positions", "position_ids"), "times="),
+    "is_causal": "causal=True to continua.transformer: the model knows it",
+}
+"""What other libraries call the inputs."""
+
+
+def _argument_names(embedding: AbstractEmbedding) -> list[str]:
+    """The inputs by their names, of the embedding inside all wrappers, and what a call of the model takes beside."""
+    while isinstance(embedding, AbstractEmbeddingWrapper):
+        embedding = embedding.inner
+    given = [*inspect.signature(embedding.forward).parameters]
+    return [*given, *(name for name in inspect.signature(ContinuousTransformer.forward).parameters if name != "self")]
 
 
 def _describe(thing: Any) -> str:
@@ -319,10 +370,11 @@ class EncoderDecoder(nn.Module):
         """
         source, target = source_and_target(inputs)
         noisy = self.training or any(cost.random for cost in costs)
-        seed = fresh_seed(generator) if noisy else 0
-        first = self.encoder(*source, costs=costs, generator=generator_of(branch_seed(seed, 0)), full=True)
-        memory, second = first.cloud.at(first.output), generator_of(branch_seed(seed, 1))
-        found = self.decoder(*target, memory=memory, costs=costs, generator=second, full=True, **named)
+        seed = fresh_seed(generator) if noisy else None
+        ours, theirs = (None if seed is None else generator_of(branch_seed(seed, place)) for place in (0, 1))
+        first = self.encoder(*source, costs=costs, generator=ours, full=True)
+        memory = first.cloud.at(first.output)
+        found = self.decoder(*target, memory=memory, costs=costs, generator=theirs, full=True, **named)
         return found._replace(encoder=first) if full or costs or len(named.get("save_at", ())) > 0 else found.output
 
     def at(self, **changed: Any) -> "EncoderDecoder":

@@ -1,7 +1,6 @@
 """The one attention of the project: softmax attention as an integral operator on measures."""
 
 import dataclasses
-import functools
 import math
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -11,7 +10,7 @@ from continua.core.checks import at_least, finite, positive
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory
-from continua.operators.kernels import AbstractKernel, Dense, shows_weights
+from continua.operators.kernels import AbstractFunctionKernel, AbstractKernel, Dense, shows_weights
 from continua.operators.operator import AbstractOperator, Context, Filled, Role, Spec, bias
 from continua.spaces import Axis, Cloud, Measure
 
@@ -125,6 +124,13 @@ class Attention(AbstractOperator):
     rotary: Rotary | None = None
     kernel: AbstractKernel = Dense()
     integral: AbstractTokenIntegral = Exact()
+    # What is read in every evaluation is kept: a property is a call, and the lock of a cached one breaks a graph.
+    inverse_temperature: float = dataclasses.field(init=False, repr=False, compare=False)
+    """beta, or its default 1/sqrt(key_size)."""
+    _first: int = dataclasses.field(init=False, repr=False, compare=False)
+    """Where the heads stand among the axes of a weight: (..., heads, own axes)."""
+    _as_weights: tuple[Any, ...] = dataclasses.field(init=False, repr=False, compare=False)
+    """The index that gives one number per head the axes of a weight."""
 
     def __post_init__(self) -> None:
         at_least(1, heads=self.heads, key_size=self.key_size, value_size=self.value_size)
@@ -134,28 +140,10 @@ class Attention(AbstractOperator):
         if self.causal and not self.integral.serves_causal:
             cure = "Use Subset or Debiased, whose causal rows see earlier tokens only."
             reject("integral", self.integral, "its landmarks would carry later tokens into earlier rows", cure)
-        _ = (
-            self.inverse_temperature,
-            self._first,
-            self._as_weights,
-        )  # made here: the lock of a cached property breaks a compiled graph
-
-    # What is read in every evaluation is cached: a property is a call, and a bound operator lives for a solve.
-
-    @functools.cached_property
-    def inverse_temperature(self) -> float:
-        """beta, or its default 1/sqrt(key_size)."""
-        return 1.0 / math.sqrt(self.key_size) if self.beta is None else self.beta
-
-    @functools.cached_property
-    def _first(self) -> int:
-        """Where the heads stand among the axes of a weight: (..., heads, own axes)."""
-        return -1 - len(self.kernel.shape(1, 1))
-
-    @functools.cached_property
-    def _as_weights(self) -> tuple[Any, ...]:
-        """The index that gives one number per head the axes of a weight."""
-        return (..., *(None,) * (-1 - self._first))
+        beta = 1.0 / math.sqrt(self.key_size) if self.beta is None else self.beta
+        object.__setattr__(self, "inverse_temperature", beta)
+        object.__setattr__(self, "_first", -1 - len(self.kernel.shape(1, 1)))
+        object.__setattr__(self, "_as_weights", (..., *(None,) * (-1 - self._first)))
 
     def spec(self, width: int) -> AttentionTheta:
         heads, key, head, kernel = self.heads, self.key_size, Role.HEAD, self.kernel
@@ -201,7 +189,9 @@ class Attention(AbstractOperator):
         if shows_weights():
             return self._from_heads(y * theta.p[..., :, None, None], theta.o, theta.bo)
         # Masses weigh the few numbers of O, not the tokens: one activation less to make and to keep.
-        return self._from_heads(y, theta.o * theta.p[self._as_weights], theta.bo)
+        laid_out = theta.o.ndim == 2
+        masses = theta.p.repeat_interleave(theta.o.shape[1] // self.heads) if laid_out else theta.p[self._as_weights]
+        return self._from_heads(y, theta.o * masses, theta.bo)
 
     def lipschitz_bound(self, theta: AttentionTheta, radius: float) -> Float[Tensor, "*batched"]:
         """How much the velocity of a cloud in the ball of this radius can change, for each unit its tokens move.
@@ -224,14 +214,28 @@ class Attention(AbstractOperator):
         p = spread.new_ones(()) if theta.p is None else theta.p
         return (p * spread * (beta * radius**2 * turn + 1.0 + 2.0 * beta * radius * query)).sum(-1)
 
-    def _to_heads(
-        self, x: Points, w: _Weight, b: Float[Tensor, "*batched heads key"] | None, halves: int = 1
-    ) -> _InHeads:
-        heads, first = w.shape[self._first], self._first
-        joined = w.movedim(first, -3).flatten(-3, -2)  # (..., heads*key, channels)
-        y = self.kernel.apply(joined, None if b is None else b.flatten(-2), x, to_heads=halves * heads)
+    def lay_out(self, theta: AttentionTheta) -> AttentionTheta:
+        """Theta with every kernel along the axis as one matrix (`AbstractFunctionKernel.lay_out`); modes may lead."""
+        kernel, halves = self.kernel, 1 if self.rotary is None else 2
+        assert isinstance(kernel, AbstractFunctionKernel)
+        heads = self.heads
+        asked = ((theta.q, theta.bq, halves * heads), (theta.k, theta.bk, halves * heads), (theta.v, theta.bv, heads))
+        q, k, v = [kernel.lay_out(self._join(w), to_heads=to) for w, _, to in asked]
+        bq, bk, bv = [None if b is None else kernel.spread(b.flatten(-2), to) for _, b, to in asked]
+        o = kernel.lay_out(self._join(theta.o).mT, from_heads=heads)
+        return AttentionTheta(q, k, v, o, bq, bk, bv, None if theta.bo is None else kernel.spread(theta.bo), theta.p)
+
+    def _join(self, w: _Weight) -> Tensor:
+        """(..., heads, own axes, key, channels) as (..., own axes, heads*key, channels)."""
+        return w.movedim(self._first, -3).flatten(-3, -2)
+
+    def _to_heads(self, x: Points, w: Tensor, b: Tensor | None, halves: int = 1) -> _InHeads:
+        heads = self.heads
+        if w.ndim > 2:
+            heads, w, b = w.shape[self._first], self._join(w), None if b is None else b.flatten(-2)
+        y = self.kernel.apply(w, b, x, to_heads=halves * heads)
         return y.unflatten(-1, (heads, -1)).transpose(1, 2)
 
-    def _from_heads(self, y: _InHeads, o: _Weight, b: Float[Tensor, "*batched channels"] | None) -> Points:
-        joined = o.movedim(self._first, -3).flatten(-3, -2)  # (..., heads*value, channels)
-        return self.kernel.apply(joined.transpose(-1, -2), b, y.transpose(1, 2).flatten(2), from_heads=y.shape[1])
+    def _from_heads(self, y: _InHeads, o: Tensor, b: Float[Tensor, "*batched channels"] | None) -> Points:
+        w = self._join(o).mT if o.ndim > 2 else o
+        return self.kernel.apply(w, b, y.transpose(1, 2).flatten(2), from_heads=y.shape[1])

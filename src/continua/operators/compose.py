@@ -11,8 +11,10 @@ from continua.core.errors import reject
 from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.attention import Attention
+from continua.operators.feedforward import FeedForward
 from continua.operators.integral import AbstractTokenIntegral, Means, Memory, Queries, attention_matrix, check_own
 from continua.operators.kernels import AbstractKernel
+from continua.operators.norms import AbstractNormed, NormedTheta
 from continua.operators.operator import AbstractOperator, AbstractWrapper, Context, Theta
 from continua.spaces import Axis, Cloud, Measure
 
@@ -143,6 +145,20 @@ def _replace_parts(part: Any, change: Callable[[Any], Any]) -> Any:
     new = {name: _replace_parts(value, change) for name, value in old.items()}
     differing = {name: value for name, value in new.items() if value != old[name]}
     return dataclasses.replace(part, **differing) if differing else part
+
+
+def lay_out(operator: AbstractOperator, theta: Theta) -> Theta:
+    """Theta with the kernels of attention and feed-forward along an embedding axis as one matrix each.
+
+    A linear map of theta, whose leaves may have an axis of modes in front; `operator` takes what it gives.
+    """
+    if isinstance(operator, Attention | FeedForward):
+        return theta if operator.kernel.axis is None else operator.lay_out(theta)
+    if isinstance(operator, AbstractNormed):
+        return NormedTheta(theta.norm, lay_out(operator.inner, theta.inner))
+    if isinstance(operator, Sum):
+        return tuple(lay_out(term, th) for term, th in zip(operator.terms, theta, strict=True))
+    return lay_out(operator.inner, theta) if isinstance(operator, Cross | Dropout) else theta
 
 
 class AttentionWeights(NamedTuple):

@@ -90,7 +90,11 @@ class Exact(AbstractTokenIntegral):
         size = v.shape[-1]
         if q.shape[-1] != size:
             q, k, v = _pad(q, k, v)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=beta)[..., :size]
+        if q.dtype != memory.keys.dtype:  # masses were folded in under an autocast, where log 0 would not be finite
+            with torch.autocast(q.device.type, enabled=False):
+                y = F.scaled_dot_product_attention(q, k, v.to(q.dtype), is_causal=causal, scale=beta)[..., :size]
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=beta)[..., :size]
         return y[..., :-1] + y[..., -1:] * memory.values if own else y
 
 

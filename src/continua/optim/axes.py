@@ -108,7 +108,7 @@ def _renew(held: dict[str, Any], g: Rows, weight: float) -> None:
 
 
 class AbstractLibraryOptimiser(AbstractOptimiser):
-    """One of pytorch-optimizer (`pip install 'continua[optim]'`), on the groups and the state of this one."""
+    """One of pytorch-optimizer (extra `optim`), on the groups and the state of this one."""
 
     serves = (AbstractFlatSpace,)
     frequency: ClassVar[str]

@@ -42,6 +42,8 @@ class FunctionVectorField(AbstractVectorField):
         except (IndexError, RuntimeError, TypeError) as error:
             error.add_note(f"f is called as f(z, x), z of shape {tuple(depth.shape)} and x of shape {tuple(x.shape)}.")
             raise
+        if isinstance(velocity, Tensor) and torch.is_autocast_enabled(x.device.type):
+            velocity = velocity.to(x.dtype)  # products have half precision, and states have not
         if not isinstance(velocity, Tensor) or velocity.shape != x.shape or velocity.dtype != x.dtype:
             got = f"{tuple(velocity.shape)}, {velocity.dtype}" if isinstance(velocity, Tensor) else type(velocity)
             why = f"it must return dx/dz in the shape and dtype of x, {tuple(x.shape)}, {x.dtype}"
@@ -234,6 +236,8 @@ def _hidden_error(what: object) -> ValueError:
 
 def _check_callable(f: object) -> None:
     cure = "Pass a function f(z, x) -> dx/dz, such as lambda z, x: -x, or an nn.Module object."
+    if isinstance(f, type) and issubclass(f, nn.Module):
+        cure = f"Build it first, layer = {f.__name__}(...), and pass lambda z, x: layer(x)."
     if isinstance(f, type) or not callable(f):
         reject("f", f if isinstance(f, type | str) else type(f).__name__, "this is no function", cure)
     try:

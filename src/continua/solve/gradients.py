@@ -5,10 +5,11 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 
+from continua.core.checks import is_traced
 from continua.core.errors import reject
 from continua.core.shapes import DepthValue, Tensor
 from continua.solve.functions import edges_of, reach_each_other
@@ -22,6 +23,8 @@ class AbstractGradient(abc.ABC):
 
     second_derivatives: bool = False
     """Whether second derivatives may be taken; the flow is then bound on a twice-differentiable path."""
+    one_graph: ClassVar[bool] = False
+    """Whether one backward pass of autograd goes through the whole solve."""
 
     @abc.abstractmethod
     def solve(self, integration: Integration, state: State) -> Endpoint:
@@ -37,6 +40,7 @@ class Direct(AbstractGradient):
     """
 
     second_derivatives: bool = False
+    one_graph: ClassVar[bool] = True
 
     def solve(self, integration: Integration, state: State) -> Endpoint:
         if not (integration.observes_costate and needs_gradient(state, integration.vector_field.tensors)):
@@ -82,6 +86,8 @@ class AbstractNodeGradient(AbstractGradient):
 
     @final
     def solve(self, integration: Integration, state: State) -> Endpoint:
+        if is_traced():  # who makes a graph of the whole model decides what is kept for the way back
+            return integration.run(state)
         tensors = integration.vector_field.tensors  # a walk over all modules of the flow: once per solve
         if not needs_gradient(state, tensors):
             with torch.no_grad():

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from continua.core.checks import is_a
+from continua.core.arguments import advise
+from continua.core.checks import holds, is_a
 from continua.core.errors import reject
+from continua.core.processor import check_autocast
 from continua.core.shapes import Tensor
 from continua.solve.backsolve import Backsolve
 from continua.solve.checkpointed import Checkpointed
@@ -18,6 +20,7 @@ from continua.solve.functions import FunctionVectorField
 from continua.solve.gradients import AbstractGradient, Direct
 from continua.solve.integration import AbstractController, Integration, Observer, Solution, Stats
 from continua.solve.runge_kutta import AbstractStepper, DormandPrince
+from continua.solve.step_size import agree
 from continua.solve.vector_field import AbstractVectorField, State
 
 
@@ -65,7 +68,10 @@ class Solver(AbstractSolver):
         is_a(AbstractGradient, "Pass an object such as Checkpointed() or Direct().", gradient=gradient)
         if isinstance(gradient, Backsolve):
             gradient.check(self.stepper, self.controller)
-        span, depths = check_problem(state, span, save_at, observers)
+        if isinstance(self.controller, AbstractAdaptive) and (torch.compiler.is_exporting() or torch.jit.is_tracing()):  # pyright: ignore[reportPrivateImportUsage]
+            cure = "Export the model on a fixed grid: model.at(steps=8), or model.at(grid=solution.stats.grid)."
+            reject("controller", self.controller, "steps that adapt look at values, and an exported graph cannot", cure)
+        span, depths = check_problem(state, span, save_at, observers, getattr(self.controller, "all_ranks", False))
         if depths and isinstance(self.controller, PerSequence):
             cure = "Use Adaptive(), or walk a frozen grid: Given(stats.grid)."
             reject("save_at", depths, "a trajectory needs one grid for all sequences", cure)
@@ -76,6 +82,22 @@ class Solver(AbstractSolver):
         return Solution(end.x, stats, end.costs, depths, torch.stack(saved) if depths else None)
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("method", "solver"), "stepper=, an object such as RK4() or DormandPrince()"),
+    **dict.fromkeys(("t", "ts", "t_span"), "span=(0, 1), and further depths as save_at=[...]"),
+    **dict.fromkeys(("t_eval", "saveat"), "save_at="),
+    **dict.fromkeys(("y0", "z0"), "x0="),
+    **dict.fromkeys(("func", "fun", "rhs"), "f="),
+    **dict.fromkeys(("dt", "dt0", "step_size", "options"), "steps=, a number of equal steps"),
+    **dict.fromkeys(("adjoint", "adjoint_params"), "gradient=Checkpointed() or Backsolve()"),
+    "atol": "controller=Adaptive(rtol, atol)",
+    "max_steps": "controller=Adaptive(max_steps=...)",
+    "args": "a function that holds them, lambda z, x: f(z, x, *args)",
+}
+"""What other libraries call the arguments of `integrate`."""
+
+
+@advise("continua.integrate", _ELSEWHERE)
 def integrate(  # noqa: PLR0913 - a front door: one word for each choice, all but three with a default
     f: Callable[[Tensor, Tensor], Tensor] | AbstractVectorField,
     x0: Tensor | State,
@@ -113,6 +135,7 @@ def integrate(  # noqa: PLR0913 - a front door: one word for each choice, all bu
             why = "tokens have three axes"
             reject("x0", tuple(state.x.shape), why, "Pass tokens of shape (batch, tokens, width).")
         return solver.solve(f, state, span, gradient, save_at, observers)
+    check_autocast(state.x.device)
     vector_field = FunctionVectorField(f)
     check_problem(state, span, save_at, observers)  # before f is called at all
     watched = any(observer.costate is not None for observer in observers)
@@ -136,7 +159,11 @@ def _choose_controller(
 
 
 def check_problem(
-    state: State, span: tuple[float, float], save_at: Sequence[float], observers: Sequence[Observer]
+    state: State,
+    span: tuple[float, float],
+    save_at: Sequence[float],
+    observers: Sequence[Observer],
+    all_ranks: bool = False,
 ) -> tuple[tuple[float, float], tuple[float, ...]]:
     """Span and saved depths as numbers; a state that a solve can start from, and observers that can observe it."""
     is_a((list, tuple), "Pass a list of observers, [Observer(step=...)].", observers=observers)
@@ -153,7 +180,7 @@ def check_problem(
         reject("x0", tuple(x.shape), "it is empty", "Pass a tensor with entries.")
     if x.dtype not in (torch.float32, torch.float64):
         reject("x0", x.dtype, "the dtype is neither float32 nor float64", "Convert with .to(torch.float32).")
-    if not bool(torch.isfinite(x.detach()).all()):
+    if not agree(holds(torch.isfinite(x.detach()).all(), unseen=True), all_ranks, x):
         reject("x0", x, "it holds nan or inf", "Mend the input, or give such tokens zero mass in a Cloud.")
     return (start, end), _check_depths(save_at, (start, end))
 

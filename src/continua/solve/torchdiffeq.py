@@ -1,4 +1,4 @@
-"""The solvers of torchdiffeq behind the interface of ours: an optional peer (`pip install 'continua[peers]'`)."""
+"""The solvers of torchdiffeq behind the interface of ours: an optional peer (extra `peers`)."""
 
 import dataclasses
 import itertools

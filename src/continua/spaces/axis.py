@@ -6,7 +6,7 @@ from typing import final
 
 import torch
 
-from continua.core.checks import at_least
+from continua.core.checks import at_least, holds
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.spaces.bases import AbstractBasis
@@ -62,14 +62,14 @@ class Axis:
         """phi_i(d_a): from coefficients to the nodes."""
         values = basis.evaluate(self.points())
         gram = values.T @ (self.weights()[:, None] * values)
-        defect = float((gram - torch.eye(basis.size, dtype=gram.dtype)).abs().max())
-        if defect > 1e-8:
+        defect = (gram - torch.eye(basis.size, dtype=gram.dtype)).abs().max()
+        if not holds(defect <= 1e-8, unseen=True):
             cure = "Use more nodes, fewer modes, or an orthonormal basis (Cosine, Fourier, Legendre with Gauss nodes)."
             why = f"{self.nodes} nodes do not resolve {basis.size} modes"
             if self.nodes < basis.size:
                 cure = f"Use at least {basis.size} nodes."
             else:
-                why += f": they are orthonormal only to {defect:.1e}"
+                why += f": they are orthonormal only to {float(defect):.1e}"
             reject("nodes", self.nodes, why, cure)
         return values
 
@@ -91,12 +91,13 @@ class TensorTable:
 
     def __init__(self, values: Tensor) -> None:
         self.values = values
+        self._whole = values.contiguous()  # what an exported graph can write into a file
         self._copies: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def like(self, x: Tensor) -> Tensor:
         """The table in the dtype and on the device of `x`."""
         if torch.compiler.is_compiling():  # compiled code makes its own copy, and would compile anew for each of ours
-            return self.values.to(x.device, x.dtype)
+            return self._whole.to(x.device, x.dtype)
         found = self._copies.get((x.dtype, x.device))
         if found is None:
             with torch.inference_mode(False):  # what is kept must serve training too, whoever asked first

@@ -110,6 +110,11 @@ def _values(basis: AbstractBasis, z: float, dtype: torch.dtype, device: torch.de
     return torch.tensor(basis._terms(z), dtype=dtype, device=device)
 
 
+def cell_of(z: float, breaks: Sequence[float]) -> int:
+    """How many of the increasing breaks are at most z: `bisect.bisect_right`, which no compiler of torch sees into."""
+    return sum([b <= z for b in breaks]) if torch.compiler.is_compiling() else bisect.bisect_right(breaks, z)
+
+
 def _wave(name: Literal["cos", "sin"], angle: Number) -> Number:
     return getattr(torch if isinstance(angle, Tensor) else math, name)(angle)
 
@@ -124,7 +129,6 @@ def _recur(x: Number, before: Number, coefficients: Sequence[tuple[float, float,
     return terms
 
 
-@functools.cache
 def _legendre_coefficients(size: int) -> tuple[tuple[float, float, float], ...]:
     """`(sqrt(2 k + 3), (2 k + 1)/(k + 1), k/(k + 1))` for k = 0, ..., size - 2."""
     return tuple((math.sqrt(2 * k + 3), (2 * k + 1) / (k + 1), k / (k + 1)) for k in range(size - 1))
@@ -173,21 +177,21 @@ class BSpline(AbstractBasis):
     """
 
     degree: int = 3
+    knots: tuple[float, ...] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         at_least(0, degree=self.degree)
         if self.size < self.degree + 1:
             cure = f"Pass size >= {self.degree + 1}, or a lower degree."
             reject("size", self.size, f"splines of degree {self.degree} need {self.degree + 1} functions", cure)
+        object.__setattr__(self, "knots", _knots(self.size, self.degree))
         if self.degree <= 1:
-            knots = _knots(self.size, self.degree)
-            object.__setattr__(self, "breaks", knots[self.degree + 1 : self.size])
+            object.__setattr__(self, "breaks", self.knots[self.degree + 1 : self.size])
 
     def _terms(self, z: Number) -> list[Number]:
-        knots = _knots(self.size, self.degree)
         if isinstance(z, Tensor):
-            return _everywhere(z, knots, self.size, self.degree)
-        return _where_not_zero(z, knots, self.size, self.degree)
+            return _everywhere(z, self.knots, self.size, self.degree)
+        return _where_not_zero(z, self.knots, self.size, self.degree)
 
 
 @final
@@ -203,17 +207,16 @@ class Fourier(AbstractBasis):
         return [0.0 * z + 1.0] + [math.sqrt(2.0) * _wave("cos" if k % 2 else "sin", angle) for k, angle in angles]
 
 
-@functools.cache
 def _knots(size: int, degree: int) -> tuple[float, ...]:
     """degree + 1 knots at each end, equal cells between."""
     cells = size - degree
-    return (0.0,) * degree + tuple(i / cells for i in range(cells + 1)) + (1.0,) * degree
+    return (0.0,) * degree + tuple([i / cells for i in range(cells + 1)]) + (1.0,) * degree
 
 
 def _where_not_zero(z: float, knots: tuple[float, ...], size: int, degree: int) -> list[float]:
     """The degree + 1 functions that do not vanish at z, by the triangular scheme of de Boor."""
     z = min(max(z, 0.0), 1.0)
-    cell = min(bisect.bisect_right(knots, z) - 1, size - 1)
+    cell = min(cell_of(z, knots) - 1, size - 1)
     values = [1.0]
     for d in range(1, degree + 1):
         raised, carry = [], 0.0

@@ -123,7 +123,7 @@ class Cloud:
         mass = torch.ones_like(own_times) if self.mass is None else self.mass
         order = torch.cat([own_times.masked_fill(~present, torch.inf), times], 1).argsort(dim=-1, stable=True)
         cloud = Cloud(
-            torch.cat([self.points, points], 1).take_along_dim(order.unsqueeze(-1), 1),
+            take_tokens(torch.cat([self.points, points], 1), order),
             torch.cat([mass, torch.zeros_like(times)], 1).gather(1, order),
             torch.cat([own_times.masked_fill(~present, 0.0), times], 1).gather(1, order),
             present=torch.cat([present, torch.ones_like(times, dtype=torch.bool)], 1).gather(1, order),
@@ -141,6 +141,13 @@ class Cloud:
     @property
     def present(self) -> Present | None:
         return self.measure.present
+
+
+def take_tokens(
+    x: Float[Tensor, "batch tokens width"], index: Int[Tensor, "batch queries"]
+) -> Float[Tensor, "batch queries width"]:
+    """x[b, index[b, i]]: `take_along_dim`, which exports for one size of a batch alone."""
+    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
 
 
 def _check_points(points: Tensor) -> None:

@@ -5,7 +5,7 @@ from typing import final
 
 import torch
 
-from continua.core.checks import has_shape, refuse_where
+from continua.core.checks import has_shape, holds, is_traced, refuse_where
 from continua.core.errors import reject
 from continua.core.shapes import Float, Mass, Positions, Present, Tensor
 
@@ -38,6 +38,8 @@ def check_times(name: str, times: Tensor, present: Tensor) -> None:
     absent = "give it zero mass" if name == "positions" else "mark it false in present"
     why, cure = "a present token needs a finite time", f"Drop the token, or {absent}."
     refuse_where(present & ~torch.isfinite(times), why, cure, **{name: times})
+    if is_traced():
+        return
     running = torch.where(present, times, -torch.inf).cummax(-1).values
     falls = (present & (times < running)).nonzero()
     if falls.numel() > 0:
@@ -100,13 +102,13 @@ class Measure:
             _check_mass("own", own)
             why = "a token is present in its own row exactly where it has mass in later ones"
             refuse_where((own > 0) != weighty, why, "Give own and mass their zeros at the same tokens.", own=own)
-        heavy = None if mass is None or bool(weighty.all()) else weighty
+        heavy = None if mass is None or holds(weighty.all(), unseen=False) else weighty
         present = heavy if present is None else _checked_present(present, weighty)
         shown = everyone if present is None else present
         if positions is not None:
             check_times("positions", positions, shown)
         queries = shown & ~weighty
-        querying = heavy is not None and bool(queries.any())
+        querying = heavy is not None and present is not heavy and holds(queries.any(), unseen=True)
         if querying and own is not None:
             cure = "Use a rule without own masses, such as BackwardRectangle."
             reject("own", "given", "queries have no mass in their own row", cure)
@@ -123,7 +125,7 @@ class Measure:
             log_own=None if own is None else _log(own),
             even=even and own is None,
             tied=positions is not None and _has_ties(positions, shown, weighty),
-            suffix=heavy is None or (not querying and bool((heavy[:, 1:] <= heavy[:, :-1]).all())),
+            suffix=heavy is None or (not querying and holds((heavy[:, 1:] <= heavy[:, :-1]).all(), unseen=False)),
             early=querying and _is_early(queries, weighty, positions),
         )
 
@@ -180,22 +182,22 @@ def _checked_present(present: Tensor, weighty: Tensor) -> Tensor | None:
         reject("present", f"{tuple(present.shape)}, {present.dtype}", "this is no mask of the tokens", cure)
     cure = "Give absent tokens zero mass."
     refuse_where(~present & weighty, "a token with mass is present", cure, present=present)
-    return None if bool(present.all()) else present
+    return None if holds(present.all(), unseen=False) else present
 
 
 def _is_even(mass: Tensor, weighty: Tensor) -> bool:
     if mass.requires_grad:  # equal by chance: the gradient must pass all the same
         return False
-    return bool(((mass == mass.max(-1, keepdim=True).values) | ~weighty).all())
+    return holds(((mass == mass.max(-1, keepdim=True).values) | ~weighty).all(), unseen=False)
 
 
 def _has_ties(positions: Tensor, shown: Tensor, weighty: Tensor) -> bool:
     latest = torch.where(shown, positions, -torch.inf).cummax(-1).values
-    return bool(((positions[:, 1:] == latest[:, :-1]) & weighty[:, 1:]).any())
+    return holds(((positions[:, 1:] == latest[:, :-1]) & weighty[:, 1:]).any(), unseen=True)
 
 
 def _is_early(queries: Tensor, weighty: Tensor, positions: Tensor | None) -> bool:
     if positions is None:
         positions = torch.arange(queries.shape[1], dtype=torch.float64, device=queries.device).expand(queries.shape)
     first = torch.where(weighty, positions, torch.inf).amin(-1, keepdim=True)
-    return bool((queries & (positions < first)).any())
+    return holds((queries & (positions < first)).any(), unseen=True)

@@ -65,7 +65,8 @@ def text_figures(task: AbstractTask, models: Models) -> tuple[AbstractFigure, ..
     assert batch.targets is not None
     found, figures = dict[str, Answers](), list[AbstractFigure]()
     for name, model in models.items():
-        beliefs = call_model(model, place(batch, model)).output.softmax(-1).cpu()
+        placed = place(batch, model)
+        beliefs = placed.logits(call_model(model, placed).output).softmax(-1).cpu()
         found[name] = Answers(batch.targets.flatten(), beliefs.flatten(0, 1))
         likely = beliefs[:_READ].gather(-1, batch.targets[:_READ, :, None]).flatten()
         figures.append(_foresight(task, name, batch.targets[:_READ].flatten(), likely))
@@ -78,7 +79,8 @@ def _answers(task: AbstractTask, model: ContinuousTransformer, size: int) -> Ans
     for batch in task.batches(Split.TEST, size):
         assert batch.targets is not None
         targets.append(batch.targets)
-        beliefs.append(call_model(model, place(batch, model)).output.softmax(-1).cpu())
+        placed = place(batch, model)
+        beliefs.append(placed.logits(call_model(model, placed).output).softmax(-1).cpu())
     return Answers(torch.cat(targets), torch.cat(beliefs))
 
 

@@ -1,8 +1,10 @@
 """A model in training: its optimiser, its objective, and one update."""
 
+import contextlib
 import dataclasses
 import math
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -12,11 +14,12 @@ from continua.control import CrossEntropy, NextToken, Objective, call_model, unw
 from continua.core.batch import Batch
 from continua.core.errors import ArgumentError, SolveError, reject
 from continua.core.seeds import branch_seed, generator_of
-from continua.model import ContinuousTransformer
+from continua.model import ContinuousTransformer, model_files
 from continua.optim import KFAC, AbstractLikelihood, Categorical, Composite, Gaussian, Schedule, clip_gradients
 from continua.solve import Stats
 from continua.train.grids import TrainingGrids, finer_nodes
 from continua.train.presets import Plan
+from continua.train.ranks import Ranks
 
 _ASKED = ("lr", "betas", "weight_decay")
 """What options say of a group of parameters; all else of it is state."""
@@ -62,6 +65,7 @@ class Learner:
     """A named model with the optimiser that moves it, and the schedule of its rates: that of the plan by default.
 
     The model may be wrapped (`DistributedDataParallel`, `fully_shard`, `torch.compile`): updates call what wraps it.
+    With `ranks`, whose `wrap` has wrapped it, a batch is that of all of them, and each reads its share.
     """
 
     name: str
@@ -70,6 +74,7 @@ class Learner:
     optimiser: torch.optim.Optimizer
     schedule: Schedule | None = None
     grids: TrainingGrids = TrainingGrids()
+    ranks: Ranks = Ranks()
 
     def __post_init__(self) -> None:
         self.model: ContinuousTransformer = unwrap(self.wrapped)  # pyright: ignore[reportAttributeAccessIssue]
@@ -102,7 +107,7 @@ class Learner:
         self.optimiser.step()
         self.schedule.step(tokens)
         self.skipped = 0
-        total, loss, *running = (math.fsum(values) for values in zip(*(each for each, _ in passes), strict=True))
+        total, loss, *running = map(math.fsum, zip(*[each for each, _ in passes], strict=True))
         stats = passes[0][1]  # of a refined update those of the refined half
         counts = (stats.evaluations, stats.accepted, tokens)
         named = dict(zip(self.objective.names, running, strict=True))
@@ -116,17 +121,42 @@ class Learner:
         found = []
         try:
             for model, part, grid, portion in self._passes(batch, seed, progress):
-                terms = self.objective(model, part, generator_of(seed), grid)
-                if not math.isfinite(terms.total.item()):
-                    return None
-                (terms.total if portion == 1.0 else portion * terms.total).backward()
-                values = (terms.total, terms.terminal, *terms.running.values())
-                found.append((tuple(portion * value.item() for value in values), terms.stats))
+                own, share = self.ranks.share(part)
+                with self._wrap(model) as wrapped:
+                    terms = self.objective(wrapped, own, self._generator(seed), grid)
+                    finite = math.isfinite(terms.total.item())
+                    values = (terms.total, terms.terminal, *terms.running.values())
+                    values = [share * (portion * value.item()) for value in values]
+                    lost, *values = self.ranks.add_up([float(not finite), *values])
+                    if lost:
+                        return None
+                    weight = portion * share * self.ranks.size  # gradients are averaged over ranks
+                    (terms.total if weight == 1.0 else weight * terms.total).backward()
+                    found.append((tuple(values), terms.stats))
             return found
-        except (SolveError, ArgumentError) as error:
+        except (SolveError, ArgumentError) as error:  # which every rank meets at the same step
             if not is_lost(error):
                 raise
             return None
+
+    @contextlib.contextmanager
+    def _wrap(self, model: nn.Module) -> Iterator[nn.Module]:
+        """What wraps the model, around a finer reading of it inside: parameters are the same, and so are the hooks."""
+        if model is self.wrapped or (self.wrapped is self.model and self.ranks.size == 1):
+            yield model
+            return
+        before = {name: getattr(self.model, name) for name in ("embedding", "flow", "readout")}
+        try:
+            for name in before:
+                setattr(self.model, name, getattr(model, name))
+            yield self.wrapped
+        finally:
+            for name, part in before.items():
+                setattr(self.model, name, part)
+
+    def _generator(self, seed: int) -> torch.Generator:
+        """Dropout and estimates of a rank are its own; alone, or on rank 0, they are those of the seed."""
+        return generator_of(branch_seed(seed, 2 + self.ranks.rank) if self.ranks.rank else seed)
 
     def _clip(self, limit: float) -> float:
         try:
@@ -136,7 +166,8 @@ class Learner:
 
     def is_finite(self) -> bool:
         """Whether all weights are finite numbers."""
-        return all(bool(torch.isfinite(each).all()) for each in self.model.parameters())
+        shards = (each.to_local() if hasattr(each, "to_local") else each for each in self.model.parameters())  # pyright: ignore[reportAttributeAccessIssue]
+        return not self.ranks.any(not all(bool(torch.isfinite(each).all()) for each in shards))[0]
 
     @property
     def _likelihood(self) -> AbstractLikelihood:
@@ -145,14 +176,22 @@ class Learner:
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps beside the model."""
         schedule = self.schedule.state_dict() if self.schedule else {}
-        return {"optimiser": self.optimiser.state_dict(), "schedule": schedule, "skipped": self.skipped}
+        optimiser = self.ranks.gather(self.optimiser.state_dict())
+        return {"optimiser": optimiser, "schedule": schedule, "skipped": self.skipped}
+
+    def files(self) -> dict[str, bytes]:
+        """The model as `continua.save` writes it; every rank takes part, and rank 0 has it."""
+        state = self.ranks.gather(self.model.state_dict())
+        return model_files(self.ranks.alone(self.model), state) if self.ranks.first else {}
 
     def restore(self, state: dict[str, Any], model: nn.Module) -> None:
         """Goes back to what `state` gave, and to the weights of a model; rates and decay stay as they are asked for."""
         asked = [{key: group[key] for key in _ASKED if key in group} for group in self.optimiser.param_groups]
         try:
-            self.model.load_state_dict(model.state_dict())
-            self.optimiser.load_state_dict(state["optimiser"])
+            self.model.load_state_dict(self.ranks.scatter(model.state_dict(), self.model.state_dict()))
+            parameters = dict(enumerate(p for group in self.optimiser.param_groups for p in group["params"]))
+            held = self.ranks.scatter(state["optimiser"]["state"], parameters)
+            self.optimiser.load_state_dict({**state["optimiser"], "state": held})
             self.skipped = int(state["skipped"])
             if self.schedule is not None:
                 self.schedule.load_state_dict(state["schedule"])
@@ -181,8 +220,8 @@ class Learner:
         ]
 
     def _read(self, kind: str) -> nn.Module:
-        """The model at the nodes of a refined pass; what wraps it knows only its own."""
-        if kind == "depth" or self.wrapped is not self.model:
+        """The model at the nodes of a refined pass."""
+        if kind == "depth":
             return self.wrapped
         if kind not in self._finer:
             finer: dict[str, Any] = {kind: finer_nodes(self.model)[kind]}

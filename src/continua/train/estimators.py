@@ -1,0 +1,271 @@
+"""Estimators in the manner of scikit-learn: `fit`, `predict` and `score` on arrays, for people who write no loop.
+
+They need the extra `data`. Series are arrays (samples, times) or (samples, times, channels), evenly sampled, or lists
+of arrays of different lengths; NaN marks what was not observed, and has no mass.
+"""
+
+import abc
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from continua.core.errors import reject
+from continua.model import ContinuousTransformer, Depth, TokenTime, transformer
+from continua.train.arrays import SeriesTokens, fill_gaps, is_ragged, stack_ragged, to_tokens
+from continua.train.fitting import Fitting
+
+_SMALL = 40
+"""With fewer samples none are held out: so few could not say when to stop."""
+_ROWS = 512
+"""Series that are answered at once."""
+
+
+class AbstractSeriesEstimator(BaseEstimator, abc.ABC):
+    """What both estimators share: series in, a trained network inside.
+
+    Parameters have the names of `sklearn.neural_network`. `max_iter` counts updates of the optimiser, of `batch_size`
+    samples each; a share `validation_fraction` of the samples, where there are 40 or more, chooses the best of them and
+    ends the training after `n_iter_no_change` readings without a lower loss (20 readings in all).
+    """
+
+    answers_many: ClassVar[bool]
+    """Whether a sample may have several targets."""
+    width: int
+    depth: float | Depth
+    heads: int
+    max_iter: int
+    batch_size: int
+    learning_rate: float
+    validation_fraction: float
+    n_iter_no_change: int
+    random_state: Any
+
+    @abc.abstractmethod
+    def fit(self, X: Any, y: Any) -> "AbstractSeriesEstimator":
+        """Trains on series X and what is known of them."""
+
+    @abc.abstractmethod
+    def predict(self, X: Any) -> np.ndarray:
+        """The answer for every series."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.three_d_array = True
+        tags.target_tags.multi_output = self.answers_many
+        return tags
+
+    def _read(self, X: Any, y: Any = "no_validation", **checks: Any) -> Any:
+        """Series as an array (samples, times, channels), and targets where there are any.
+
+        Series with channels, and ragged ones, may have another number of times than those of training: the model reads
+        times and not columns. Tables of two axes are held to their number of columns, as everywhere in scikit-learn.
+        """
+        reset = not isinstance(y, str)
+        if is_ragged(X):
+            X = stack_ragged(X)
+        named = {"allow_nd": True, "ensure_all_finite": "allow-nan", "dtype": np.float64, **checks}
+        table = len(getattr(X, "shape", ())) < 3
+        if reset:
+            X, y = validate_data(self, X, y, **named)
+        else:
+            X = validate_data(self, X, reset=False, **named) if table else check_array(X, **named)
+        if X.ndim > 3:
+            reject(
+                "X", X.shape, "series have times and channels", "Pass (samples, times) or (samples, times, channels)."
+            )
+        X = X[..., None] if X.ndim == 2 else X
+        if reset:
+            self.channels_ = X.shape[2]
+        elif X.shape[2] != self.channels_:
+            reject("X", X.shape, f"the model was fitted to {self.channels_} channels", "Pass the channels of training.")
+        return (X, y) if reset else X
+
+    def _train(self, values: np.ndarray, targets: torch.Tensor, outputs: int, loss: Any, held_out: np.ndarray) -> None:
+        """`model_`, trained on normalised series; in double precision, so that no answer depends on its batch mates."""
+        self.spacing_ = 1.0 / max(1, values.shape[1] - 1)
+        tokens = SeriesTokens(*(x.float() if x.is_floating_point() else x for x in to_tokens(values, self.spacing_)))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        fitting = Fitting(self.max_iter, self.batch_size, self.learning_rate, patience=self.n_iter_no_change)
+        with torch.random.fork_rng([]):  # nobody's random numbers change because somebody fits a model
+            torch.manual_seed(seed)
+            model = self._build(values.shape[2], outputs)
+            chosen, generator = torch.from_numpy(held_out), torch.Generator().manual_seed(seed)
+            self.n_iter_, self.validation_losses_ = fitting.run(model, tokens, targets, chosen, loss, generator)
+        self.model_ = model.double().eval()
+
+    def _build(self, features: int, outputs: int) -> ContinuousTransformer:
+        time = TokenTime(spacing=min(1.0, self.spacing_))
+        return transformer(
+            self.width, outputs, features=features, time=time, axis=1, heads=self.heads, depth=self.depth
+        )
+
+    def _hold_out(self, samples: int, labels: np.ndarray | None = None) -> np.ndarray:
+        """Which samples choose the best weights: none of few, and of every class a share."""
+        held_out = np.zeros(samples, dtype=bool)
+        count = int(self.validation_fraction * samples)
+        rare = labels is not None and (np.bincount(labels).min() < 2 or count < labels.max() + 1)
+        if samples >= _SMALL and count > 0 and not rare:
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            _, rows = train_test_split(np.arange(samples), test_size=count, random_state=seed, stratify=labels)
+            held_out[rows] = True
+        return held_out
+
+    @torch.no_grad()
+    def _answer(self, values: np.ndarray) -> np.ndarray:
+        tokens = to_tokens(values, self.spacing_)
+        parts = [self.model_(*tokens.rows(slice(i, i + _ROWS))) for i in range(0, len(values), _ROWS)]
+        return torch.cat(parts).numpy()
+
+
+@final
+class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
+    """Series -> class: `ContinuousClassifier().fit(X, y).predict(X)`, inside pipelines and cross-validation as well.
+
+    X is (samples, times), (samples, times, channels) or a list of arrays of different lengths; NaN is a missing sample.
+    Channels are centred and scaled by the training part. `width`, `depth` and `heads` are those of
+    `continua.transformer`; the trained model is `model_`, and `model_.at(steps=8)` reads it otherwise.
+    """
+
+    answers_many = False
+
+    def __init__(  # noqa: PLR0913 - one word for each choice, as scikit-learn has them
+        self,
+        width: int = 32,
+        depth: float | Depth = 2.0,
+        heads: int = 4,
+        max_iter: int = 400,
+        batch_size: int = 64,
+        learning_rate: float = 5e-3,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 6,
+        random_state: Any = None,
+    ) -> None:
+        self.width, self.depth, self.heads = width, depth, heads
+        self.max_iter, self.batch_size, self.learning_rate = max_iter, batch_size, learning_rate
+        self.validation_fraction, self.n_iter_no_change = validation_fraction, n_iter_no_change
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> "ContinuousClassifier":
+        """Trains on series X and their classes y, of any kind that scikit-learn takes."""
+        series, y = self._read(X, y)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(column_or_1d(y, warn=True), return_inverse=True)
+        if len(self.classes_) < 2:
+            reject("y", self.classes_.tolist(), "all samples have one class", "Pass at least two classes.")
+        self.centre_ = np.nanmean(series, (0, 1))
+        scale = np.nanstd(series, (0, 1))
+        self.scale_ = np.where(scale > 0.0, scale, 1.0)
+        held_out = self._hold_out(len(labels), labels)
+        values = (series - self.centre_) / self.scale_
+        self._train(values, torch.from_numpy(labels), len(self.classes_), F.cross_entropy, held_out)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of every class of `classes_`, (samples, classes)."""
+        check_is_fitted(self)
+        logits = self._answer((self._read(X) - self.centre_) / self.scale_)
+        odds = np.exp(logits - logits.max(1, keepdims=True))
+        return odds / odds.sum(1, keepdims=True)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of every series."""
+        odds = self.predict_proba(X)
+        return self.classes_[odds.argmax(1)]
+
+
+@final
+class ContinuousForecaster(RegressorMixin, AbstractSeriesEstimator):
+    """Windows of series -> what comes next: `ContinuousForecaster().fit(windows, horizons).predict(windows)`.
+
+    X is as for `ContinuousClassifier`; y (samples,) or (samples, horizon) are values of the channel `target` of X after
+    the window, or between its samples. Each window is seen relative to its own last value l and its own deviation s,
+
+        y = l + s (ridge(w) + a network(w)) ,   w = (window - l)/s
+
+    so that a trend may leave the range of training. The ridge regression reads the window with gaps interpolated; the
+    network learns what it leaves, and its share a, from 0 to 1, is the one that serves the held-out samples best
+    (1 where none are held out). Without `network` it is the ridge regression alone.
+    """
+
+    answers_many = True
+
+    def __init__(  # noqa: PLR0913 - one word for each choice, as scikit-learn has them
+        self,
+        width: int = 32,
+        depth: float | Depth = 2.0,
+        heads: int = 4,
+        max_iter: int = 400,
+        batch_size: int = 64,
+        learning_rate: float = 5e-3,
+        validation_fraction: float = 0.2,
+        n_iter_no_change: int = 6,
+        random_state: Any = None,
+        target: int = 0,
+        network: bool = True,
+    ) -> None:
+        self.width, self.depth, self.heads = width, depth, heads
+        self.max_iter, self.batch_size, self.learning_rate = max_iter, batch_size, learning_rate
+        self.validation_fraction, self.n_iter_no_change = validation_fraction, n_iter_no_change
+        self.random_state, self.target, self.network = random_state, target, network
+
+    def fit(self, X: Any, y: Any) -> "ContinuousForecaster":
+        """Trains on windows X and the values y that follow them."""
+        series, y = self._read(X, y, multi_output=True, y_numeric=True)
+        self.flat_ = y.ndim == 1
+        values, level, scale = self._normalise(series)
+        answers = (y.reshape(len(y), -1) - level) / scale
+        held_out = self._hold_out(len(y)) if self.network else np.zeros(len(y), dtype=bool)
+        self.share_, self.n_iter_ = 0.0, 1  # of a ridge regression there is one solve
+        if self.network:
+            left = answers - _predict(self._fit_ridge(values[~held_out], answers[~held_out]), values)
+            self.residual_ = float(left.std()) or 1.0
+            targets = torch.from_numpy(left / self.residual_).float()
+            self._train(values, targets, answers.shape[1], F.mse_loss, held_out)
+            self.share_ = self._best_share(values[held_out], left[held_out]) if held_out.any() else 1.0
+        self.ridge_ = self._fit_ridge(values, answers)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """What comes next, in the units of the series, in the shape of the targets of training."""
+        check_is_fitted(self)
+        values, level, scale = self._normalise(self._read(X))
+        answers = _predict(self.ridge_, values)
+        if self.share_ > 0.0:
+            answers = answers + self.share_ * self.residual_ * self._answer(values)
+        found = level + scale * answers
+        return found[:, 0] if self.flat_ else found
+
+    def _fit_ridge(self, values: np.ndarray, answers: np.ndarray) -> RidgeCV:
+        return RidgeCV(alphas=np.logspace(-6, 3, 19)).fit(_flat(values), answers)
+
+    def _best_share(self, values: np.ndarray, left: np.ndarray) -> float:
+        """a = <left, network>/<network, network>, the least squares of what the ridge left, within [0, 1]."""
+        found = self.residual_ * self._answer(values)
+        size = float((found * found).sum())
+        return float(np.clip((left * found).sum() / size, 0.0, 1.0)) if size > 0.0 else 0.0
+
+    def _normalise(self, series: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Windows relative to their last values and deviations, and both of these for the target, (samples, 1)."""
+        filled = fill_gaps(series)
+        level, scale = filled[:, -1:], filled.std(1, keepdims=True)
+        scale = np.where(scale > 1e-12 * np.abs(filled).max(1, keepdims=True), scale, 1.0)
+        if not -self.channels_ <= self.target < self.channels_:
+            reject("target", self.target, f"X has {self.channels_} channels", "Name the channel that y continues.")
+        return (series - level) / scale, level[:, :, self.target], scale[:, :, self.target]
+
+
+def _predict(ridge: RidgeCV, values: np.ndarray) -> np.ndarray:
+    return ridge.predict(_flat(values)).reshape(len(values), -1)  # one answer comes without its axis
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    """Normalised windows as rows of numbers, with gaps interpolated."""
+    return fill_gaps(values).reshape(len(values), -1)
