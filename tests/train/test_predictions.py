@@ -37,7 +37,7 @@ def test_confusions_are_those_of_scikit_learn():
     with torch.no_grad():
         answer = model.eval()(*batch.inputs).argmax(-1)
     expected = confusion_matrix(batch.targets, answer, labels=range(10))
-    assert isinstance(table, Table) and table.columns == ("label", *map(str, range(10)), "right")
+    assert isinstance(table, Table) and table.columns == ("label", *map(str, range(10)), "correct")
     np.testing.assert_array_equal([[cell or 0 for cell in row[1:-1]] for row in table.rows], expected)
     assert [row[-1] for row in table.rows] == [f"{share:.0%}" for share in np.diag(expected) / expected.sum(1)]
 
@@ -135,8 +135,11 @@ def test_examples_are_the_first_right_ones_and_the_surest_mistakes():
     chosen = [*places[told == batch.targets][:2], *wrong[beliefs[wrong].max(-1).values.argsort(descending=True)][:4]]
     assert heat.measured.startswith(f"sequences {', '.join(str(int(i) + 1) for i in chosen)} of the test")
     assert f"{batch.targets[chosen[2]]}, predicted {told[chosen[2]]}" in heat.caption
-    picture = heat.values[0, 0, :, 18:26]  # the third, after two pictures and two gaps; its first row is the lowest
-    np.testing.assert_allclose(picture[::-1].ravel(), batch.inputs[0][chosen[2], :, 0], atol=1e-6)
+    upper = heat.values[0, 0, ::-1]  # rows are counted from below
+    assert upper.shape == (17, 26) and np.isnan(upper[8]).all() and np.isnan(upper[:, 8]).all()
+    for k, (row, column) in ((2, (0, 18)), (4, (9, 9))):
+        picture = upper[row : row + 8, column : column + 8]
+        np.testing.assert_allclose(picture.ravel(), batch.inputs[0][chosen[k], :, 0], atol=1e-6)
 
 
 def test_text_is_shown_by_what_was_foreseen_and_what_is_written(tmp_path):

@@ -73,7 +73,9 @@ def has_shape(expected: tuple[int | None, ...], cure: str, **tensors: Any) -> No
         if tensor is None:
             continue
         sizes = tuple(tensor.shape)
-        fits = len(sizes) == len(expected) and all(e is None or e == s for e, s in zip(expected, sizes, strict=True))
+        fits = len(sizes) == len(expected) and False not in [
+            e is None or e == s for e, s in zip(expected, sizes, strict=True)
+        ]
         if not fits:
             wanted = ", ".join("any" if e is None else str(e) for e in expected)
             reject(name, sizes, f"the shape must be ({wanted})", cure)
@@ -92,7 +94,7 @@ def is_traced() -> bool:
 
     A check of values would break the graph, or be built into it for the values at hand.
     """
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
 
 
 def holds(condition: torch.Tensor, unseen: bool) -> bool:

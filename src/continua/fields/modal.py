@@ -48,7 +48,7 @@ class ModalWeights:
     def _masses(self, C: Tensor, psi: Tensor, z: DepthValue, inside: DepthValue | None) -> Tensor:
         field = self.field
         if isinstance(field, ContinuousHeads):  # in a basis of their own
-            return field._masses_of(C, field._nodes(C), z, inside)
+            return field._masses_of(C, z, inside)
         return torch.softmax(psi @ C, -1)
 
 

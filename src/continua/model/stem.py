@@ -170,7 +170,7 @@ def _share_one_clock(samples: Tensor, times: Positions, where: Tensor) -> bool:
     """Whether all sequences are sampled, and read, at the same times: one interpolation then serves them all."""
     if is_traced() or any(t.requires_grad or unpack_dual(t).tangent is not None for t in (times, where)):
         return False  # times that move may move apart
-    return all(bool((rows == rows[:1]).all()) for rows in (samples, times, where))
+    return False not in [bool((rows == rows[:1]).all()) for rows in (samples, times, where)]
 
 
 class _Bracket(NamedTuple):

@@ -239,7 +239,8 @@ def _anytime_section(learners: Learners) -> Section | None:
     y = _scale_of("loss", [values for _, values in costs])
     about = {"title": "Loss against evaluations", "measured": "the first sequences of the test", "y": y}
     caption = f"Each model at other resolutions: {_name_resolutions(learners)}."
-    figures += _curves(learners, costs, x=Scale("evaluations of the velocity", log=True), caption=caption, **about)
+    about |= {"x": Scale("evaluations of the velocity", log=True), "caption": caption}
+    figures += _curves(learners, costs, mark="points", **about)  # resolutions of several kinds are no curve
     figures += [_resolutions_table(one) for one in learners if one.test.get("resolutions")]
     errors = [(one.name, one.test.get("solver error")) for one in learners if one.test.get("depth_steps")]
     prose = ("The same weights, solved in fewer or more steps: a coarse answer early, a finer one later.",

@@ -68,7 +68,7 @@ class Solver(AbstractSolver):
         is_a(AbstractGradient, "Pass an object such as Checkpointed() or Direct().", gradient=gradient)
         if isinstance(gradient, Backsolve):
             gradient.check(self.stepper, self.controller)
-        if isinstance(self.controller, AbstractAdaptive) and (torch.compiler.is_exporting() or torch.jit.is_tracing()):
+        if isinstance(self.controller, AbstractAdaptive) and (torch.compiler.is_exporting() or torch.jit.is_tracing()):  # pyright: ignore[reportPrivateImportUsage]
             cure = "Export the model on a fixed grid: model.at(steps=8), or model.at(grid=solution.stats.grid)."
             reject("controller", self.controller, "steps that adapt look at values, and an exported graph cannot", cure)
         span, depths = check_problem(state, span, save_at, observers, getattr(self.controller, "all_ranks", False))
