@@ -92,7 +92,12 @@ def is_traced() -> bool:
 
     A check of values would break the graph, or be built into it for the values at hand.
     """
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+
+
+def is_exported() -> bool:
+    """Whether that graph is to live without Python (`torch.export`, `torch.jit.trace`): it cannot be broken in two."""
+    return torch.compiler.is_exporting() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
 
 
 def holds(condition: torch.Tensor, unseen: bool) -> bool:

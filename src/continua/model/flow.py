@@ -101,7 +101,7 @@ class Part(nn.Module):
         cure = "Pass an operator, such as Attention(heads, key_size), or a module alone."
         is_a(AbstractOperator, cure, operator=operator)
         is_a(AbstractField, "Pass a field built from operator.spec(width), such as Constant(spec).", field=field)
-        self.operator, self.field = operator, field
+        self.operator, self.field = cast("AbstractOperator", operator), cast("AbstractField", field)
         self._compiled: Callable[..., Points] | None = None
         self._lays_out = _along_axes(operator)  # walked once: a solve asks
 
