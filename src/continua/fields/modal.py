@@ -33,7 +33,8 @@ class ModalWeights:
                 if spec.role is Role.HEAD:  # (modes of h, modes of z, ...) -> (modes of z, heads, ...)
                     C = modal[i]
                     modal[i] = (nodes @ C.flatten(1)).view(len(nodes), *C.shape[1:]).movedim(0, 1)
-        changed = field.structure.flatten(change(field.structure.unflatten(modal)))
+        with torch.autocast(modal[0].device.type, enabled=False):  # weights keep their own precision
+            changed = field.structure.flatten(change(field.structure.unflatten(modal)))
         self.modal = [(leaf.flatten(1), leaf.shape[1:]) for leaf in changed]
 
     def __call__(self, z: DepthValue, inside: DepthValue | None = None) -> Theta:
