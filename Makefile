@@ -77,7 +77,7 @@ browser: ## install Chromium for the page tests, where this is allowed
 
 clean: ## remove caches and built files, but not .venv
 	@echo '== removing caches and built files'
-	@rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf build dist .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

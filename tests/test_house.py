@@ -306,7 +306,9 @@ def test_examples_run(page, tmp_path, monkeypatch, unchecked):
     check_md_file(readme, memory=True)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tasks.md", "docs/recipes.md", "docs/mathematics.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/tasks.md", "docs/recipes.md", "docs/mathematics.md", "docs/choose.md", "docs/scale.md"]
+)
 def test_options_of_training_exist(page):
     known = {flag(name) for name in values_of(Train())} | {"--help"}
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -137,5 +137,11 @@ def test_the_site_is_built_and_opens_from_disk_without_a_request(tmp_path, stage
         page.on("request", lambda request: asked.append(request.url))
         page.goto((tmp_path / "build" / "site" / "mathematics.html").as_uri())
         assert page.locator("math").count() > 20 and page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.keyboard.press("Control+k")
+        search = page.get_by_placeholder("Search")
+        search.wait_for(state="visible")
+        search.press_sequentially("pontryagin", delay=30)
+        page.get_by_text("PontryaginReport").first.wait_for(state="visible")  # the search runs in a frame from disk
+        assert search.input_value() == "pontryagin"
         assert asked and all(url.startswith(("file:", "data:")) for url in asked)
         browser.close()

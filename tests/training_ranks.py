@@ -83,19 +83,21 @@ RUNS = {
 }
 
 
-def whole_run(folder: Path, ranks: Ranks, options: dict) -> list[float]:
-    """The losses of a run that begins in a folder, or goes on there."""
+def build_learner(ranks: Ranks, options: dict) -> tuple[Spirals, Learner]:
+    """A small task, and the learner of a preset as the ranks train it."""
     task = Spirals(samples=40, tokens=8, queries=3)
     sizes = {"width": 8, "heads": 2, "hidden": 16, "axis_nodes": 2, "head_modes": 2, "depth_modes": 2, "depth": 1.0}
     preset = Preset().replace(**{**sizes, "steps": 2, **options})
     torch.manual_seed(0)
-    model, build = build_continuous(task.form, preset), OPTIMISERS[preset.training.optimizer]
-    objective, grids = (
-        objective_of(task.form, model, preset),
-        TrainingGrids(preset.depth.jitter, preset.depth.refined, preset.depth.coarse),
-    )
+    model, build, how = build_continuous(task.form, preset), OPTIMISERS[preset.training.optimizer], preset.depth
+    objective, grids = objective_of(task.form, model, preset), TrainingGrids(how.jitter, how.refined, how.coarse)
     wrapped = ranks.wrap(model)
-    learner = Learner("one", wrapped, objective, build(model, preset), grids=grids, ranks=ranks)
+    return task, Learner("one", wrapped, objective, build(model, preset), grids=grids, ranks=ranks)
+
+
+def whole_run(folder: Path, ranks: Ranks, options: dict) -> list[float]:
+    """The losses of a run that begins in a folder, or goes on there."""
+    task, learner = build_learner(ranks, options)
     if ranks.first and not folder.exists():
         Run.begin(folder, "train", {})
     ranks.add_up([0.0])
@@ -106,6 +108,19 @@ def whole_run(folder: Path, ranks: Ranks, options: dict) -> list[float]:
     training.go(done)
     ranks.add_up([0.0])
     return [row["total"] for row in Run(folder).records("update")]
+
+
+def skipped_updates(ranks: Ranks, sharding: str, options: dict) -> list[bool]:
+    """Which of three updates are skipped, the second on a batch of which one rank's share alone cannot be solved."""
+    task, learner = build_learner(dataclasses.replace(ranks, sharded=sharding == "fsdp2"), options)
+    plan, found = Plan(UPDATES, 4), []
+    for number in range(3):
+        batch = task.training_batch(4, number, 0)
+        if number == 1:
+            values, *rest = batch.inputs
+            batch = dataclasses.replace(batch, inputs=(torch.cat([values[:3], values[3:] * 1e38]), *rest))
+        found.append(learner.update(batch, number, plan).skipped)
+    return found
 
 
 def whole_runs(ranks: Ranks, folder: Path) -> dict[str, list[float]]:
@@ -163,6 +178,7 @@ def main(rank: int, world: int, folder: Path) -> None:
     torch.set_default_dtype(torch.float32)
     ranks = Ranks(rank, world)
     found |= {"runs": whole_runs(ranks, folder), "memory": parameter_memory(ranks)}
+    found["skipped"] = {name: skipped_updates(ranks, *how) for name, how in list(RUNS.items())[: None if ALL else 2]}
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 

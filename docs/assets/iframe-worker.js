@@ -1,5 +1,6 @@
 /* From disk a browser refuses workers. The search then runs in a hidden frame that has the same interface: messages go
-   in by postMessage, and come out as events of the page. The theme asks for a frame by the name IFrameWorker. */
+   in by postMessage, and come out as events of the page, copied and later as with a worker: the theme relies on both. It
+   asks for a frame by the name IFrameWorker. */
 "use strict";
 if (location.protocol === "file:") {
   class IFrameWorker extends EventTarget {
@@ -8,9 +9,8 @@ if (location.protocol === "file:") {
       this.frame = document.createElement("iframe");
       this.frame.hidden = true;
       const give = (data) => {
-        const event = new MessageEvent("message", { data });
-        this.onmessage?.(event);
-        this.dispatchEvent(event);
+        const event = new MessageEvent("message", { data: structuredClone(data) });
+        setTimeout(() => { this.onmessage?.(event); this.dispatchEvent(event); });
       };
       this.ready = new Promise((done) => {
         const begin = () => {
@@ -32,7 +32,8 @@ if (location.protocol === "file:") {
       });
     }
     postMessage(data) {
-      this.ready.then((inside) => inside.dispatchEvent(new inside.MessageEvent("message", { data })));
+      const copy = structuredClone(data);
+      this.ready.then((inside) => inside.dispatchEvent(new inside.MessageEvent("message", { data: copy })));
     }
     terminate() { this.frame.remove(); }
   }

@@ -52,7 +52,7 @@ _END = re.compile(
 )
 _WORDS = re.compile(r"\b(?!theta|beta|gamma|delta|zeta|kappa|lambda|norm|inner|outer|softmax|step|loss|mean|base|code"
                     r"|mask|start|ratio|until|hat|ceil|sqrt|sum|int|log|exp|cos|sin|embedding|output|stem|wrap|inputs"
-                    r"|readout|velocity|source|edges|shift|features|share)[a-z]{4,}\b")  # fmt: skip
+                    r"|readout|velocity|source|edges|shift|features|share)[A-Za-z][a-z]{3,}\b")  # fmt: skip
 
 
 def split_formula(text: str) -> tuple[str, str]:

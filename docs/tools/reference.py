@@ -6,6 +6,7 @@ A name is public where `continua.api` or a room's `__all__` says so; nothing is 
 import dataclasses
 import importlib
 import inspect
+import pkgutil
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,9 +14,33 @@ from typing import Any
 import continua
 from tools.formulas import split_formula, typeset
 
-ROOMS = ("model", "operators", "fields", "solve", "control", "optim", "spaces", "data", "train", "report", "runs",
-         "lab")  # fmt: skip
-"""In the order in which people need them."""
+_ORDER = (
+    "model",
+    "operators",
+    "fields",
+    "solve",
+    "control",
+    "optim",
+    "spaces",
+    "data",
+    "train",
+    "report",
+    "runs",
+    "lab",
+)
+"""In the order in which people need them; rooms that are not named come behind."""
+
+
+def _find_rooms() -> tuple[str, ...]:
+    """Rooms, and modules beside them, that say what they export; `continua.api` is what `continua` itself gives."""
+    found = [
+        module.name for module in pkgutil.iter_modules(continua.__path__) if module.name not in ("api", "__main__")
+    ]
+    named = [name for name in found if getattr(importlib.import_module(f"continua.{name}"), "__all__", None)]
+    return tuple(sorted(named, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)))
+
+
+ROOMS = _find_rooms()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +177,7 @@ def _room_page(room: str, about: str) -> str:
     found = entries(room)
     front = [entry for entry in found if entry.home == "continua"]
     rest = [entry for entry in found if entry.home != "continua"]
-    _, _, said = about.split("\n")[0].partition(": ")
+    said = re.sub(r"^Floor \d+: ", "", about.split("\n")[0])
     parts = [f"# continua.{room}", _inline(said[:1].upper() + said[1:])]
     for title, group in (("Names of `continua`", front), ("Further names of the room", rest)):
         if group:

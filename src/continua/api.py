@@ -15,7 +15,7 @@ from continua.model import (
     EmbeddingAxis, EncoderDecoder, Flow, FourierPositions, HypernetworkWeights, HeadMeasure, InterpolatedStem, Layers,
     LearnedPositions, LinearProfile, MeanReadout, NormedEmbedding, NormReadout, Part, Result,
     SinusoidalPositions, Stem, StemEmbedding, SynthesisEmbedding, TokenEmbedding, TokenReadout, TokenTime,
-    VectorEmbedding, Window, at_budget, bert, citation, encoder, encoder_decoder, from_torch, generate, gpt, load,
+    VectorEmbedding, Window, at_budget, bert, citation, encoder, encoder_decoder, from_torch, generate, gpt,
     macaron, parallel, save, sphere, to_torch, transformer,
 )  # fmt: skip
 from continua.operators import (
@@ -31,6 +31,7 @@ from continua.spaces import (
     Axis, BackwardRectangle, BSpline, CausalTrapezoid, Chebyshev, Cloud, Cosine, Counting, Fourier, GaussLegendre,
     Legendre, Trapezoid, WeightedBasis,
 )  # fmt: skip
+from continua.train import load
 
 __all__ = [
     "Adaptive", "AnalysisReadout", "Attention", "Axis", "BSpline", "Backsolve", "BackwardRectangle", "BasisProfile",

@@ -88,7 +88,10 @@ def test_eval_reads_a_run(text_run, capsys):
 
 def test_tables_fit_a_terminal_without_a_word_cut():
     measures = dict.fromkeys(("loss", "mean squared error", "squared error between", "squared error ahead"), 0.5)
-    found = {"samplings": {"as trained": measures, "half of the rows unseen": measures}, "depth_steps": {"1": measures}}
+    found = {
+        "samplings": {"as trained": measures, "half of the cells unseen": measures},
+        "depth_steps": {"1": measures},
+    }
     tables = results_tables(Spirals(), {"continuous": found, "layers": found})
     with (console := Console(width=80)).capture() as shown:
         console.print(*tables, sep="\n", soft_wrap=True)
@@ -210,7 +213,7 @@ def test_series_of_ones_own(tmp_path):
     run = Run.open(tmp_path / "run")
     facts = run.manifest["facts"]["task"]
     assert facts["columns"] == ["x", "y"] and set(facts["scale"]) == {"x", "y"}
-    assert "half of the rows unseen" in next(iter(run.records("test")))["samplings"]
+    assert "half of the cells unseen" in next(iter(run.records("test")))["samplings"]
 
 
 def test_mistakes_about_series_are_named(tmp_path, capsys):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from continua.data import Csv, Question, Split, read_csv, redraw_rows, rescale_columns
+from continua.data import Csv, Question, Split, read_csv
 
 
 def written(file, rows, header=("t", "x", "y")):
@@ -53,33 +53,44 @@ def test_columns_are_found_by_their_names(tmp_path):
 
 def test_windows_hold_the_rows_of_the_file(file):
     task = Csv(file, window=16)
-    assert (task.form.question, task.form.features, task.form.outputs, task.form.queries) == (
-        Question.VALUE,
-        4,
-        2,
-        True,
-    )
+    form = task.form
+    assert (form.question, form.features, form.outputs, form.channels) == (Question.SERIES, 3, 8, 2)
     facts = task.facts()
     mean, scale = (torch.tensor([facts[name][column] for column in "xy"]) for name in ("mean", "scale"))
     batch = task.batch(Split.TEST, torch.arange(2))
-    values, times, present = batch.inputs
-    assert present.all() and present.shape == (2, 12 - 2) and batch.query_times.shape == (2, 4)
+    assert batch.query_times.shape == (2, 4) and batch.targets.shape == (2, 4, 2)
     for row in range(2):
         start = 10.0 + 0.5 * np.cumsum(1 + 0.5 * np.sin(np.arange(160)))[128 + 4 * row]  # test is the last fifth
-        for at, shown in ((times[row], values[row, :, :2]), (batch.query_times[row], batch.targets[row])):
-            t = start + facts["time of a window"] * at
-            plain = shown * scale + mean
-            assert torch.allclose(plain, torch.stack([5 + t.sin(), 100 * t.cos()], -1), atol=2e-3)  # times in float32
-    assert bool((values[..., 2:] == 1.0).all())
+        t = start + facts["time of a window"] * batch.query_times[row]
+        plain, known = batch.targets[row] * scale + mean, ~batch.targets[row].isnan()
+        truth = torch.stack([5 + t.sin(), 100 * t.cos()], -1)
+        assert torch.allclose(plain[known], truth[known], atol=2e-3)  # times in float32
+        assert bool(known.any(1).all() and known[2:].all())
+
+
+def test_a_token_is_a_cell_in_the_units_of_its_window(file):
+    task = Csv(file, window=16)
+    values, times, present = task.batch(Split.TEST, torch.arange(1)).inputs
+    assert bool((values[..., 1:].sum(-1)[present] == 1.0).all())  # each is of one channel
+    table = read_csv(file)
+    for channel in range(2):
+        own = present[0] & (values[0, :, 1 + channel] == 1.0)
+        rows = 128 + torch.searchsorted(table.series[0].times[128:144] - table.series[0].times[128],
+                                        times[0, own].double() * task.facts()["time of a window"] - 1e-3)  # fmt: skip
+        slope, level = np.polyfit(values[0, own, 0], table.series[0].values[rows, channel], 1)
+        assert np.allclose(slope * values[0, own, 0] + level, table.series[0].values[rows, channel], atol=1e-2)
+        assert abs(float(values[0, own, 0].mean())) < 1e-6 and 0.3 < float(values[0, own, 0].std()) < 1.1
 
 
 def test_what_is_asked_is_not_seen(file):
     task = Csv(file, window=16)
     for split in Split:
         batch = task.batch(split, torch.arange(task.count(split)))
-        _, times, present = batch.inputs
-        gaps = (times[:, :, None] - batch.query_times[:, None, :]).abs().masked_fill(~present[:, :, None], 1.0)
-        assert float(gaps.min()) > 1e-4
+        values, times, present = batch.inputs
+        for channel in range(2):
+            own = present & (values[..., 1 + channel] == 1.0)
+            gaps = (times[:, :, None] - batch.query_times[:, None, :]).abs().masked_fill(~own[:, :, None], 1.0).amin(1)
+            assert float(gaps[~batch.targets[..., channel].isnan()].min()) > 1e-4
         last = times.masked_fill(~present, 0.0).amax(1, keepdim=True)
         assert bool((batch.query_times[:, :2] < last).all() and (batch.query_times[:, 2:] > last).all())
 
@@ -97,31 +108,41 @@ def test_series_are_split_as_they_are(tmp_path):
     task = Csv(written(tmp_path / "many.csv", [*rows, ("short", 1, 2, 3)], ("who", "t", "x", "y")), 16, id="who")
     facts = task.facts()
     assert facts["split by"] == "series" and facts["series shorter than a window"] == 1
-    parts = [{series.id for series in task._windows.parts[split]} for split in Split]
+    parts = [{series.id for series in task.series.windows.parts[split]} for split in Split]
     assert set.union(*parts) == set("abcde") and [len(part) for part in parts] == [3, 1, 1]
     with pytest.raises(ValueError, match="--context 21 or less"):
         _ = dataclasses.replace(task, window=30).form
 
 
-def test_missing_cells_are_marked_and_never_asked(tmp_path):
-    rows = [(t, "" if i % 5 == 0 else x, "NaN" if i % 7 == 0 else y) for i, (t, x, y) in enumerate(waves(200))]
+def test_missing_cells_are_no_tokens_and_never_judged(tmp_path):
+    rows = [(t, "" if i % 5 == 0 else x, "n/a" if i % 7 == 0 else y) for i, (t, x, y) in enumerate(waves(200))]
     task = Csv(written(tmp_path / "gaps.csv", rows), window=16)
     batch = task.batch(Split.TRAIN, torch.arange(task.count(Split.TRAIN)))
     values, _, present = batch.inputs
-    assert bool(batch.targets.isfinite().all() and values.isfinite().all())
-    marks = values[..., 2:][present]
-    assert set(marks.unique().tolist()) == {0.0, 1.0} and bool((values[..., :2][present][marks == 0] == 0).all())
-    assert bool((marks.sum(1) >= 1).all())  # row 0, 35, 70, ... has no value at all and is absent
-    assert int(present.sum(1).min()) < int(present.sum(1).max())
+    assert bool(values.isfinite().all()) and int(present.sum(1).min()) < int(present.sum(1).max())
+    assert 0.1 < float(batch.targets.isnan().float().mean()) < 0.6
+    output = torch.zeros(*batch.query_times.shape, 8)
+    assert all(bool(each.isfinite().all()) for each in task.metrics(output, batch).values())
+
+
+def test_sensors_that_never_report_together_are_learnt(tmp_path):
+    """Two columns, of which every row has one: no row is complete."""
+    rows = [(t, x, "") if i % 2 else (t, "", y) for i, (t, x, y) in enumerate(waves(240))]
+    task = Csv(written(tmp_path / "apart.csv", rows), window=16)
+    batch = task.training_batch(8, 0, 0)
+    assert bool((~batch.targets.isnan()).any((1, 2)).all())
+    errors = {name: float((a - y).square().nanmean()) for name, (a, y) in task.references(Split.TEST).items()}
+    assert errors["linear rule, network off"] < 0.5 * errors["linear interpolation, last value"]
 
 
 def test_the_variant_sees_half_and_is_asked_the_same(file):
     task = Csv(file, window=32)
-    variant = task.variants()["half of the rows unseen"]
+    variant = task.variants()["half of the cells unseen"]
     whole, half = (each.batch(Split.TEST, torch.arange(1)) for each in (task, variant))
-    assert torch.equal(whole.targets, half.targets) and torch.equal(whole.query_times, half.query_times)
-    assert whole.inputs[1].shape == (1, 20) and half.inputs[1].shape == (1, 10)
-    assert set(half.inputs[1][0].tolist()) < set(whole.inputs[1][0].tolist())
+    assert torch.equal(whole.targets.nan_to_num(9.0), half.targets.nan_to_num(9.0))
+    assert torch.equal(whole.query_times, half.query_times)
+    assert half.inputs[2].sum() == round(int(whole.inputs[2].sum()) / 2)
+    assert set(half.inputs[1][0].tolist()) <= set(whole.inputs[1][0].tolist())
 
 
 GOOD = "".join(f"{i},{i % 3},{i % 5}\n" for i in range(100))
@@ -135,7 +156,7 @@ GOOD = "".join(f"{i},{i % 3},{i % 5}\n" for i in range(100))
         (",,\n,,\n", {}, "no cell that is filled"),
         ("t,x,y\n", {}, "row 1: a header without rows"),
         (GOOD, {}, "row 1: numbers in the header"),
-        ("t;x\n1;2\n", {}, "row 1: cells parted by ';'"),
+        ("t,,x\n1,2,3\n", {}, "row 1: column 2 has no name"),
         ("t,x,x\n0,1,2\n", {}, "row 1: two columns are called 'x'"),
         ("t,x,y\n" + GOOD, {"time": "hour"}, "time = 'hour': .* has no such column. Its columns are t, x, y"),
         ("t,x,y\n" + GOOD, {"id": "who"}, "id = 'who': .* has no such column"),
@@ -149,7 +170,8 @@ GOOD = "".join(f"{i},{i % 3},{i % 5}\n" for i in range(100))
         ("t,x\n0,1\nnan,2\n", {}, "row 3: a time 'nan'"),
         ("t,x\n0,1\ninf,2\n", {}, "row 3: a time 'inf'"),
         ("t,x\n0,1\n,2\n", {}, "row 3: a time ''"),
-        ("day,x\n2024-01-01,1\n", {}, "row 2: a time '2024-01-01'"),
+        ("day,x\n2024-01-01,1\n2024-13-01,1\n", {}, "row 3: a time '2024-13-01'.* or dates, such as"),
+        ("day,x\n2024-01-02,1\n2024-01-01,1\n", {}, "row 3: the time 2024-01-01 comes after 2024-01-02"),
         ("t,x\n0,1\n2,2\n1,3\n", {}, r"row 4: the time 1 comes after 2\. Sort the rows"),
         ("t,x\n0,1\n1,2\n1,3\n", {}, "row 4: the time 1 for the second time"),
         ("t,x,y\n" + "".join(f"{i},{i % 3},.1\n" for i in range(100)), {}, "row 61: .* 'y' is constant, 0.1. .* x"),
@@ -158,7 +180,7 @@ GOOD = "".join(f"{i},{i % 3},{i % 5}\n" for i in range(100))
         ("t,x,y\n" + GOOD, {"window": 32}, "row 101: the file ends.* --context 20 or less"),
         ("t,x\n0,1\n1,2\n2,1\n3,4\n", {}, "row 5: the file ends.* 40 rows or more"),
         ("t,x\n0,1\n1,1\n2,3\n", {}, "row 4: the file ends.* 40 rows or more"),
-        ("t,x,y\n" + "".join(f"{2 * i},{i % 3},\n{2 * i + 1},,{i % 4}\n" for i in range(60)), {}, "row 121: .*missing"),
+        ("t,x\n" + "".join(f"{i},{i % 3 if i < 70 else ''}\n" for i in range(100)), {}, "row 101: .*with a value"),
     ],
 )  # fmt: skip
 def test_bad_files_are_refused_with_their_row(tmp_path, content, options, told):
@@ -204,7 +226,8 @@ def test_the_window_fits_short_files(tmp_path, count, window):
     task = Csv(written(tmp_path / "short.csv", waves(count)))
     assert task.facts()["rows in a window"] == window
     assert all(task.count(split) >= 1 for split in Split) and task.count(Split.TRAIN) > task.count(Split.TEST)
-    assert task.batch(Split.TEST, torch.arange(1)).query_times.shape == (1, 2 * (window // 8))
+    if count < 400:  # a batch takes the fit of the linear rule
+        assert task.batch(Split.TEST, torch.arange(1)).query_times.shape == (1, 2 * (window // 8))
     assert task.form.spacing == pytest.approx(1 / (window - 1))
 
 
@@ -254,7 +277,7 @@ def test_what_is_missing_or_left_out_is_counted(tmp_path):
     facts = Csv(written(tmp_path / "gaps.csv", rows, ("x", "t", "y", "note"))).facts()
     assert facts["missing cells"] == {"x": 40, "y": 29}
     assert facts["notes"] == [
-        "69 of 400 cells are missing (x 40, y 29): they are masked and never predicted",
+        "69 of 400 cells are missing (x 40, y 29)",
         "columns without numbers are left out: note",
     ]
     assert Csv(written(tmp_path / "whole.csv", waves(100))).facts()["notes"] == []
@@ -275,52 +298,48 @@ def test_the_nearest_column_is_named(tmp_path):
     assert [float(series.times[0]) for series in table.series] == [row[1] for row in waves(100)]  # height: no id
 
 
-@pytest.fixture
-def plain(tmp_path):
-    """Five windows of 24 rows for training, in which a seventh of the second column is missing."""
-    rows = [list(row) for row in waves(160)]
-    for row in rows[3::7]:
-        row[2] = "nan"
-    return Csv(written(tmp_path / "gaps.csv", rows), window=24).batch(Split.TRAIN, torch.arange(5))
+def test_training_asks_for_other_rows_every_time(file):
+    task = Csv(file, window=24)
+    drawn = {tuple(task.training_batch(73, update, 0).query_times[0].tolist()) for update in range(6)}
+    assert len(drawn) > 3
+    batch = task.batch(Split.TRAIN, torch.arange(5))
+    again = task.augment(batch, torch.Generator().manual_seed(0))
+    assert torch.equal(again.index, batch.index) and not torch.equal(again.query_times, batch.query_times)
 
 
-def test_training_holds_out_other_rows_every_time(plain):
-    batches = [redraw_rows(plain, torch.Generator().manual_seed(seed)) for seed in range(8)]
-
-    def known(batch, sequence):
-        """All that a batch tells of a window: time, and each column's value and whether it is there."""
-        values, times, present = (each[sequence] for each in batch.inputs)
-        asked = torch.cat([batch.targets[sequence], torch.ones_like(batch.targets[sequence])], -1)
-        told = torch.cat([torch.cat([times[present], batch.query_times[sequence]])[:, None],
-                          torch.cat([values[present], asked])], -1)  # fmt: skip
-        return told[told[:, 0].argsort()]
-
-    held = set()
-    for batch in batches:
-        values, times, present = batch.inputs
-        assert values.shape == plain.inputs[0].shape and torch.equal(present, plain.inputs[2])
-        assert torch.equal(batch.query_times[:, 3:], plain.query_times[:, 3:])  # what lies beyond stays
-        assert torch.equal(batch.targets[:, 3:], plain.targets[:, 3:])
-        for sequence in range(5):
-            assert torch.equal(known(batch, sequence), known(plain, sequence))
-            seen, asked = times[sequence][present[sequence]], batch.query_times[sequence, :3]
-            assert bool((seen.diff() > 0).all()) and bool((asked.diff() > 0).all())
-            assert bool((asked > seen[0]).all()) and bool((asked < seen[-1]).all())
-        held.add(tuple(batch.query_times[0, :3].tolist()))
-    assert len(held) > 5
+def test_files_as_pandas_and_spreadsheets_write_them(tmp_path):
+    frames = {
+        "index.csv": b",co2\n1958-03-29,316.1\n1958-04-05,\n1958-04-12,317.6\n",
+        "moments.csv": b"when;co2\n1958-03-29 00:00:00;316,1\n1958-04-05 00:00:00;n/a\n1958-04-12T00:00:00Z;317,6\n",
+        "encoded.csv": b"Date\tco2\tr\xe9marque\n1958-03-29\t316.1\ta\n1958-04-05\tNA\tb\n1958-04-12\t317.6\tc\n",
+        "numbered.csv": b",date,co2\n0,1958-03-29,316.1\n1,1958-04-05,-\n2,1958-04-12,317.6\n",
+    }
+    for name, content in frames.items():
+        (tmp_path / name).write_bytes(content)
+        table = read_csv(tmp_path / name)
+        assert table.columns == ("co2",) and table.unit == "days", name
+        assert table.series[0].times.diff().tolist() == [7.0, 7.0]
+        assert table.series[0].values[:, 0].nan_to_num(0.0).tolist() == [316.1, 0.0, 317.6]
+    (tmp_path / "q.csv").write_text("quarter,x\n1959Q1,1\n1959Q2,2\n")
+    assert read_csv(tmp_path / "q.csv").series[0].times.diff().tolist() == [90.0]
 
 
-def test_columns_are_moved_and_stretched_with_their_answers(plain):
-    moved = rescale_columns(plain, 0.4, 0.2, torch.Generator().manual_seed(0))
-    there, slopes = plain.inputs[0][..., 2:], set()
-    assert torch.equal(moved.inputs[0][..., 2:], there) and torch.equal(moved.query_times, plain.query_times)
-    for sequence in range(5):
-        for column in range(2):
-            seen = there[sequence, :, column] > 0
-            old, new = (torch.cat([b.inputs[0][sequence, seen, column], b.targets[sequence, :, column]]).numpy()
-                        for b in (plain, moved))  # fmt: skip
-            slope, level = np.polyfit(old.astype(float), new.astype(float), 1)
-            assert np.allclose(slope * old + level, new, atol=1e-5) and 0.3 < slope < 3.0
-            assert bool((moved.inputs[0][sequence, ~seen, column] == 0).all())
-            slopes.add(round(slope, 4))
-    assert len(slopes) == 10
+def test_what_does_not_change_along_a_series_is_static(tmp_path):
+    rows = [(who, t, x, 10.0 * place) for place, who in enumerate("abcd") for t, x, _ in waves(30)]
+    file = written(tmp_path / "sites.csv", rows, ("site", "t", "x", "height"))
+    table = read_csv(file, id="site")
+    assert table.columns == ("x",) and table.statics == ("height",)
+    assert [series.static for series in table.series] == [(0.0,), (10.0,), (20.0,), (30.0,)]
+    task = Csv(file, 16, id="site")
+    batch = task.batch(Split.TRAIN, torch.arange(task.count(Split.TRAIN)))
+    assert task.form.features == 3 and len(batch.inputs[0][..., 2][batch.inputs[2]].unique()) == 2
+    with pytest.raises(ValueError, match=r"row 3: .* in the static column 'x'. .*--columns"):
+        read_csv(file, id="site", columns=("height",), static=("x",))
+
+
+def test_the_whole_file_is_trained_on_where_that_is_asked(file):
+    task = Csv(file, window=16, whole=True)
+    facts = task.facts()
+    assert task.count(Split.TRAIN) == 160 - 15 and facts["validation"] == "windows of the training part"
+    assert "nothing is held out" in facts["split"]
+    assert Csv(file, window=16).facts()["split"] == "by time: 96 rows train, then 32 rows validation, then 32 rows test"

@@ -51,9 +51,9 @@ def test_folders_absent_and_closed_files(tmp_path, reader, monkeypatch):
 
 
 def test_letters_of_another_encoding(tmp_path):
-    (tmp_path / "a.csv").write_bytes("t,h\u00f6he\n0,1\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"row 1: byte 3 is not UTF-8. Save the file as UTF-8"):
-        _ = Csv(tmp_path / "a.csv").form
+    (tmp_path / "a.txt").write_bytes("h\u00f6he, die man kennt\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"row 1: byte 1 is not UTF-8. Save the file as UTF-8"):
+        _ = Text(tmp_path / "a.txt", context=4).form
     ts = "# caf\u00e9\n@classLabel true a b\n@data\n1,2:a\n2,1:b\n".encode("latin-1")
     for part in ("TRAIN", "TEST"):
         (tmp_path / f"A_{part}.ts").write_bytes(ts)

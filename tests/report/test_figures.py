@@ -10,6 +10,7 @@ import pytest
 
 from continua.report import figure_svg, resolution_figures, save_figures
 from continua.report.drawing import read_asset
+from continua.report.scales import tick_words
 from continua.runs import Lines, Scale, Series
 from run_folders import figures
 
@@ -163,3 +164,8 @@ def test_sparse_reports_are_drawn_without_a_warning(report, changes, tmp_path):
 
 def test_a_report_without_rows_has_no_figures(report):
     assert resolution_figures({**report, "rows": []}) == ()
+
+
+def test_ticks_of_a_narrow_axis_are_told_apart():
+    assert tick_words([3.99992, 3.99996, 4.0]) == ["3.99992", "3.99996", "4"]
+    assert tick_words([0.0, 0.5, 1.0]) == ["0", "0.5", "1"] and tick_words([]) == []

@@ -5,6 +5,7 @@ import torch
 from scipy import integrate
 
 from continua.core.slopes import fitted_slope
+from continua.model import transformer
 from continua.spaces import AbstractCausalRule, BackwardRectangle, CausalTrapezoid, Trapezoid
 from registries import all_rules
 
@@ -127,8 +128,21 @@ def test_a_first_sample_at_the_start_is_refused():
 
 
 @pytest.mark.parametrize("ask", [CausalTrapezoid().mass, CausalTrapezoid().own], ids=["mass", "own"])
-def test_the_causal_trapezoid_refuses_ties(ask):
-    message = r"times\[0, 1\] = 2\.0: the next token is tied to it.* use BackwardRectangle"
-    with pytest.raises(ValueError, match=message):
-        ask(torch.tensor([[1.0, 2.0, 2.0, 3.0]]))
-    ask(torch.tensor([[1.0, 2.0, 2.0]]), torch.tensor([[True, True, False]]))
+def test_a_sequence_with_ties_has_rectangles_under_the_causal_trapezoid(ask):
+    times = torch.tensor([[1.0, 3.0, 3.0, 4.0], [2.0, 2.0, 5.0, 6.0], [7.0, 7.0, 7.0, 7.0], [1.0, 2.0, 3.0, 5.0]])
+    found = ask(times)
+    assert found[:3].tolist() == [[2.0, 1.0, 1.0, 1.0], [1.5, 1.5, 3.0, 1.0], [0.25] * 4]
+    assert torch.equal(found[3:], ask(times[3:]))  # whatever its batch mates
+    padded = ask(torch.tensor([[1.0, 2.0, 2.0]]), torch.tensor([[True, True, False]]))
+    assert torch.equal(padded[:, :2], ask(torch.tensor([[1.0, 2.0]])))
+
+
+def test_tied_tokens_of_a_causal_model_learn_nothing_of_later_times():
+    torch.manual_seed(0)
+    model = transformer(16, 3, features=1, causal=True, per_token=True, axis=2, heads=2).eval()
+    values, times = torch.randn(1, 6, 1), torch.tensor([[0.1, 0.1, 0.3, 0.5, 0.5, 0.9]])
+    later = torch.tensor([[0.1, 0.1, 0.3, 0.5, 0.5, 0.6]])
+    torch.testing.assert_close(model(values, times)[:, :5], model(values, later)[:, :5])
+    other = values.clone()
+    other[:, 3:] += 1.0
+    torch.testing.assert_close(model(values, times)[:, :3], model(other, times)[:, :3])

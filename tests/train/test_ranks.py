@@ -34,6 +34,12 @@ def test_runs_on_two_ranks_are_those_of_one_process_and_go_on_on_either(ranks, n
     assert max(together, to_one, to_two) < 1e-5
 
 
+@pytest.mark.parametrize("name", list(RUNS)[: None if ALL else 2])
+def test_a_batch_that_one_rank_cannot_solve_is_skipped_by_all(ranks, name):
+    for found in ranks:
+        assert found["skipped"][name] == [False, True, False]
+
+
 def test_a_rank_of_two_never_holds_all_weights(ranks):
     """Its own half, and those of one part of the flow at one depth; bytes of all tensors are counted."""
     for found in ranks:
@@ -42,4 +48,4 @@ def test_a_rank_of_two_never_holds_all_weights(ranks):
 
 def test_every_case_is_looked_at(ranks):
     for found in ranks:
-        assert len(found) == (9 if ALL else 4) + 2 and set(found) == {*CASES, "runs", "memory"}
+        assert len(found) == (9 if ALL else 4) + 3 and set(found) == {*CASES, "runs", "memory", "skipped"}

@@ -101,6 +101,10 @@ class DataOptions:
     """csv: the column that tells series apart (default: none, the file is one series)"""
     columns: Annotated[Word, tyro.conf.arg(metavar="A,B,...")] = None
     """csv: the columns with values (default: all others with numbers)"""
+    static: Annotated[Word, tyro.conf.arg(metavar="A,B,...")] = None
+    """csv: columns of numbers that do not change along a series (default: beside --id those that do not)"""
+    whole: Toggle = False
+    """csv, uea: train on every row that there is, with nothing held out, once its quality is known from another run"""
     points: Count = None
     """burgers, darcy: points in training (default: burgers 64; darcy 16 along each side)"""
     dropped: Measure = None
@@ -140,10 +144,19 @@ TASKS: Mapping[TaskName, tuple[type[AbstractTask], Mapping[str, str]]] = {
     "spirals": (Spirals, {"dropped": "missing"}),
     "burgers": (Burgers, {"points": "points"}),
     "darcy": (Darcy, {"points": "points"}),
-    "uea": (Uea, {"series": "file", "dropped": "dropped", "interpolated": "interpolated"}),
+    "uea": (Uea, {"series": "file", "dropped": "dropped", "interpolated": "interpolated", "whole": "whole"}),
     "csv": (
         Csv,
-        {"series": "file", "context": "window", "time": "time", "id": "id", "columns": "columns", "dropped": "dropped"},
+        {
+            "series": "file",
+            "context": "window",
+            "time": "time",
+            "id": "id",
+            "columns": "columns",
+            "static": "static",
+            "dropped": "dropped",
+            "whole": "whole",
+        },
     ),
 }
 """Of every task its class, and the options that it reads with the arguments they become."""
@@ -164,11 +177,12 @@ def task_of(name: TaskName, data: DataOptions) -> AbstractTask:
     if "series" in reads and data.series is None:
         what = "NAME_TRAIN.ts, with NAME_TEST.ts beside it" if kind is Uea else "FILE.csv"
         reject("--series", None, f"the task {name} reads files", f"Pass --series {what}.")
-    if data.columns is not None:
-        given["columns"] = tuple(word.strip() for word in data.columns.split(",") if word.strip())
-        if not given["columns"]:
-            cure = "Write names parted by commas, or leave it out."
-            reject("--columns", data.columns, "it names no column", cure)
+    for option in ("columns", "static"):
+        if (named := getattr(data, option)) is not None:
+            given[option] = tuple(word.strip() for word in named.split(",") if word.strip())
+            if not given[option]:
+                cure = "Write names parted by commas, or leave it out."
+                reject(flag(option), named, "it names no column", cure)
     return kind(**{reads[option]: value for option, value in given.items()})
 
 

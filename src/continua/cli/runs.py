@@ -10,6 +10,7 @@ import torch
 import tyro
 from rich.console import Console
 
+from continua.cli.choosing import remarks
 from continua.cli.measuring import Results, measure_models, record_results, results_tables
 from continua.cli.options import task_of
 from continua.cli.parsing import Count, Flag, RunFolder, RunFolders, SomeFolder, choose, refuse_missing
@@ -52,7 +53,7 @@ class Evaluate:
         if self.json:
             print(json.dumps(finite({"run": str(self.folder), "results": results}), allow_nan=False))
             return 0
-        console.print(*results_tables(task, results), sep="\n", soft_wrap=True)
+        console.print(*results_tables(task, results), *remarks(results, run), sep="\n", soft_wrap=True)
         for name, found in results.items():
             error = found.get("solver error")
             if error is not None:
@@ -161,7 +162,11 @@ class Report:
 
 
 def _load_models(run: Run) -> dict[str, ContinuousTransformer]:
-    """The models of a run by name, as of its latest checkpoint; the continuous one first."""
+    """The models of a run by name: those it ended with, or as of its latest checkpoint; the continuous one first."""
+    ended = run.folder / "models"
+    if run.manifest["state"] == "finished" and ended.is_dir():
+        names = sorted(path.parent.name for path in ended.glob("*/model.json"))
+        return {name: cast(ContinuousTransformer, load(ended / name).eval()) for name in names}
     last = run.last_checkpoint()
     if last is None:
         reject("run", str(run.folder), "it has no model yet", "Let it reach its first checkpoint.")

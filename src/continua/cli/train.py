@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from continua.cli import options
+from continua.cli.choosing import choose_models, files_of, record_references, remarks, rows_beside
 from continua.cli.measuring import keep_results, measure_models, record_results, results_tables
 from continua.cli.parsing import flag, read_values, values_of
 from continua.cli.resuming import check_same, data_digest, note_failure, read_overrides
@@ -206,7 +207,8 @@ class Train:
         console.quiet = self.output.quiet or self.output.json or not ranks.first
         check_sizes(preset)
         plan = Plan(how.updates, how.batch_size, self.run.seed, how.warmup_ratio, how.clip, how.validations, how.floor,
-                    saving.save_seconds, saving.save_every, saving.keep, saving.max_skipped)  # fmt: skip
+                    saving.save_seconds, saving.save_every, saving.keep, saving.max_skipped, how.patience,
+                    how.best)  # fmt: skip
         learners = self._learners(task, preset)
         for split in Split:  # data that do not fit are refused before a folder is made
             task.count(split)
@@ -237,18 +239,21 @@ class Train:
             if not ranks.first:
                 return
             learners = [_part(run, learner) for learner in learners]
+            choose_models(console, run, task, dataclasses.replace(training, learners=learners))
             results = measure_models(task, {learner.name: learner.model for learner in learners}, console)
             record_results(run, results)
+            record_references(run, task, learners[0].model, results)
             keep_results(run, task, learners)
-            run.keep_models()
+            run.keep_models(files_of(task, learners))
             run.end("finished")
             page = write_report([run.folder])
         if self.output.json:
             found = {"kind": "test", "run": str(run.folder), "results": results, "report": str(page)}
+            found |= rows_beside(run)
             print(json.dumps(finite(found), allow_nan=False))
         else:
             where = f"report: [bold]{escape(str(page))}[/bold]"
-            console.print(*results_tables(task, results), where, sep="\n", soft_wrap=True)
+            console.print(*results_tables(task, results), *remarks(results, run), where, sep="\n", soft_wrap=True)
 
     def _begin(
         self, task: AbstractTask, learners: list[Learner], first: Batch, facts: dict[str, Any], held: ExitStack
@@ -352,6 +357,7 @@ class Train:
         augmented = f"; augmentation: {facts['augmentation']}" if facts.get("augmentation") else ""
         notes = "".join(f"\n{note}" for note in facts.get("notes", ()))
         console.print(f"[bold]{task.name}[/bold]: {sizes}{augmented}{escape(notes)}", highlight=False)
+        console.print(f"split: {facts['split']}", highlight=False, markup=False, soft_wrap=True)
         how = f", {ranks.size} ranks" if ranks.size > 1 else ""
         console.print(f"run: {run.folder}{how}", highlight=False, markup=False, soft_wrap=True)
 

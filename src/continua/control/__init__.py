@@ -7,7 +7,9 @@ from continua.control.costs import (
 from continua.control.debiased import Criterion, DebiasedObjective, with_token_integral
 from continua.control.hamiltonian import Extremal, HamiltonianValue, free_parameters, solve_extremal
 from continua.control.jacobian import JacobianFrobenius, JacobianSpectral
-from continua.control.losses import AbstractLoss, CrossEntropy, MaskedToken, MeanSquaredError, NextToken, RelativeL2
+from continua.control.losses import (
+    AbstractLoss, CrossEntropy, MaskedToken, MeanSquaredError, NextToken, RelativeL2, SeriesScore,
+)  # fmt: skip
 from continua.control.norms import L2, Sobolev
 from continua.control.objective import Objective, Terms, call_model, unwrap
 from continua.control.pontryagin import PontryaginReport, pontryagin
@@ -16,11 +18,10 @@ from continua.control.successive import Approximations, SuccessiveApproximations
 from continua.core.batch import Batch
 
 __all__ = [
-    "AbstractLoss", "AbstractRunningCost", "Approximations", "AtRandomDepth", "Batch",
-    "Criterion", "CrossEntropy", "DebiasedObjective", "Extremal", "FieldSize", "HamiltonianValue", "HeadNegentropy",
-    "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "L2", "LeftOut", "MaskedToken",
-    "MeanSquaredError", "NextToken", "Objective", "PathLength", "PontryaginReport", "RelativeL2", "ResolutionReport",
-    "ResolutionRow", "Resolutions", "Sobolev", "SuccessiveApproximations", "Terms", "call_model", "solve_extremal",
-    "free_parameters", "pontryagin", "resolution_report", "unwrap",
-    "with_token_integral",
+    "AbstractLoss", "AbstractRunningCost", "Approximations", "AtRandomDepth", "Batch", "Criterion", "CrossEntropy",
+    "DebiasedObjective", "Extremal", "FieldSize", "HamiltonianValue", "HeadNegentropy", "JacobianFrobenius",
+    "JacobianSpectral", "KineticEnergy", "L2", "LeftOut", "MaskedToken", "MeanSquaredError", "NextToken", "Objective",
+    "PathLength", "PontryaginReport", "RelativeL2", "ResolutionReport", "ResolutionRow", "Resolutions", "SeriesScore",
+    "Sobolev", "SuccessiveApproximations", "Terms", "call_model", "solve_extremal", "free_parameters", "pontryagin",
+    "resolution_report", "unwrap", "with_token_integral",
 ]  # fmt: skip

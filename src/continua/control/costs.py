@@ -103,7 +103,7 @@ class HeadNegentropy(AbstractRunningCost):
 
         def rate(z: DepthValue, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
             total = points.new_zeros(points.shape[0])
-            for p, om in (pair for field in measures for pair in _head_masses(field, z)):
+            for p, om in [pair for field in measures for pair in _head_masses(field, z)]:
                 alive = torch.where(p > 0, p, om)  # 0 log 0 = 0 = om log(om/om), and the slope is not -infinity
                 total = total + (alive * torch.log(alive / om)).sum(-1)
             return total

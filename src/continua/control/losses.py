@@ -63,7 +63,7 @@ class CrossEntropy(AbstractLabelLoss):
             cure = "Read out one output per sequence (MeanReadout), or use NextToken or MaskedToken."
             reject("output", tuple(output.shape), "classification needs logits of shape (batch, classes)", cure)
         labels = _labels(batch, output)
-        return self._mean(output, labels, torch.ones_like(labels, dtype=torch.bool))
+        return self._mean(batch.logits(output), labels, torch.ones_like(labels, dtype=torch.bool))
 
 
 @final
@@ -136,6 +136,29 @@ class RelativeL2(AbstractLoss):
         why, cure = "nothing is small relative to that", "Leave the sequence out, or use MeanSquaredError()."
         refuse_where(~(size > 0), why, cure, **{"the norm of batch.targets": size})
         return (distance / size).mean()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SeriesScore(AbstractLoss):
+    """mean of r^2 + 2 pinball(r) over the targets that are known, r = (y - answer) / spread, with `batch.baseline`.
+
+    The mean answers for the squared error alone, the ends of the interval for the pinball score of the levels 0.1 and
+    0.9 (`PredictedInterval.pinball`), about a mean that is held fixed. Both are proper scores.
+    """
+
+    def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:
+        targets = _require_targets(batch)
+        if batch.baseline is None:
+            why, cure = "the output is what is added to a simple rule", "Pass Batch(..., baseline=Baseline(...))."
+            reject("batch.baseline", None, why, cure)
+        spread, known = batch.baseline.spread, ~targets.isnan()
+        truth = torch.where(known, targets, batch.baseline.values)
+        answer = batch.baseline.answer(output)
+        fixed = answer.mean - answer.mean.detach()  # ends move with the mean, and do not move it
+        ends = answer._replace(low=answer.low - fixed, high=answer.high - fixed)
+        score = ((truth - answer.mean) / spread).square() + 2.0 * ends.pinball(truth) / spread
+        return torch.where(known, score, 0.0).sum() / known.sum().clamp_min(1)
 
 
 def _counting_tokens(batch: Batch, like: Tensor) -> Bool[Tensor, "batch tokens"]:

@@ -67,7 +67,7 @@ class Objective:
         """The names of the running costs; one that occurs again is numbered."""
         plain = [cost.name for cost in self.costs]
         again = [plain[:i].count(name) for i, name in enumerate(plain)]
-        return tuple(f"{name}_{n + 1}" if n else name for name, n in zip(plain, again, strict=True))
+        return tuple([f"{name}_{n + 1}" if n else name for name, n in zip(plain, again, strict=True)])
 
     def __call__(
         self,

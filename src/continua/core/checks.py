@@ -73,7 +73,9 @@ def has_shape(expected: tuple[int | None, ...], cure: str, **tensors: Any) -> No
         if tensor is None:
             continue
         sizes = tuple(tensor.shape)
-        fits = len(sizes) == len(expected) and all(e is None or e == s for e, s in zip(expected, sizes, strict=True))
+        fits = len(sizes) == len(expected) and False not in [
+            e is None or e == s for e, s in zip(expected, sizes, strict=True)
+        ]
         if not fits:
             wanted = ", ".join("any" if e is None else str(e) for e in expected)
             reject(name, sizes, f"the shape must be ({wanted})", cure)

@@ -1,4 +1,4 @@
-"""Real-valued series in a CSV file: one sample per row, columns of times, of series and of values."""
+"""Real-valued series in a CSV file: one sample per row, columns of times, of ids, of values, and static ones."""
 
 import csv
 import difflib
@@ -7,46 +7,53 @@ import io
 import itertools
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from continua.core.errors import reject
-from continua.core.shapes import Tensor
+from continua.core.shapes import Float, Tensor
+from continua.data.csv_times import read_times
 from continua.data.files import read_number, read_text, refuse_row
 
-_TIME = "t"
-"""The column of times where none is named; without it, the first."""
+_CLOCKS = ("t", "time", "date", "datetime", "timestamp")
+"""Columns of times where none is named, in lower case; without one, the first column."""
+_INDEX = "index"
+"""What a first column without a name is called: the index that pandas writes."""
 
 
 class CsvSeries(NamedTuple):
     """One series: its id, the rows of the file it stands in, times (rows,) and values (rows, columns) in float64.
 
-    A missing value is nan.
+    A missing value is nan; `static` holds what does not change along the series.
     """
 
     id: str
     rows: list[int]
     times: Tensor
     values: Tensor
+    static: tuple[float, ...] = ()
 
     def cut(self, first: int, last: int) -> "CsvSeries":
         """Its samples from one place to another."""
-        return CsvSeries(self.id, self.rows[first:last], self.times[first:last], self.values[first:last])
+        return self._replace(rows=self.rows[first:last], times=self.times[first:last], values=self.values[first:last])
 
 
 class CsvTable(NamedTuple):
     """All series of a file in the order of their first rows, the names of the value columns, and of those left out.
 
-    Left out are columns of words, where no columns were asked for.
+    Left out are columns of words, where no columns were asked for. `statics` names the columns that do not change
+    along any series; `unit` is that of the times, empty where the file has plain numbers.
     """
 
     file: Path
     series: list[CsvSeries]
     columns: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    statics: tuple[str, ...] = ()
+    unit: str = ""
 
     def missing(self) -> dict[str, int]:
         """How many cells of each value column are missing."""
@@ -59,27 +66,102 @@ class CsvTable(NamedTuple):
         return f"Learn the others: --columns {shlex.quote(others)}." if others else otherwise
 
 
+class Cells(NamedTuple):
+    """A file as it is: names of the columns, the number of each row, its cells, and the mark between them."""
+
+    header: list[str]
+    lines: list[int]
+    rows: list[list[str]]
+    mark: str = ","
+    unnamed: bool = False
+    """Whether the first column had no name."""
+
+    def column(self, name: str) -> list[str]:
+        """The cells of a column."""
+        place = self.header.index(name)
+        return [row[place] for row in self.rows]
+
+    def numbers(self, name: str) -> Float[Tensor, " rows"]:
+        """The numbers of a column: nan where one is missing, infinity where there is a word."""
+        decimal = self.mark == ";"  # tables with semicolons are from places that write 0,5
+        words = (word.replace(",", ".") if decimal else word for word in self.column(name))
+        return torch.tensor([read_number(word) for word in words], dtype=torch.float64)
+
+
 def read_csv(
-    file: Path, time: str | None = None, id: str | None = None, columns: Sequence[str] | None = None
+    file: Path,
+    time: str | None = None,
+    id: str | None = None,
+    columns: Sequence[str] | None = None,
+    static: Sequence[str] = (),
 ) -> CsvTable:
-    """A file with a header, cells parted by commas, and times that rise within each series.
+    """A file with a header, cells parted by commas, semicolons or tabs, and times that rise within each series.
 
-    - `time`: the column of times, by default "t" or else the first;
+    - `time`: the column of times, numbers or dates (ISO 8601), by default "t", "time", "date" or else the first;
     - `id`: the column that tells series apart; without it all rows are one series;
-    - `columns`: those with values, by default all others in which a number stands.
+    - `columns`: those with values, by default all others in which a number stands;
+    - `static`: columns of numbers that are the same in all rows of a series, such as the height of a station; beside
+      `id` those are found where no columns are named.
 
-    An empty cell or "nan" is a missing value. Whatever cannot be read is refused with its row, a column that is not
-    there with the nearest one, and a column without any value as well.
+    An empty cell, "nan" or "n/a" is a missing value. Whatever cannot be read is refused with its row, a column that is
+    not there with the nearest one, and a column without any value as well.
     """
-    header, lines, cells = _read_cells(file)
-    sure = time is not None or _TIME in header
-    time = time or (_TIME if _TIME in header else next((name for name in header if name != id), header[0]))
-    _check_names(file, header, time, id, columns)
-    numbers = torch.tensor([[read_number(cell) for cell in row] for row in cells], dtype=torch.float64)
-    by_name = dict(zip(header, numbers.T, strict=True))
-    others = [name for name in header if name not in (time, id)]
+    cells = read_cells(file)
+    header = cells.header
+    named = next((name for clock in _CLOCKS for name in header if name.lower() == clock), None)
+    sure, time = time is not None or named is not None, time or named or next(n for n in header if n != id)
+    _check_names(file, header, time, id, (*(columns or ()), *static))
+    by_id = dict[str, list[int]]()
+    for row, word in enumerate([""] * len(cells.rows) if id is None else cells.column(id)):
+        by_id.setdefault(word, []).append(row)
+    others = [name for name in header if name not in (time, id, *static) and (name != _INDEX or columns)]
+    by_name = {name: cells.numbers(name) for name in (*others, *static)}
+    if columns is None and len(by_id) > 1:
+        static = (*static, *(name for name in others if _is_static(by_name[name], list(by_id.values()))))
+        others = [name for name in others if name not in static]
     chosen = tuple(columns or [name for name in others if bool(by_name[name].isfinite().any())])
     table = CsvTable(file, [], chosen, () if columns else tuple(name for name in others if name not in chosen))
+    _check_values(table, cells, by_name, columns, others, [name for name in (time, id) if name is not None])
+    times, unit = read_times(cells.column(time))
+    words, clocks = cells.column(time), [time] if sure else [time, *others]
+    values = torch.stack([by_name[name] for name in chosen], 1)
+    for name, rows in by_id.items():
+        numbered, own = [cells.lines[row] for row in rows], torch.tensor(times, dtype=torch.float64)[rows]
+        cure = functools.partial(_cure_by_ids, header, cells.rows, clocks) if id is None else str
+        _check_times(file, numbered, own, [words[row] for row in rows], time, cure)
+        fixed = tuple(_static_value(file, cells, column, by_name[column], rows) for column in static)
+        table.series.append(CsvSeries(name, numbered, own, values[rows], fixed))
+    return table._replace(statics=tuple(static), unit=unit)
+
+
+def _is_static(numbers: Tensor, by_series: list[list[int]]) -> bool:
+    """Whether a column is the same in all rows of each series, and differs between them."""
+    firsts = {float(numbers[rows[0]]) for rows in by_series}
+    return bool(numbers.isfinite().all()) and len(firsts) > 1 and all(
+        bool((numbers[rows] == numbers[rows[0]]).all()) for rows in by_series
+    )  # fmt: skip
+
+
+def _static_value(file: Path, cells: Cells, column: str, numbers: Tensor, rows: list[int]) -> float:
+    """The one number of a column in all rows of a series."""
+    own = numbers[rows]
+    for row, number in zip(rows, own.tolist(), strict=True):
+        if not math.isfinite(number) or number != float(own[0]):
+            cure = "A static column has one number in all rows of a series; pass it as one of --columns instead."
+            refuse_row(file, cells.lines[row], f"{number:g} in the static column {column!r}", cure)
+    return float(own[0])
+
+
+def _check_values(
+    table: CsvTable,
+    cells: Cells,
+    by_name: Mapping[str, Tensor],
+    columns: Sequence[str] | None,
+    others: Sequence[str],
+    taken: list[str],
+) -> None:
+    """Every column that is learnt has a number in some row and no words."""
+    file, lines = table.file, cells.lines
     for name in columns or others:
         if bool(by_name[name].isnan().all()):
             cure = table.without(name, "Write its values.")
@@ -87,25 +169,13 @@ def read_csv(
         if columns and not bool(by_name[name].isfinite().any()):
             cure = "Choose columns of numbers; an id that tells series apart goes to --id."
             reject("columns", name, f"no row of {file} has a number in this column", cure)
-    if not chosen:
+    if not table.columns:
         cure = "Add one; times and values have columns of their own."
-        refuse_row(file, 1, f"no column of numbers beside {[name for name in (time, id) if name is not None]}", cure)
-    values = torch.stack([by_name[name] for name in chosen], 1)
-    for row, place in values.isinf().nonzero().tolist():
-        cure = "Write a number, leave the cell empty if it is missing, or choose other columns with --columns."
-        word = cells[row][header.index(chosen[place])]
-        refuse_row(file, lines[row], f"{word!r} in the column {chosen[place]!r}", cure)
-    by_id = dict[str, list[int]]()
-    for row, words in enumerate(cells):
-        by_id.setdefault("" if id is None else words[header.index(id)], []).append(row)
-    words = [row[header.index(time)] for row in cells]
-    clocks = [time] if sure else [time, *others]
-    for name, rows in by_id.items():
-        numbered, times = [lines[row] for row in rows], by_name[time][rows]
-        cure = functools.partial(_cure_by_ids, header, cells, clocks) if id is None else str
-        _check_times(file, numbered, times, [words[row] for row in rows], time, cure)
-        table.series.append(CsvSeries(name, numbered, times, values[rows]))
-    return table
+        refuse_row(file, 1, f"no column of numbers beside {taken}", cure)
+    for name in table.columns:
+        for row in by_name[name].isinf().nonzero()[:, 0].tolist()[:1]:
+            cure = "Write a number, leave the cell empty if it is missing, or choose other columns with --columns."
+            refuse_row(file, lines[row], f"{cells.column(name)[row]!r} in the column {name!r}", cure)
 
 
 def _check_names(file: Path, header: list[str], time: str, id: str | None, columns: Sequence[str] | None) -> None:
@@ -129,8 +199,8 @@ def _cure_by_ids(header: list[str], cells: list[list[str]], clocks: Sequence[str
     """The option for a column of ids: one of few words, within each of which the times rise. Or another cure."""
     for clock, name in itertools.product(clocks, header):
         by_word = dict[str, list[float]]()
-        for row in cells:
-            by_word.setdefault(row[header.index(name)], []).append(read_number(row[header.index(clock)]))
+        for row, time in zip(cells, read_times([row[header.index(clock)] for row in cells])[0], strict=True):
+            by_word.setdefault(row[header.index(name)], []).append(time)
         rise = all(a < b for times in by_word.values() for a, b in itertools.pairwise(times))
         # persons and days tell each other's rows apart: where no column is surely the times, the fewer are the ids
         fewer = len(clocks) == 1 or len(by_word) < len({row[header.index(clock)] for row in cells})
@@ -146,37 +216,51 @@ def _check_times(
     """Every time is a number, and later than the one before; `words` are the cells it was read from."""
     for line, time, word, before in zip(lines, times.tolist(), words, [-math.inf, *times.tolist()], strict=False):
         if not math.isfinite(time):
-            numbers = f"Write numbers, such as hours since the start, in the column {column!r}"
+            numbers = f"Write numbers, such as hours since the start, or dates, such as 2024-05-31, in {column!r}"
             refuse_row(file, line, f"a time {word!r}", f"{numbers}, or name another with --time.")
         if time == before:
             refuse_row(file, line, f"the time {word} for the second time", cure("Keep one row for it."))
         if time < before:
-            refuse_row(file, line, f"the time {word} comes after {before:g}", cure(f"Sort the rows by {column!r}."))
+            refuse_row(
+                file,
+                line,
+                f"the time {word} comes after {words[lines.index(line) - 1]}",
+                cure(f"Sort the rows by {column!r}."),
+            )
 
 
-def _read_cells(file: Path) -> tuple[list[str], list[int], list[list[str]]]:
-    """The names of the columns; of all rows that are not blank, their numbers and their cells."""
+def read_cells(file: Path) -> Cells:
+    """The cells of all rows that are not blank; a first column without a name is the `index`."""
+    content = read_text(file, "CSV file", otherwise="cp1252")  # what spreadsheets of the west save beside UTF-8
+    first = next((line for line in content.splitlines() if line.strip()), "")
+    mark = next((mark for mark in (",", ";", "\t") if mark in first), ",")
     # newline=None: a file with the line ends of old Macs would be one single row to the csv module
-    reader = csv.reader(io.StringIO(read_text(file, "CSV file"), newline=None), skipinitialspace=True)
+    reader = csv.reader(io.StringIO(content, newline=None), skipinitialspace=True, delimiter=mark)
     try:
         found = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except csv.Error as error:
         refuse_row(file, reader.line_num, f"this is no CSV ({error})", "Save the table as plain CSV.")
     if not found:
         reject("file", str(file), "the file has no cell that is filled", "Write a header and a row for each sample.")
-    (first, header), *body = found
-    for mark in (";", "\t"):
-        if len(header) == 1 and mark in header[0]:
-            refuse_row(file, first, f"cells parted by {mark!r}", "Save the table with commas, and points in numbers.")
-    if any(not math.isinf(read_number(name)) for name in header):
-        refuse_row(file, first, f"numbers in the header {header}", "Write the names of the columns in the first row.")
-    for name in header:
-        if header.count(name) > 1:
-            refuse_row(file, first, f"two columns are called {name!r}", "Give every column a name of its own.")
+    (number, header), *body = found
+    unnamed = header[0] == "" and _INDEX not in header
+    header[0] = _INDEX if unnamed else header[0]
+    _check_header(file, number, header)
     if not body:
-        refuse_row(file, first, "a header without rows", "Write a row for each sample below it.")
+        refuse_row(file, number, "a header without rows", "Write a row for each sample below it.")
     for number, row in body:
         if len(row) != len(header):
             cure = "Give every row a cell for each column; a missing value is an empty cell."
             refuse_row(file, number, f"{len(row)} cells, where the header has {len(header)}", cure)
-    return header, [number for number, _ in body], [row for _, row in body]
+    return Cells(header, [number for number, _ in body], [row for _, row in body], mark, unnamed)
+
+
+def _check_header(file: Path, number: int, header: list[str]) -> None:
+    for place, name in enumerate(header, start=1):
+        if name == "":
+            refuse_row(file, number, f"column {place} has no name", "Write the names of the columns in the first row.")
+        if math.isfinite(read_number(name)):
+            cure = "Write the names of the columns in the first row."
+            refuse_row(file, number, f"numbers in the header {header}", cure)
+        if header.count(name) > 1:
+            refuse_row(file, number, f"two columns are called {name!r}", "Give every column a name of its own.")

@@ -2,25 +2,31 @@
 
 import dataclasses
 import functools
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from continua.core.batch import Batch
 from continua.core.checks import at_least, share
-from continua.core.seeds import branch_seed, generator_of
-from continua.core.shapes import Float, Int, Tensor
-from continua.data.csv_file import read_csv
+from continua.core.seeds import branch_seed
+from continua.core.shapes import Int, Tensor
+from continua.data.csv_file import CsvTable, read_csv
 from continua.data.csv_windows import Windows, build_windows, fitting_window, query_rows, visible_rows
 from continua.data.files import version_of
+from continua.data.linear_features import ChannelSamples, LagFeatures
+from continua.data.linear_reference import FOLDS, Asked, LinearReference
+from continua.data.series_transform import Prepared, Rows, SeriesTransform, assemble
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
-_LEVEL, _SPREAD = 0.4, 0.2
-"""How far a column is moved in training, in its own deviations, and by which share it is stretched."""
+_DRAWS = 8
+"""How often the rows that are asked of a training window are drawn."""
+_FITTED = 3
+"""In so many of them the linear rule is fitted to rows between others."""
+_MOST = 2000
+"""Training windows that the linear rule is fitted to, at most."""
 
 
 @final
@@ -28,15 +34,18 @@ _LEVEL, _SPREAD = 0.4, 0.2
 class Csv(AbstractTask):
     """Windows of `window` neighbouring rows of a CSV file (`read_csv`), at the times they have.
 
-    Without a `window`, one of 64 rows, or fewer where the file is short (`fitting_window`).
-    The first three quarters of a window are seen, except an eighth of its rows that is held out; predicted are the
-    values at these (interpolation) and at as many rows of the last quarter (extrapolation), drawn from the rows without
-    a missing value. A token holds each column's value, 0 where it is missing, and each column's 1 or 0 for there or
-    missing; rows without any value are absent. Token time is the time since the first row of a window, in units of the
-    longest window of the file, which spans [0, 1].
+    Without a `window`, one of 64 rows, or fewer where the file is short (`fitting_window`). The first three quarters of
+    a window are seen, except an eighth of its rows: of half of these all cells are asked for, of the others some
+    (interpolation). Asked for are also as many rows of the last quarter (extrapolation).
 
-    Columns are centred and scaled by the training part. The file is split by series where it has three or more, else
-    by time (`build_windows`). A `dropped` share of the seen rows is left out at random.
+    A token is a cell that is there: its value, in units of its channel's deviation about its channel's mean in what is
+    seen of the window, its channel, and the static numbers of the series. Any cell may be missing. Token time is the
+    time since the first row of a window, in units of the longest window of the file, which spans [0, 1]. The answer is
+    what a linear rule says (`LinearReference`) plus what the network adds, in units of the rule's usual error; training
+    windows have the rule that was fitted without them.
+
+    The file is split by series where it has three or more, else by time (`build_windows`); if `whole`, not at all. A
+    `dropped` share of the seen cells is left out at random.
     """
 
     file: Path
@@ -44,7 +53,9 @@ class Csv(AbstractTask):
     time: str | None = None
     id: str | None = None
     columns: tuple[str, ...] | None = None
+    static: tuple[str, ...] = ()
     dropped: float = 0.0
+    whole: bool = False
 
     name = "csv"
 
@@ -54,71 +65,196 @@ class Csv(AbstractTask):
 
     @property
     def form(self) -> Form:
-        windows, columns = self._windows, self._windows.table.columns
-        offset, scale = tuple(windows.mean.tolist()), tuple(windows.scale.tolist())
-        wording = Wording(columns, offset, scale, "time since the first row of the window", windows.duration)
-        features, spacing = 2 * len(columns), 1.0 / (windows.size - 1)
-        return Form(len(columns), Question.VALUE, features, queries=True, spacing=spacing, wording=wording)
+        windows, table = self.series.windows, self.series.windows.table
+        channels, offset, scale = len(table.columns), windows.mean.tolist(), windows.scale.tolist()
+        unit = f", {table.unit}" if table.unit else ""
+        time = f"time since the first row of the window{unit}"
+        wording = Wording(table.columns, tuple(offset), tuple(scale), time, windows.duration)
+        features, spacing = 1 + channels + len(table.statics), 1.0 / (windows.size - 1)
+        return Form(4 * channels, Question.SERIES, features, queries=True, spacing=spacing, wording=wording,
+                    channels=channels, added=True)  # fmt: skip
 
     def count(self, split: Split) -> int:
-        return len(self._windows.starts[split])
+        return len(self.series.windows.starts[split])
 
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
-        drawn = [self._draw(split, number) for number in index.tolist()]
-        values, times, queries, targets = zip(*drawn, strict=True)
-        lengths = torch.tensor([len(each) for each in times])
-        present = torch.arange(int(lengths.max())) < lengths[:, None]
-        inputs = (pad_sequence(list(values), batch_first=True), pad_sequence(list(times), batch_first=True), present)
-        return Batch(inputs, torch.stack(targets), query_times=torch.stack(queries))
+        return self.series.batch(split, [(number, 0) for number in index.tolist()], self.dropped)
 
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """Else a file of a few thousand rows is learnt by heart."""
-        return redraw_rows(rescale_columns(batch, _LEVEL, _SPREAD, generator), generator)
+        assert batch.index is not None
+        draws = torch.randint(_DRAWS, (len(batch.index),), generator=generator).tolist()
+        return self.series.batch(Split.TRAIN, list(zip(batch.index.tolist(), draws, strict=True)), self.dropped)
 
     def details(self) -> dict[str, Any]:
-        windows, columns = self._windows, self._windows.table.columns
+        windows, table = self.series.windows, self.series.windows.table
         return {
-            "columns": list(columns),
+            "columns": list(table.columns),
+            "static columns": list(table.statics),
             "rows in a window": windows.size,
-            "missing cells": windows.table.missing(),
-            "mean": dict(zip(columns, windows.mean.tolist(), strict=True)),
-            "scale": dict(zip(columns, windows.scale.tolist(), strict=True)),
+            "missing cells": table.missing(),
+            "mean": dict(zip(table.columns, windows.mean.tolist(), strict=True)),
+            "scale": dict(zip(table.columns, windows.scale.tolist(), strict=True)),
             "time of a window": windows.duration,
-            "split by": windows.split_by,
+            "split by": "nothing" if self.whole else windows.split_by,
+            "split": self._split_words(),
             "series shorter than a window": windows.short,
             "notes": list(_notes(windows)),
-            "augmentation": "the rows that are held out are drawn anew in every update, the columns of a window moved "
-            f"by about {_LEVEL} and stretched by about {_SPREAD:.0%} at random",
+            "augmentation": f"the rows that are asked for are drawn in {_DRAWS} ways",
+            **({"validation": "windows of the training part"} if self.whole else {}),
         }
 
     def variants(self) -> Mapping[str, AbstractTask]:
-        return {"half of the rows unseen": dataclasses.replace(self, dropped=0.5)}
+        return {"half of the cells unseen": dataclasses.replace(self, dropped=0.5)}
+
+    def references(self, split: Split) -> dict[str, tuple[Tensor, Tensor]]:
+        """Simple rules on all windows of a split: answers and targets, each (windows, queries, channels)."""
+        return self.series.references(split)
 
     @property
-    def _windows(self) -> Windows:
-        return _read(self, version_of(self.file))
+    def series(self) -> "SeriesWindows":
+        """The windows with the linear rule that was fitted to them."""
+        table = _read(self.file, version_of(self.file), self.time, self.id, self.columns, self.static)
+        return _build(table, fitting_window(table) if self.window is None else self.window, self.whole)
 
-    def _draw(self, split: Split, number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Values and times of the rows that are seen of a window, query times, and the values there."""
-        times, values = self._windows.window(split, number)
+    def _split_words(self) -> str:
+        windows = self.series.windows
+        if self.whole:
+            return "every row is trained on, nothing is held out"
+        parts = {split: windows.parts[split] for split in Split}
+        if windows.split_by == "series":
+            named = {split: ", ".join(each.id for each in part) for split, part in parts.items()}
+            return "; ".join(f"{split.value}: series {names}" for split, names in named.items())
+        counts = {split: sum(len(each.rows) for each in part) for split, part in parts.items()}
+        return "by time: " + ", then ".join(f"{rows} rows {split.value}" for split, rows in counts.items())
+
+
+@final
+class SeriesWindows:
+    """Windows of series, and the linear rule that was fitted to those of the training part."""
+
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
+        self.channels = len(windows.table.columns)
+        self._cache: dict[tuple[Any, ...], tuple[Prepared, np.ndarray]] = {}
+
+    @functools.cached_property
+    def transform(self) -> SeriesTransform:
+        """Fitted when it is first asked for, which may take seconds."""
+        seen = visible_rows(self.windows.size)
+        features = LagFeatures(self.channels, self.windows.spacing, seen, self.windows.size - seen)
+        reference = LinearReference.fit(
+            features, self._windows_to_fit(Split.TRAIN), self._windows_to_fit(Split.VALIDATION)
+        )
+        return SeriesTransform(self.windows.units, reference)
+
+    def batch(self, split: Split, drawn: Sequence[tuple[int, int]], dropped: float = 0.0) -> Batch:
+        """Windows of a split by their number, with one of the ways in which rows may be asked for."""
+        found = [self._sample(split, number, draw, dropped) for number, draw in drawn]
+        batch, targets = (
+            assemble([each for each, _ in found]),
+            torch.from_numpy(np.stack([y for _, y in found])).float(),
+        )
+        return dataclasses.replace(batch, targets=targets, index=torch.tensor([number for number, _ in drawn]))
+
+    def references(self, split: Split) -> dict[str, tuple[Tensor, Tensor]]:
+        """What simple rules answer on the windows of a split, with the truth beside."""
+        found = [self._sample(split, number, 0, 0.0) for number in range(len(self.windows.starts[split]))]
+        truth, rules = torch.from_numpy(np.stack([y for _, y in found])).float(), [each.rule for each, _ in found]
+        named = {
+            "linear interpolation, last value": [rule.last for rule in rules],
+            "linear interpolation, straight line": [rule.line for rule in rules],
+            "ridge on differences": [rule.ridge for rule in rules],
+            "linear rule, network off": [rule.values for rule in rules],
+        }
+        return {name: (torch.from_numpy(np.stack(own)).float(), truth) for name, own in named.items()}
+
+    def dense(self, split: Split, number: int, count: int) -> Batch:
+        """What is seen of a window, asked at even times over the whole of it."""
+        rows, _ = self._draw(split, number, 0)
+        return assemble([self.transform.prepare(rows, np.linspace(rows.times[0], rows.times[-1], count))])
+
+    def token_values(self, split: Split, number: int) -> np.ndarray:
+        """The values of the tokens of a window, in deviations of their columns."""
+        rows, _ = self._draw(split, number, 0)
+        return rows.values[~np.isnan(rows.values)]
+
+    def _sample(self, split: Split, number: int, draw: int, dropped: float) -> tuple[Prepared, np.ndarray]:
+        """A window and its targets, nan where they are not known."""
+        key = (split, number, draw, dropped)
+        if key not in self._cache:
+            rows, asked = self._draw(split, number, draw, dropped)
+            fold = self._fold(number) if split is Split.TRAIN else None
+            self._cache[key] = (self.transform.prepare(rows, asked.times, fold), asked.values)
+        return self._cache[key]
+
+    def _fold(self, number: int) -> int:
+        return min(FOLDS - 1, FOLDS * number // len(self.windows.starts[Split.TRAIN]))
+
+    def _draw(self, split: Split, number: int, draw: int, dropped: float = 0.0) -> tuple[Rows, Asked]:
+        """What is seen of a window, and what is asked: rows between, first, and as many rows ahead."""
+        rows = self.windows.window(split, number)
         # a window has one generator, whatever batch it stands in, and draws its queries first: all variants share them
-        generator = generator_of(branch_seed(list(Split).index(split), number))
-        there = ~values.isnan()
-        size = len(times)
-        queries = torch.cat([_choose(rows, size // 8, generator) for rows in query_rows(there.all(1))])
-        seen = there.any(1)
-        seen[visible_rows(size) :] = False
-        seen[queries] = False
-        rows = seen.nonzero()[:, 0]
-        if self.dropped:
-            rows = _choose(rows, max(2, round(len(rows) * (1.0 - self.dropped))), generator)
-        return _as_tokens(values[rows]), times[rows], times[queries], values[queries]
+        random = np.random.default_rng(branch_seed(branch_seed(list(Split).index(split), number), draw))
+        there, size = ~np.isnan(rows.values), len(rows.times)
+        between, ahead = (
+            np.sort(random.permutation(each)[: size // 8]) for each in query_rows(np.asarray(there.any(1)))
+        )
+        hidden = np.zeros_like(there)
+        hidden[visible_rows(size) :] = True
+        some = random.random((len(between), self.channels)) < 0.5
+        none = ~(some & there[between]).any(1)
+        hidden[between] = some | (none | (random.random(len(between)) < 0.5))[:, None]
+        seen = there & ~hidden
+        if dropped:
+            seen &= _keep(seen, dropped, random)
+        chosen = np.concatenate([between, ahead])
+        targets = np.where(hidden, rows.values, np.nan)[chosen]
+        rows = rows._replace(values=np.where(seen, rows.values, np.nan))
+        return rows, Asked(ChannelSamples.of(rows.times, rows.values), rows.times[chosen], targets)
+
+    def _windows_to_fit(self, split: Split) -> list[Asked]:
+        """Windows for the fit of the linear rule: asked as in training, and at all rows ahead."""
+        every = range(len(self.windows.starts[split]))
+        chosen = every if len(every) <= _MOST else np.linspace(0, len(every) - 1, _MOST).round().astype(int).tolist()
+        found = []
+        for number in chosen:
+            rows, beyond = self.windows.window(split, number), slice(visible_rows(self.windows.size), None)
+            for draw in range(_FITTED):
+                _, asked = self._draw(split, number, draw)
+                half = len(asked.times) // 2
+                later = (rows.times[beyond], rows.values[beyond]) if draw == 0 else (rows.times[:0], rows.values[:0])
+                times, values = (
+                    np.concatenate([asked.times[:half], later[0]]),
+                    np.concatenate([asked.values[:half], later[1]]),
+                )
+                found.append(Asked(asked.samples, times, values))
+        return found
+
+
+def _keep(seen: np.ndarray, dropped: float, random: np.random.Generator) -> np.ndarray:
+    """A random share of the cells that are seen, two at least."""
+    places = np.flatnonzero(seen)
+    kept = np.zeros(seen.size, dtype=bool)
+    kept[random.permutation(places)[: max(2, round(len(places) * (1.0 - dropped)))]] = True
+    return kept.reshape(seen.shape)
 
 
 @functools.lru_cache(maxsize=2)
-def _read(task: Csv, version: tuple[int, ...]) -> Windows:
-    table = read_csv(task.file, task.time, task.id, task.columns)
-    return build_windows(table, fitting_window(table) if task.window is None else task.window)
+def _read(file: Path, version: tuple[int, ...], *how: Any) -> CsvTable:
+    return read_csv(file, *how)
+
+
+_BUILT: list[tuple[CsvTable, int, bool, SeriesWindows]] = []
+"""The last tables with their windows: a fit takes seconds, and tables cannot be keys."""
+
+
+def _build(table: CsvTable, size: int, whole: bool) -> SeriesWindows:
+    for known, *how, built in _BUILT:
+        if known is table and how == [size, whole]:
+            return built
+    _BUILT.append((table, size, whole, SeriesWindows(build_windows(table, size, whole))))
+    del _BUILT[:-2]
+    return _BUILT[-1][-1]
 
 
 def _notes(windows: Windows) -> Iterator[str]:
@@ -127,57 +263,10 @@ def _notes(windows: Windows) -> Iterator[str]:
     if any(missing.values()):
         cells = sum(series.values.numel() for series in table.series)
         where = ", ".join(f"{name} {count}" for name, count in missing.items() if count)
-        yield f"{sum(missing.values())} of {cells} cells are missing ({where}): they are masked and never predicted"
+        yield f"{sum(missing.values())} of {cells} cells are missing ({where})"
+    if table.statics:
+        yield f"static columns: {', '.join(table.statics)}"
     if table.left_out:
         yield f"columns without numbers are left out: {', '.join(table.left_out)}"
     if windows.short and windows.split_by == "series":
         yield f"{windows.short} series shorter than a window of {windows.size} rows are left out"
-
-
-def _choose(rows: Int[Tensor, " all"], count: int, generator: torch.Generator) -> Int[Tensor, " some"]:
-    """So many of the rows, drawn at random, in their order."""
-    return rows[torch.randperm(len(rows), generator=generator)[:count]].sort().values
-
-
-def _as_tokens(values: Float[Tensor, "*rows columns"]) -> Float[Tensor, "*rows features"]:
-    """Values with their missing cells marked: 0 where one is missing, and behind them 1 or 0 for there or missing."""
-    return torch.cat([values.nan_to_num(0.0), (~values.isnan()).to(values.dtype)], -1)
-
-
-def rescale_columns(batch: Batch, level: float, spread: float, generator: torch.Generator) -> Batch:
-    """y -> a y + b for each column of each sequence and its targets: ln a ~ N(0, spread^2), b ~ N(0, level^2)."""
-    assert batch.targets is not None
-    values, there = batch.inputs[0].chunk(2, -1)
-    drawn = torch.randn(2, len(values), 1, values.shape[-1], generator=generator)
-    a, b = (spread * drawn[0]).exp(), level * drawn[1]
-    tokens = torch.cat([(a * values + b) * there, there], -1)
-    return Batch((tokens, *batch.inputs[1:]), a * batch.targets + b, query_times=batch.query_times)
-
-
-def redraw_rows(batch: Batch, generator: torch.Generator) -> Batch:
-    """Other rows held out between the seen ones, as many, drawn from all that are complete; the ends stay seen."""
-    values, times, present = batch.inputs
-    assert batch.targets is not None and batch.query_times is not None
-    # the first half of the queries lies between seen rows; these go back into the pool, those beyond stay
-    held, columns = batch.targets.shape[1] // 2, batch.targets.shape[2]
-    pool = torch.cat([values, _as_tokens(batch.targets[:, :held])], 1)
-    clock = torch.cat([times, batch.query_times[:, :held]], 1)
-    there = torch.cat([present, present.new_ones(len(present), held)], 1)
-    order = clock.masked_fill(~there, math.inf).argsort(1)
-    pool, clock, there = pool.take_along_dim(order.unsqueeze(-1), 1), clock.gather(1, order), there.gather(1, order)
-
-    index, last = torch.arange(there.shape[1]), there.sum(1, keepdim=True) - 1
-    complete = (pool[..., columns:] > 0).all(-1) & (index > 0) & (index < last)
-    # the highest of random numbers are a random subset without a loop over sequences; incomplete rows have the lowest
-    chance = torch.rand(there.shape, generator=generator).masked_fill(~complete, -1.0)
-    drawn = chance.topk(held, 1).indices.sort(1).values
-    seen = there & ~torch.zeros_like(there).scatter(1, drawn, True)
-    rows = (~seen).byte().argsort(dim=1, stable=True)[:, : times.shape[1]]
-    present = seen.gather(1, rows)
-    tokens = pool.take_along_dim(rows.unsqueeze(-1), 1).masked_fill(~present.unsqueeze(-1), 0.0)
-    targets = pool[..., :columns].take_along_dim(drawn.unsqueeze(-1), 1)
-    return Batch(
-        (tokens, clock.gather(1, rows).masked_fill(~present, 0.0), present),
-        torch.cat([targets, batch.targets[:, held:]], 1),
-        query_times=torch.cat([clock.gather(1, drawn), batch.query_times[:, held:]], 1),
-    )

@@ -1,16 +1,18 @@
-"""Windows of neighbouring rows of the series in a CSV file, in three parts that share no row."""
+"""Windows of neighbouring rows of the series in a table, in three parts that share no row."""
 
 import itertools
 import math
 from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 
+import numpy as np
 import torch
 
 from continua.core.seeds import generator_of
-from continua.core.shapes import Bool, Int, Tensor
+from continua.core.shapes import Tensor
 from continua.data.csv_file import CsvSeries, CsvTable
 from continua.data.files import refuse_row
+from continua.data.series_transform import Rows, SeriesUnits
 from continua.data.task import Split
 
 _TRAIN, _VALIDATION = 0.6, 0.2
@@ -28,7 +30,8 @@ Parts = Mapping[Split, list[CsvSeries]]
 class Windows(NamedTuple):
     """The parts of a file in units of `scale` about `mean`, and the windows in each: a series and its first row.
 
-    `duration` is the time that the longest window takes.
+    `duration` is the time that the longest window takes, `spacing` the usual time between rows as a share of it;
+    static columns are in units of their own deviation.
     """
 
     table: CsvTable
@@ -38,6 +41,8 @@ class Windows(NamedTuple):
     mean: Tensor
     scale: Tensor
     duration: float
+    spacing: float
+    static_moments: tuple[Tensor, Tensor]
 
     @property
     def short(self) -> int:
@@ -49,21 +54,25 @@ class Windows(NamedTuple):
         """What the parts differ in."""
         return "series" if len(self.table.series) - self.short >= _ENOUGH else "time"
 
-    def window(self, split: Split, number: int) -> tuple[Tensor, Tensor]:
-        """Times of [0, 1] and values, nan where missing, of all rows of a window."""
+    def window(self, split: Split, number: int) -> Rows:
+        """Times of [0, 1], values, nan where missing, and static numbers of all rows of a window."""
         place, start = self.starts[split][number]
-        series = self.parts[split][place].cut(start, start + self.size)
-        # subtracted in float64: times such as seconds since 1970 have no room for their differences in float32
-        times = (series.times - series.times[0]) / self.duration
-        return times.float(), ((series.values - self.mean) / self.scale).float()
+        return self.units.rows(self.parts[split][place].cut(start, start + self.size))
+
+    @property
+    def units(self) -> SeriesUnits:
+        """How rows become what a model reads."""
+        mean, scale = (each.numpy() for each in self.static_moments)
+        return SeriesUnits(self.table.columns, self.table.statics, self.table.unit, self.size, visible_rows(self.size),
+                           self.mean.numpy(), self.scale.numpy(), self.duration, mean, scale)  # fmt: skip
 
 
-def query_rows(complete: Bool[Tensor, " window"]) -> tuple[Int[Tensor, " between"], Int[Tensor, " beyond"]]:
-    """Rows of a window that may be predicted: between seen ones, and beyond them in the last quarter."""
-    rows = torch.arange(len(complete))
-    seen = visible_rows(len(complete))
+def query_rows(filled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of a window that may be asked for: between seen ones, and beyond them in the last quarter."""
+    rows = np.arange(len(filled))
+    seen = visible_rows(len(filled))
     inside = (rows >= 1) & (rows < seen - 1)  # the ends stay seen, so that what is held out lies between
-    return rows[complete & inside], rows[complete & (rows >= seen)]
+    return rows[filled & inside], rows[filled & (rows >= seen)]
 
 
 def visible_rows(window: int) -> int:
@@ -93,14 +102,14 @@ def fitting_window(table: CsvTable) -> int:
     return cut if cut > most and fewest(cut) >= fewest(most) else most
 
 
-def build_windows(table: CsvTable, size: int) -> Windows:
+def build_windows(table: CsvTable, size: int, whole: bool = False) -> Windows:
     """All windows of `size` rows in training, and in validation and test one for every quarter of a window.
 
     Three or more series that are as long as a window are split as they are, drawn at random, and shorter ones left
-    out; with fewer, every series is cut in time. A window needs complete rows to predict: an eighth of its size, and
-    two more, between the seen rows, and an eighth beyond them.
+    out; with fewer, every series is cut in time. A window needs rows with a value: an eighth of its size, and two more,
+    between the seen rows, and an eighth beyond them. If `whole`, training has every row, and nothing is held out.
     """
-    parts = _split(table.series, size)
+    parts = {split: list(table.series) for split in Split} if whole else _split(table.series, size)
     starts, longest = dict[Split, list[tuple[int, int]]](), 0.0
     for split, part in parts.items():
         stride = 1 if split is Split.TRAIN else size // 4
@@ -109,7 +118,15 @@ def build_windows(table: CsvTable, size: int) -> Windows:
             _refuse_part(table, part, split, size)
         starts[split] = found
         longest = max(longest, *(float(part[i].times[start + size - 1] - part[i].times[start]) for i, start in found))
-    return Windows(table, size, parts, starts, *_moments(table, parts[Split.TRAIN]), longest)
+    gaps = torch.cat([each.times.diff() for each in parts[Split.TRAIN]])
+    moments, static = _moments(table, parts[Split.TRAIN]), _static_moments(parts[Split.TRAIN])
+    return Windows(table, size, parts, starts, *moments, longest, float(gaps.median()) / longest, static)
+
+
+def _static_moments(train: list[CsvSeries]) -> tuple[Tensor, Tensor]:
+    found = torch.tensor([series.static for series in train], dtype=torch.float64)
+    spread = found.std(0) if len(found) > 1 and found.numel() else torch.zeros_like(found[0])
+    return found.sum(0) / len(found), torch.where(spread > 0, spread, 1.0)
 
 
 def _split(series: list[CsvSeries], size: int) -> Parts:
@@ -152,10 +169,10 @@ def _moments(table: CsvTable, train: list[CsvSeries]) -> tuple[Tensor, Tensor]:
 def _starts(series: CsvSeries, size: int, stride: int) -> list[int]:
     if len(series.rows) < size:
         return []
-    complete = (~series.values.isnan().any(1)).unfold(0, size, stride)
+    filled = (~series.values.isnan().all(1)).unfold(0, size, stride)
     seen, queries = visible_rows(size), size // 8
-    # two more than are held out, so that some of the complete rows remain to be seen
-    enough = (complete[:, 1 : seen - 1].sum(1) >= queries + 2) & (complete[:, seen:].sum(1) >= queries)
+    # two more than are held out, so that some of the rows remain to be seen
+    enough = (filled[:, 1 : seen - 1].sum(1) >= queries + 2) & (filled[:, seen:].sum(1) >= queries)
     return (stride * enough.nonzero()[:, 0]).tolist()
 
 
@@ -163,8 +180,8 @@ def _refuse_part(table: CsvTable, part: list[CsvSeries], split: Split, size: int
     last = max(row for each in table.series for row in each.rows)
     longest = max(len(each.rows) for each in part)
     if longest >= size:
-        what = f"up to here no window of {size} rows for {split.value} has enough rows without a missing value"
-        refuse_row(table.file, last, what, "Choose fewer columns with --columns, or fill the gaps.")
+        what = f"up to here no window of {size} rows for {split.value} has enough rows with a value"
+        refuse_row(table.file, last, what, "Choose other columns with --columns, or leave empty rows out.")
     lengths = sorted((len(each.rows) for each in table.series), reverse=True)
     possible = max(_smallest_part(lengths[0]), *lengths[_ENOUGH - 1 : _ENOUGH], 0)
     cure = "Pass a file with 40 rows or more: a fifth of them is the test, and a window has 8."

@@ -13,11 +13,14 @@ def refuse_row(file: Path, number: int, what: str, cure: str, argument: str = "f
     reject(argument, str(file), f"row {number}: {what}", cure)
 
 
-def read_text(file: Path, what: str, argument: str = "file", lenient: bool = False) -> str:
+def read_text(
+    file: Path, what: str, argument: str = "file", lenient: bool = False, otherwise: str | None = None
+) -> str:
     """The content of a file in UTF-8, without the mark that some programs put before it.
 
     The message says `what` the file should be where it is not there, a folder, unreadable, empty, in another encoding,
-    or no text at all. A `lenient` reader takes letters that are not UTF-8 as unknown ones.
+    or no text at all. A `lenient` reader takes letters that are not UTF-8 as unknown ones; one with an encoding
+    `otherwise` reads a file that is not UTF-8 in that.
     """
     if not file.is_file():
         why = "this is a folder" if file.is_dir() else "there is no such file"
@@ -36,14 +39,20 @@ def read_text(file: Path, what: str, argument: str = "file", lenient: bool = Fal
     try:
         return content.decode("utf-8-sig", errors="replace" if lenient else "strict")
     except UnicodeDecodeError as error:
+        if otherwise is not None:
+            return content.decode(otherwise, errors="replace")
         row = content[: error.start].count(b"\n") + 1
         refuse_row(file, row, f"byte {error.start} is not UTF-8", "Save the file as UTF-8 text.", argument)
 
 
+_MISSING = ("", "na", "n/a", "#n/a", "nan", "null", "none", "-", "--", "?", ".")
+"""What tables write where there is no value."""
+
+
 def read_number(word: str) -> float:
-    """The number that a word of a file stands for: nan where it is empty, infinity where it is something else."""
+    """The number that a word of a file stands for: nan where it says missing, infinity where it is something else."""
     try:
-        return float(word or "nan")
+        return float("nan" if word.lower() in _MISSING else word)
     except ValueError:
         return math.inf
 

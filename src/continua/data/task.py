@@ -30,6 +30,7 @@ class Question(enum.Enum):
     LABEL = "one label per sequence"
     TOKEN = "one label per token"
     VALUE = "values at query times, by their squared error"
+    SERIES = "values with intervals at query times, beside what a simple rule answers"
     FUNCTION = "a function of token time, by its relative L2 error"
 
 
@@ -66,10 +67,13 @@ class Form:
     - `span`: token time reaches from 0 to here; `spacing`: the usual distance of neighbours in it. Models scale times
       by both, so their unit is the task's own choice;
     - `gaps`: samples may be missing, so that distances of neighbours say something;
+    - `channels`: tokens are cells of so many columns; their features are a value, the channel by 1 among 0s, and what
+      does not change along the series;
+    - `added`: the output is added to what a simple rule says, and is nothing at first;
     - `wording`: how answers are shown to a reader.
 
-    With `queries` the first `outputs` features of a token are the observed values of what is predicted; as many behind
-    them, if there are, say by 1 or 0 which of them are there.
+    With `queries` and without channels the first `outputs` features of a token are the observed values of what is
+    predicted.
     """
 
     outputs: int
@@ -82,6 +86,8 @@ class Form:
     spacing: float = 1.0
     wording: Wording = Wording()
     gaps: bool = False
+    channels: int = 0
+    added: bool = False
 
     def __post_init__(self) -> None:
         if (self.features is None) == (self.vocabulary is None):
@@ -137,14 +143,23 @@ class AbstractTask(abc.ABC):
     def facts(self) -> dict[str, Any]:
         """All plain data that a run notes down."""
         counts = {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST)}
-        return counts | self.details()
+        found = counts | self.details()
+        held = (
+            f"validation reads {found['validation']}"
+            if "validation" in found
+            else f"{self.count(Split.VALIDATION)} to validate"
+        )
+        words = f"{counts['training samples']} samples to train, {held}, {counts['test samples']} to test"
+        return {"split": words, **found}
 
     @final
-    def metrics(self, output: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
+    def metrics(self, output: Tensor, batch: Batch) -> dict[str, Float[Tensor, " size"]]:
         """What a reader wants to know of every sequence, by name; the first is the headline."""
+        targets = batch.targets
+        assert targets is not None
         match self.form.question:
             case Question.LABEL:
-                return {"accuracy": (output.argmax(-1) == targets).to(output.dtype)}
+                return {"accuracy": (batch.logits(output).argmax(-1) == targets).to(output.dtype)}
             case Question.TOKEN:
                 nats = F.cross_entropy(output.transpose(1, 2), targets, reduction="none").mean(1)
                 return {"nats per character": nats, "accuracy": (output.argmax(-1) == targets).to(output.dtype).mean(1)}
@@ -153,6 +168,14 @@ class AbstractTask(abc.ABC):
                 between, ahead = error[:, :half].mean(1), error[:, half:].mean(1)
                 parts = {"squared error between": between, "squared error ahead": ahead}
                 return {"mean squared error": error.mean(1), **parts}
+            case Question.SERIES:
+                assert batch.baseline is not None
+                answer = batch.baseline.answer(output)
+                covered = ((answer.low <= targets) & (targets <= answer.high)).to(output.dtype)
+                return series_errors(answer.mean, targets) | {
+                    "pinball score": _known_mean(answer.pinball(targets), targets),
+                    "share inside the interval": _known_mean(covered, targets),
+                }
             case Question.FUNCTION:  # |output - targets|_2 / |targets|_2 on an equispaced grid
                 gap, size = (torch.linalg.vector_norm(each, dim=(1, 2)) for each in (output - targets, targets))
                 return {"relative L2 error": gap / size.clamp_min(1e-12)}
@@ -174,6 +197,20 @@ class AbstractTask(abc.ABC):
         """A split in its own order, in batches of at most `size`."""
         for index in torch.arange(self.count(split)).split(size):
             yield self.batch(split, index)
+
+
+def series_errors(answers: Tensor, targets: Tensor) -> dict[str, Float[Tensor, " size"]]:
+    """Squared errors of answers (size, queries, channels), of the first half of the queries between observations."""
+    error, half = (answers - targets).square(), targets.shape[1] // 2
+    between, ahead = ((error[:, part], targets[:, part]) for part in (slice(None, half), slice(half, None)))
+    parts = {"squared error between": _known_mean(*between), "squared error ahead": _known_mean(*ahead)}
+    return {"mean squared error": _known_mean(error, targets), **parts}
+
+
+def _known_mean(values: Tensor, targets: Tensor) -> Float[Tensor, " size"]:
+    """The mean over the cells of each sequence whose target is known; 0 where there is none."""
+    known = ~targets.isnan()
+    return torch.where(known, values, 0.0).sum((1, 2)) / known.sum((1, 2)).clamp_min(1)
 
 
 @functools.lru_cache(maxsize=4)

@@ -2,11 +2,14 @@
 
 import dataclasses
 import functools
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+import numpy as np
+import safetensors.numpy
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
@@ -16,6 +19,7 @@ from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.files import read_number, read_text, refuse_row, version_of
+from continua.data.label_rule import LabelRule, stretch
 from continua.data.sampling import Samples, fill_samples, keep_samples
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
@@ -29,7 +33,9 @@ class Uea(AbstractTask):
     """Series of a `..._TRAIN.ts` file for training and of `..._TEST.ts`, beside it, for the test.
 
     For validation a fifth of each class of the training file is held out, drawn once for all, where that makes ten
-    series or more; of a smaller file nothing can be spared, and validation reads the test file. Each feature is centred
+    series or more; of a smaller file nothing can be spared, and validation reads the test file, as it does if training
+    has the `whole` file. A linear rule (`LabelRule`) gives logits to which those of the network are added. It is fitted
+    to the whole training file; each series of that file has the logits of the rule without it. Each feature is centred
     and scaled by what is trained on; a constant one is refused. Token time is the index of a sample in units of the
     longest training series, which spans [0, 1]; shorter ones end earlier.
 
@@ -42,6 +48,7 @@ class Uea(AbstractTask):
     dropped: float = 0.0
     test_dropped: float = 0.0
     interpolated: bool = False
+    whole: bool = False
 
     name = "uea"
 
@@ -50,11 +57,11 @@ class Uea(AbstractTask):
 
     @property
     def form(self) -> Form:
-        train = self._part(Split.TRAIN)
-        spacing = 1.0 / max(1, max(len(series) for series in train.series) - 1)
+        train, spacing = self._part(Split.TRAIN), self.transform.spacing
         features, wording = train.series[0].shape[1], Wording(names=train.classes)
         gaps = self.dropped > 0.0 and not self.interpolated
-        return Form(len(train.classes), Question.LABEL, features=features, spacing=spacing, wording=wording, gaps=gaps)
+        return Form(len(train.classes), Question.LABEL, features=features, spacing=spacing, wording=wording, gaps=gaps,
+                    added=True)  # fmt: skip
 
     def count(self, split: Split) -> int:
         return len(self._part(split).labels)
@@ -62,19 +69,16 @@ class Uea(AbstractTask):
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
         part, spacing = self._part(split), self.form.spacing
         chosen = [part.series[i] for i in index.tolist()]
-        lengths = torch.tensor([len(series) for series in chosen])
-        values = pad_sequence(chosen, batch_first=True)
-        place = torch.arange(values.shape[1]).expand(len(chosen), -1)
-        present = place < lengths[:, None]
         labels = torch.tensor([part.labels[i] for i in index.tolist()])
-        samples = Samples(values, torch.where(present, place * spacing, 0.0), present)
+        samples = _pad(chosen, spacing)
+        offset = self._left_out(split, index)
         if split is not Split.TRAIN and self.test_dropped > 0.0:  # whatever the batch that a series stands in
             order = [
                 torch.rand(len(series), generator=generator_of(i))
                 for i, series in zip(index.tolist(), chosen, strict=True)
             ]
             samples = self._drop(samples, self.test_dropped, pad_sequence(order, batch_first=True))
-        return Batch(tuple(samples), labels)
+        return Batch(tuple(samples), labels, offset=self.transform.logits(samples) if offset is None else offset)
 
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         if self.dropped == 0.0:
@@ -82,7 +86,7 @@ class Uea(AbstractTask):
         dropped = self.dropped * float(torch.rand((), generator=generator))
         samples = Samples(*batch.inputs)
         order = torch.rand(samples.present.shape, generator=generator)
-        return Batch(tuple(self._drop(samples, dropped, order)), batch.targets)
+        return Batch(tuple(self._drop(samples, dropped, order)), batch.targets, offset=batch.offset)
 
     def details(self) -> dict[str, Any]:
         validation, train = self._part(Split.VALIDATION), self._part(Split.TRAIN)
@@ -100,8 +104,47 @@ class Uea(AbstractTask):
         kept = keep_samples(samples, dropped, order)
         return fill_samples(kept, self.form.spacing) if self.interpolated else kept
 
+    def references(self) -> dict[str, float]:
+        """The share of the test series that simple rules tell right: the linear rule, and the nearest neighbour.
+
+        The neighbour is that of the least squared distance, on series stretched to one length.
+        """
+        test, train, rule = self._part(Split.TEST), self._part(Split.TRAIN), self.transform.rule
+        everyone = LabelledSeries(
+            [*train.series, *self._held_out()[0]], [*train.labels, *self._held_out()[1]], train.classes
+        )
+        known, asked = (np.stack([_stretch(each, rule.points) for each in part.series]) for part in (everyone, test))
+        nearest = ((asked[:, None] - known[None]) ** 2).sum(-1).argmin(1)
+        truth = np.array(test.labels)
+        linear = self.transform.logits(self._samples(test)).argmax(-1).numpy()
+        return {
+            "linear rule, network off": float((linear == truth).mean()),
+            "nearest neighbour": float((np.array(everyone.labels)[nearest] == truth).mean()),
+        }
+
+    def _left_out(self, split: Split, index: Int[Tensor, " size"]) -> Float[Tensor, "size classes"] | None:
+        """Logits of series that the rule was fitted to, each by the rule without it; nothing for other series."""
+        if split is Split.TRAIN:
+            return self.transform.left_out_logits[index]
+        held = self._held_out()[0]
+        if split is Split.TEST or not held or self.test_dropped > 0.0:
+            return None
+        return self.transform.left_out_logits[self.count(Split.TRAIN) + index]
+
+    def _held_out(self) -> tuple[list[Tensor], list[int]]:
+        held, test = self._part(Split.VALIDATION), self._part(Split.TEST)
+        return ([], []) if held is test else (held.series, held.labels)
+
+    def _samples(self, part: "LabelledSeries") -> Samples:
+        return _pad(part.series, self.transform.spacing)
+
+    @property
+    def transform(self) -> "LabelTransform":
+        """What was learnt of the units and of the linear rule from the training series."""
+        return _read(self.file, version_of(self.file), self.whole)[1]
+
     def _part(self, split: Split) -> "LabelledSeries":
-        return _read(self.file, version_of(self.file))[split]
+        return _read(self.file, version_of(self.file), self.whole)[0][split]
 
 
 class LabelledSeries(NamedTuple):
@@ -116,9 +159,73 @@ class LabelledSeries(NamedTuple):
         return LabelledSeries([self.series[i] for i in index], [self.labels[i] for i in index], self.classes)
 
 
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelTransform:
+    """Features in units of `scale` about `mean`, samples `spacing` apart, and the linear rule for the `classes`."""
+
+    classes: tuple[str, ...]
+    mean: Tensor
+    scale: Tensor
+    spacing: float
+    rule: LabelRule
+
+    @property
+    def left_out_logits(self) -> Float[Tensor, "series classes"]:
+        """Logits of the training series, and behind them of those held out, each by the rule without it."""
+        return torch.from_numpy(self.rule.held).float()
+
+    def prepare(self, series: Sequence[Float[Tensor, "tokens features"]]) -> Batch:
+        """Series in the units of their file, as a model reads them."""
+        samples = _pad([(each - self.mean) / self.scale for each in series], self.spacing)
+        return Batch(tuple(samples), None, offset=self.logits(samples))
+
+    def logits(self, samples: Samples) -> Float[Tensor, "series classes"]:
+        """What the linear rule says of series in the model's units."""
+        found = []
+        for values, times, present in zip(*(each.double().numpy() for each in samples), strict=True):
+            count = int(present.sum())
+            found.append(self.rule.logits(times[:count], values[:count]))
+        return torch.from_numpy(np.stack(found)).float()
+
+    def files(self) -> dict[str, bytes]:
+        """As a run keeps it; the logits of the training series are not."""
+        arrays = {"mean": self.mean.numpy(), "scale": self.scale.numpy(), "rule_mean": self.rule.mean,
+                  "weights": self.rule.weights, "bias": self.rule.bias}  # fmt: skip
+        plain = {"classes": self.classes, "spacing": self.spacing, "points": self.rule.points}
+        content = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+        return {"labels.json": json.dumps(plain).encode(), "labels.safetensors": content}
+
+    @classmethod
+    def read(cls, files: Mapping[str, bytes]) -> "LabelTransform":
+        """What `files` gave."""
+        try:
+            plain, held = json.loads(files["labels.json"]), safetensors.numpy.load(files["labels.safetensors"])
+            rule = LabelRule(plain["points"], held["rule_mean"], held["weights"], held["bias"], np.zeros((0, 0)))
+            mean, scale = (torch.from_numpy(held[name]) for name in ("mean", "scale"))
+            return cls(tuple(plain["classes"]), mean, scale, plain["spacing"], rule)
+        except (KeyError, TypeError, ValueError) as error:
+            cure = "Copy the run again, or train it with this version."
+            reject("run", "models/transform", f"the transform of its series cannot be read ({error})", cure)
+
+
+def _pad(series: Sequence[Tensor], spacing: float) -> Samples:
+    lengths = torch.tensor([len(each) for each in series])
+    values = pad_sequence(list(series), batch_first=True)
+    place = torch.arange(values.shape[1]).expand(len(series), -1)
+    present = place < lengths[:, None]
+    return Samples(values, torch.where(present, place * spacing, 0.0), present)
+
+
+def _stretch(series: Tensor, points: int) -> np.ndarray:
+    return stretch(np.linspace(0.0, 1.0, len(series)), series.numpy(), points)
+
+
 @functools.lru_cache(maxsize=2)
-def _read(file: Path, version: tuple[int, ...]) -> Mapping[Split, LabelledSeries]:
-    """The parts of both files, centred and scaled."""
+def _read(
+    file: Path, version: tuple[int, ...], keep_all: bool
+) -> tuple[Mapping[Split, LabelledSeries], LabelTransform]:
+    """The parts of both files, centred and scaled, and how that was done."""
     if not file.name.endswith("_TRAIN.ts"):
         cure = "Pass NAME_TRAIN.ts, with NAME_TEST.ts beside it."
         reject("file", str(file), "the test file is found by the name of the training file", cure)
@@ -126,7 +233,7 @@ def _read(file: Path, version: tuple[int, ...]) -> Mapping[Split, LabelledSeries
     test = read_ts(file.with_name(file.name.replace("_TRAIN.ts", "_TEST.ts")), whole.classes)
     if test.series[0].shape[1] != whole.series[0].shape[1]:
         reject("file", str(file), "training and test have different dimensions", "Pass files of one data set.")
-    held = _hold_out(whole.labels)
+    held = set[int]() if keep_all else _hold_out(whole.labels)
     train = whole.select([i for i in range(len(whole.labels)) if i not in held])
     every = torch.cat(train.series)
     mean, scale = every.mean(0), every.std(0)
@@ -139,7 +246,13 @@ def _read(file: Path, version: tuple[int, ...]) -> Mapping[Split, LabelledSeries
 
     test = standardise(test)
     validation = standardise(whole.select(sorted(held))) if held else test
-    return {Split.TRAIN: standardise(train), Split.VALIDATION: validation, Split.TEST: test}
+    spacing = 1.0 / max(1, max(len(series) for series in train.series) - 1)
+    train = standardise(train)
+    fitted = [train] if validation is test else [train, validation]
+    clocks = [(spacing * np.arange(len(each)), each.double().numpy()) for part in fitted for each in part.series]
+    rule = LabelRule.fit(clocks, [label for part in fitted for label in part.labels], len(train.classes))
+    transform = LabelTransform(train.classes, mean, scale, spacing, rule)
+    return {Split.TRAIN: train, Split.VALIDATION: validation, Split.TEST: test}, transform
 
 
 def _hold_out(labels: Sequence[int]) -> set[int]:
@@ -150,28 +263,31 @@ def _hold_out(labels: Sequence[int]) -> set[int]:
     return held if len(held) >= _ENOUGH else set()
 
 
-def read_ts(file: Path, classes: tuple[str, ...] | None = None) -> LabelledSeries:
+def read_ts(file: Path, classes: tuple[str, ...] | None = None, labelled: bool = True) -> LabelledSeries:
     """A `.ts` file: a header of `@` lines, `@data`, then a row for each series, dimensions and class parted by colons.
 
     Values are parted by commas; `?` or `NaN` is a missing value and refused, as a class that the header does not name.
-    Without classes in the header those of the rows are taken, or `classes`, such as a training file's. Format of
+    Without classes in the header those of the rows are taken, or `classes`, such as a training file's. If not
+    `labelled`, classes of rows are not read, and a file that says `@classLabel false` need not have any. Format of
     A. Bagnall et al., The UEA multivariate time series classification archive (2018).
     """
     # lenient: the archive's own files have names of authors in several encodings, in comments that nobody reads
     content = read_text(file, ".ts file", lenient=True)
     series, labels, lines = list[Tensor](), list[str](), list[int]()
-    inside = False
+    inside, last = False, True
     for number, text in enumerate(map(str.strip, content.splitlines()), start=1):
         if not text or text.startswith(("#", "%")):
             continue
         word, *rest = text.lower().split()
         if inside:
-            *dimensions, label = text.split(":")
+            *dimensions, label = text.split(":") if last else [*text.split(":"), ""]
             series.append(_read_values(file, number, dimensions))
-            labels.append(label.strip())
+            labels.append(label.strip() if labelled or classes is None else classes[0])
             lines.append(number)
         elif word == "@classlabel" and rest[:1] == ["true"]:
             classes = classes or tuple(text.split()[2:]) or None
+        elif word == "@classlabel" and rest[:1] == ["false"]:
+            last = labelled
         elif word == "@timestamps" and rest[:1] == ["true"]:
             refuse_row(file, number, "series with time stamps of their own", "Save the values on a regular grid.")
         elif not word.startswith("@"):

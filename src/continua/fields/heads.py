@@ -71,7 +71,8 @@ class AbstractHeadField(AbstractField):
 
     @final
     def _nodes(self, like: Tensor) -> "_Nodes":
-        return _Nodes(*(table.like(like) for table in self._tables))
+        theta, masses, weights = self._tables
+        return _Nodes(theta.like(like), masses.like(like), weights.like(like))
 
 
 @final
@@ -123,7 +124,7 @@ class ContinuousHeads(AbstractHeadField):
         values = []
         for spec, C in zip(self.structure.specs, coefficients, strict=True):
             if spec.role is Role.HEAD_MASS:
-                values.append(self._masses_of(C, nodes, z, inside))
+                values.append(self._masses_of(C, z, inside))
             elif spec.role is Role.HEAD:
                 values.append((both @ C.flatten(0, 1).flatten(1)).view(*both.shape[:-1], *C.shape[2:]))
             else:
@@ -132,9 +133,9 @@ class ContinuousHeads(AbstractHeadField):
             values[i] = turn(space, self.frames[key], values[i])
         return self.structure.unflatten(values)
 
-    def _masses_of(self, C: Tensor, nodes: "_Nodes", z: DepthValue, inside: DepthValue | None = None) -> Tensor:
+    def _masses_of(self, C: Tensor, z: DepthValue, inside: DepthValue | None = None) -> Tensor:
         N = modes_at(self.density_over_z, self.depth, z, inside, C)
-        return N @ torch.softmax(C, 0).mT @ nodes.masses.mT
+        return N @ torch.softmax(C, 0).mT @ self._tables[1].like(C).mT
 
     def parameter_spaces(self) -> dict[str, AbstractParameterSpace]:
         # logits of the density's columns c_.b, whose degrees run along the axis before the last
@@ -154,7 +155,7 @@ def head_masses(field: AbstractField, z: DepthValue) -> list[Float[Tensor, "*bat
     """p_k(z) of every measure of heads in theta(z); of `ContinuousHeads` without the rest of theta."""
     if isinstance(field, ContinuousHeads):
         coefficients = [*field.structure.read(field.coefficients)]
-        return [field._masses_of(coefficients[i], field._nodes(coefficients[i]), z) for i in field._masses]
+        return [field._masses_of(coefficients[i], z) for i in field._masses]
     values = dict(leaves(field(z)))
     return [values[field.structure.names[i]] for i in field._masses]
 

@@ -27,13 +27,13 @@ class ModalWeights:
         self.over_z = field.over_z if over_heads else field.basis
         self.values = [*field.structure.read(field.coefficients)]
         modal = list(self.values)
-        if over_heads:
-            nodes = field._nodes(modal[0]).theta  # (heads, modes of h)
-            for i, spec in enumerate(field.structure.specs):
-                if spec.role is Role.HEAD:  # (modes of h, modes of z, ...) -> (modes of z, heads, ...)
-                    C = modal[i]
-                    modal[i] = (nodes @ C.flatten(1)).view(len(nodes), *C.shape[1:]).movedim(0, 1)
         with torch.autocast(modal[0].device.type, enabled=False):  # weights keep their own precision
+            if over_heads:
+                nodes = field._nodes(modal[0]).theta  # (heads, modes of h)
+                for i, spec in enumerate(field.structure.specs):
+                    if spec.role is Role.HEAD:  # (modes of h, modes of z, ...) -> (modes of z, heads, ...)
+                        C = modal[i]
+                        modal[i] = (nodes @ C.flatten(1)).view(len(nodes), *C.shape[1:]).movedim(0, 1)
             changed = field.structure.flatten(change(field.structure.unflatten(modal)))
         self.modal = [(leaf.flatten(1), leaf.shape[1:]) for leaf in changed]
 
@@ -49,7 +49,7 @@ class ModalWeights:
     def _masses(self, C: Tensor, psi: Tensor, z: DepthValue, inside: DepthValue | None) -> Tensor:
         field = self.field
         if isinstance(field, ContinuousHeads):  # in a basis of their own
-            return field._masses_of(C, field._nodes(C), z, inside)
+            return field._masses_of(C, z, inside)
         return torch.softmax(psi @ C, -1)
 
 

@@ -17,8 +17,9 @@ from continua.model.positions import (
 )  # fmt: skip
 from continua.model.standard import Layers, bert, decoder, encoder, encoder_decoder, gpt, macaron, parallel, sphere
 from continua.model.readout import (
-    AbstractReadout, AnalysisReadout, MeanReadout, NormReadout, SynthesisEmbedding, TokenReadout,
+    AbstractLinearReadout, AbstractReadout, AnalysisReadout, MeanReadout, NormReadout, SynthesisEmbedding, TokenReadout,
 )  # fmt: skip
+from continua.model.sensors import CellEmbedding
 from continua.model.stem import InterpolatedStem, StemEmbedding, interpolate
 from continua.model.storage import decode, encode, load, model_files, save
 from continua.model.torch_layers import (
@@ -27,14 +28,15 @@ from continua.model.torch_layers import (
 from continua.model.transformer import ContinuousTransformer, EncoderDecoder, Result, source_and_target
 
 __all__ = [
-    "AbstractEmbedding", "AbstractEmbeddingWrapper", "AbstractPositionCode", "AbstractProfile", "AbstractReadout",
-    "AnalysisReadout", "BasisProfile", "CachedDecoder", "Clock", "CloudEmbedding",
-    "ContinuousTransformer", "Cost", "Decoding", "Depth", "EmbeddingAxis", "EncoderDecoder", "Flow", "FlowVectorField",
-    "FourierPositions", "HeadMeasure", "HypernetworkWeights", "InterpolatedStem", "LITERATURE", "Layers",
-    "LearnedPositions", "LinearProfile", "MeanReadout", "NormReadout", "NormedEmbedding", "Part", "ProjectedEmbedding",
-    "Rate", "Result", "Setting", "SinusoidalPositions", "Stem", "StemEmbedding", "SynthesisEmbedding",
-    "TokenEmbedding", "TokenReadout", "TokenTime", "VectorEmbedding", "Window", "activation_of", "at_budget",
-    "attention_theta", "bert", "citation", "decode", "decoder", "encode", "encoder", "encoder_decoder",
-    "feedforward_theta", "from_torch", "generate", "gpt", "interpolate", "load", "macaron", "model_files", "norm_theta",
-    "parallel", "save", "source_and_target", "sphere", "stream_tokens", "to_torch", "transformer", "why_not_cacheable",
+    "AbstractEmbedding", "AbstractEmbeddingWrapper", "AbstractLinearReadout", "AbstractPositionCode",
+    "AbstractProfile", "AbstractReadout", "AnalysisReadout", "BasisProfile", "CachedDecoder", "CellEmbedding", "Clock",
+    "CloudEmbedding", "ContinuousTransformer", "Cost", "Decoding", "Depth", "EmbeddingAxis", "EncoderDecoder", "Flow",
+    "FlowVectorField", "FourierPositions", "HeadMeasure", "HypernetworkWeights", "InterpolatedStem", "LITERATURE",
+    "Layers", "LearnedPositions", "LinearProfile", "MeanReadout", "NormReadout", "NormedEmbedding", "Part",
+    "ProjectedEmbedding", "Rate", "Result", "Setting", "SinusoidalPositions", "Stem", "StemEmbedding",
+    "SynthesisEmbedding", "TokenEmbedding", "TokenReadout", "TokenTime", "VectorEmbedding", "Window", "activation_of",
+    "at_budget", "attention_theta", "bert", "citation", "decode", "decoder", "encode", "encoder", "encoder_decoder",
+    "feedforward_theta", "from_torch", "generate", "gpt", "interpolate", "load", "macaron", "model_files",
+    "norm_theta", "parallel", "save", "source_and_target", "sphere", "stream_tokens", "to_torch", "transformer",
+    "why_not_cacheable",
 ]  # fmt: skip

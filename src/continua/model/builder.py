@@ -19,6 +19,7 @@ from continua.model.embedding import AbstractEmbedding, NormedEmbedding, TokenEm
 from continua.model.flow import AbstractProfile, Flow, Part
 from continua.model.positions import AbstractPositionCode, Clock
 from continua.model.readout import AbstractReadout, AnalysisReadout, MeanReadout, SynthesisEmbedding, TokenReadout
+from continua.model.sensors import CellEmbedding
 from continua.model.stem import InterpolatedStem, StemEmbedding
 from continua.model.transformer import ContinuousTransformer
 from continua.operators.attention import Attention, Rotary
@@ -68,8 +69,9 @@ class TokenTime:
     `rule` turns times into masses (trapezoid; a causal one for causal models), `positions` are rotary by default, their
     frequencies made for span and spacing; a position code is added to the embedding instead. Signals pass a local
     `stem` (`None`: none). The time of whole numbers is their index. With `queries` outputs may be asked for at times
-    without a sample, `model(values, times, query_times=...)`. `integral` evaluates the token integral: exact, or by an
-    estimator for long sequences.
+    without a sample, `model(values, times, query_times=...)`. With `channels` samples are cells of so many sensors, at
+    times of their own: a value, the channel by a 1 among 0s, then static numbers (`CellEmbedding`). `integral`
+    evaluates the token integral: exact, or by an estimator for long sequences.
     """
 
     start: float = 0.0
@@ -80,9 +82,11 @@ class TokenTime:
     stem: Stem | None = Stem()
     queries: bool = False
     integral: AbstractTokenIntegral = Exact()
+    channels: int = 0
 
     def __post_init__(self) -> None:
         positive(spacing=self.spacing)
+        at_least(0, channels=self.channels)
         Clock(self.start, self.end)  # refuses a span that is none
         kinds = {"rule": AbstractSampleRule, "positions": (Rotary, AbstractPositionCode), "stem": Stem}
         for name, kind in kinds.items():
@@ -389,7 +393,12 @@ def _signal_embedding(features: int, width: int, causal: bool, time: TokenTime) 
     if code is not None:
         cure = "Pass stem=None, or rotary positions."
         reject("positions", type(code).__name__, "a code would be added before the stem, which is narrower", cure)
-    narrow, radius = min(_CHANNELS * features, width), time.stem.radius * time.relative_spacing
+    radius = time.stem.radius * time.relative_spacing
+    if time.channels:
+        cells = CellEmbedding(time.channels, features - 1 - time.channels, rule, time.queries, clock)
+        how = (cells.width, radius, time.stem.modes, causal, width, time.stem.gaps, time.channels)
+        return StemEmbedding(cells, InterpolatedStem(*how))
+    narrow = min(_CHANNELS * features, width)
     stem = InterpolatedStem(narrow, radius, time.stem.modes, causal, outputs=width, gaps=time.stem.gaps)
     return StemEmbedding(VectorEmbedding(features, narrow, None, rule, time.queries, clock), stem)
 

@@ -188,24 +188,28 @@ class VectorEmbedding(AbstractSampleEmbedding):
         self._place(width, code, rule, queries, clock)
 
     def _check(self, samples: Tensor) -> None:
-        _check_tensor("values", samples)
-        shape, features = tuple(samples.shape), self.features
-        if samples.numel() == 0:
-            reject("values", shape, "there are no tokens", f"Pass at least one: (batch, tokens, {features}).")
-        if samples.ndim != 3 or shape[-1] != features:
-            reject("values", shape, f"the shape must be (batch, tokens, {features})", _reshape(shape, features))
-        if self.linear.weight.dtype not in (torch.float32, torch.float64):
-            cure = "Keep the weights in float32, and call the model under torch.autocast(device, dtype)."
-            reject("model", self.linear.weight.dtype, "states are float32 or float64", cure)
-        if samples.dtype != self.linear.weight.dtype:
-            cure = f"Convert with values.to({self.linear.weight.dtype})."
-            reject("values", samples.dtype, "the model has another dtype", cure)
+        check_values(samples, self.features, self.linear.weight.dtype)
 
     def _states(self, samples: Tensor, present: Bool[Tensor, "batch tokens"] | None) -> Points:
         values = samples if present is None else samples.masked_fill(~present.unsqueeze(-1), 0.0)
         cure = "Remove or impute the sample, or mark it absent in present."
         refuse_where(~torch.isfinite(values), "a sample is not finite", cure, values=values)
         return self.linear(values).to(values.dtype)  # under autocast a product has half precision, and states have not
+
+
+def check_values(samples: Tensor, features: int, dtype: torch.dtype) -> None:
+    """Rejects what is no batch of samples with so many features in this precision."""
+    _check_tensor("values", samples)
+    shape = tuple(samples.shape)
+    if samples.numel() == 0:
+        reject("values", shape, "there are no tokens", f"Pass at least one: (batch, tokens, {features}).")
+    if samples.ndim != 3 or shape[-1] != features:
+        reject("values", shape, f"the shape must be (batch, tokens, {features})", _reshape(shape, features))
+    if dtype not in (torch.float32, torch.float64):
+        cure = "Keep the weights in float32, and call the model under torch.autocast(device, dtype)."
+        reject("model", dtype, "states are float32 or float64", cure)
+    if samples.dtype != dtype:
+        reject("values", samples.dtype, "the model has another dtype", f"Convert with values.to({dtype}).")
 
 
 def _reshape(shape: tuple[int, ...], features: int) -> str:

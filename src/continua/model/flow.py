@@ -103,7 +103,7 @@ class Part(nn.Module):
         is_a(AbstractField, "Pass a field built from operator.spec(width), such as Constant(spec).", field=field)
         self.operator, self.field = cast("AbstractOperator", operator), cast("AbstractField", field)
         self._compiled: Callable[..., Points] | None = None
-        self._lays_out = _along_axes(operator)  # walked once: a solve asks
+        self._lays_out = _along_axes(self.operator)  # walked once: a solve asks
 
     def forward(
         self, z: DepthValue, inside: DepthValue | None, act: Act, weights: ModalWeights | None = None
@@ -119,7 +119,7 @@ class Part(nn.Module):
         """
         if not self._lays_out:
             return None
-        sharded = hasattr(next(self.field.parameters(), None), "device_mesh")
+        sharded = True in [hasattr(p, "device_mesh") for p in self.field.parameters()]  # small ones may be whole
         few = not AbstractFunctionKernel.composes(cloud.points)
         if sharded or few or shows_weights():
             return None
@@ -140,16 +140,11 @@ class Part(nn.Module):
         self._compiled = torch.compile(_act, **options)
 
 
-def _along_axes(thing: Any) -> bool:
+def _along_axes(operator: AbstractOperator) -> bool:
     """Whether an operator has kernels along an embedding axis, or heads that are a measure."""
-    if isinstance(thing, tuple):
-        return any(_along_axes(x) for x in thing)
-    if isinstance(thing, AbstractKernel):
-        return thing.axis is not None
-    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
-        return False
-    return getattr(thing, "head_masses", False) or any(
-        _along_axes(getattr(thing, f.name)) for f in dataclasses.fields(thing)
+    return any(
+        (isinstance(part, AbstractKernel) and part.axis is not None) or getattr(part, "head_masses", False)
+        for part in _parts_within(operator)
     )
 
 
@@ -338,7 +333,7 @@ class FlowVectorField(AbstractVectorField):
         if random and not isinstance(inside, float | int):
             cure = "Use Adaptive() or Fixed(steps), or a field without jumps."
             reject("controller", "PerSequence", "layers with random masks need one depth for all sequences", cure)
-        piece = tuple(cell_of(inside, breaks) for breaks in self._breaks) if random else ()
+        piece = tuple(cell_of(cast("float", inside), breaks) for breaks in self._breaks) if random else ()
         if piece == self._piece:
             return
         self._piece = piece

@@ -14,6 +14,8 @@ from continua.spaces import BSpline, Cloud
 from continua.spaces.cloud import take_tokens
 
 _DEGREE = 3
+_FARTHEST = 4.0
+"""Radii that a sensor's nearest sample is away at most; more says no more."""
 _NODES = 2
 """Nodes of the midpoint rule in each interval between two knots."""
 
@@ -37,6 +39,10 @@ class InterpolatedStem(nn.Module):
 
     With `gaps` the kernel meets one more signal, the distance from s to the nearest sample over R: the interpolant does
     not say where it was observed and where it is a guess. It falls to zero as samples are added.
+
+    With `channels` tokens are cells of so many sensors (`CellEmbedding`), each sensor has an interpolant of its own and
+    a distance of its own, and the kernel meets these: sensors need not report at the same times. A sensor without any
+    sample is 0, at the largest distance.
     """
 
     def __init__(
@@ -47,15 +53,19 @@ class InterpolatedStem(nn.Module):
         causal: bool = False,
         outputs: int | None = None,
         gaps: bool = False,
+        channels: int = 0,
     ) -> None:
         super().__init__()
         at_least(1, width=width, modes=modes, outputs=outputs)
+        at_least(0, channels=channels)
         positive(radius=radius)
         self.width, self.radius, self.modes, self.causal, self.gaps = width, float(radius), modes, causal, gaps
-        self.outputs = width if outputs is None else outputs
+        self.outputs, self.channels = width if outputs is None else outputs, channels
         integral = (1.0 if causal else 2.0) / (modes + _DEGREE)  # of every N_m
-        spread = 1.0 / (integral * (modes * width) ** 0.5)
-        self.coefficients = nn.Parameter(torch.randn(modes, width + int(gaps), self.outputs) * spread)
+        signals, distances = (channels, channels) if channels else (width, 1)
+        spread = 1.0 / (integral * (modes * signals) ** 0.5)
+        read = signals + distances * int(gaps)
+        self.coefficients = nn.Parameter(torch.randn(modes, read, self.outputs) * spread)
         self._unit, self._weights = _lag_rule(modes, causal)
 
     def forward(self, cloud: Cloud) -> Float[Tensor, "batch tokens outputs"]:
@@ -65,9 +75,14 @@ class InterpolatedStem(nn.Module):
         times = times if cloud.present is None else times.masked_fill(~cloud.present, 0.0)
         where = (times.unsqueeze(-1) - lags).flatten(1)  # (batch tokens*lags)
         latest = times.repeat_interleave(len(lags), 1) if self.causal else None
-        seen, distance = interpolate(cloud, times, where, latest)
+        if self.channels:
+            seen, distance = interpolate_channels(cloud, times, where, latest, self.channels)
+        else:
+            seen, distance = interpolate(cloud, times, where, latest)
+            distance = distance.unsqueeze(-1)
         if self.gaps:
-            seen = torch.cat([seen, (distance / self.radius).unsqueeze(-1)], -1)
+            far = distance / self.radius
+            seen = torch.cat([seen, far.clamp_max(_FARTHEST) if self.channels else far], -1)
         seen = seen.unflatten(1, (-1, len(lags)))  # (batch tokens lags width)
         kernel = torch.einsum("km,mcd->kcd", weights, self.coefficients)
         return seen.flatten(2) @ kernel.flatten(0, 1)
@@ -111,9 +126,32 @@ def interpolate(
     Constant beyond its ends. Equivalent to `numpy.interp` for each sequence and number. With `latest` only samples up
     to that time count, for each place its own: what a causal reader at time `latest` may know.
     """
-    points, samples = cloud.points, cloud.present if cloud.mass is None else cloud.mass.detach() > 0
-    if samples is None:
-        samples = torch.ones_like(times, dtype=torch.bool)
+    return _interpolate(cloud.points, _samples(cloud, times), times, where, latest)
+
+
+def interpolate_channels(
+    cloud: Cloud, times: Positions, where: Places, latest: Places | None, channels: int
+) -> tuple[Float[Tensor, "batch places channels"], Float[Tensor, "batch places channels"]]:
+    """The interpolant of each channel by itself, and the distance to its nearest sample, of cells (v e_c, e_c, ...)."""
+    everything, found = _samples(cloud, times), []
+    for channel in range(channels):
+        own = everything & (cloud.points[..., channels + channel] > 0.5)
+        seen, distance = _interpolate(cloud.points[..., channel, None], own, times, where, latest)
+        there = own.any(1, keepdim=True)
+        found.append((seen.squeeze(-1).masked_fill(~there, 0.0), distance.masked_fill(~there, torch.inf)))
+    values, distances = zip(*found, strict=True)
+    return torch.stack(values, -1), torch.stack(distances, -1)
+
+
+def _samples(cloud: Cloud, times: Positions) -> Bool[Tensor, "batch tokens"]:
+    """Which tokens have mass."""
+    samples = cloud.present if cloud.mass is None else cloud.mass.detach() > 0
+    return torch.ones_like(times, dtype=torch.bool) if samples is None else samples
+
+
+def _interpolate(
+    points: Tensor, samples: Tensor, times: Positions, where: Places, latest: Places | None
+) -> tuple[Tensor, Places]:
     if _share_one_clock(samples, times, where):
         last = None if latest is None else latest[:1]
         at = _bracket(samples[:1], times[:1], where[:1], last)
@@ -132,7 +170,7 @@ def _share_one_clock(samples: Tensor, times: Positions, where: Tensor) -> bool:
     """Whether all sequences are sampled, and read, at the same times: one interpolation then serves them all."""
     if is_traced() or any(t.requires_grad or unpack_dual(t).tangent is not None for t in (times, where)):
         return False  # times that move may move apart
-    return all(bool((rows == rows[:1]).all()) for rows in (samples, times, where))
+    return False not in [bool((rows == rows[:1]).all()) for rows in (samples, times, where)]
 
 
 class _Bracket(NamedTuple):

@@ -220,8 +220,8 @@ class Attention(AbstractOperator):
         assert isinstance(kernel, AbstractFunctionKernel)
         heads = self.heads
         asked = ((theta.q, theta.bq, halves * heads), (theta.k, theta.bk, halves * heads), (theta.v, theta.bv, heads))
-        q, k, v = (kernel.lay_out(self._join(w), to_heads=to) for w, _, to in asked)
-        bq, bk, bv = (None if b is None else kernel.spread(b.flatten(-2), to) for _, b, to in asked)
+        q, k, v = [kernel.lay_out(self._join(w), to_heads=to) for w, _, to in asked]
+        bq, bk, bv = [None if b is None else kernel.spread(b.flatten(-2), to) for _, b, to in asked]
         o = kernel.lay_out(self._join(theta.o).mT, from_heads=heads)
         return AttentionTheta(q, k, v, o, bq, bk, bv, None if theta.bo is None else kernel.spread(theta.bo), theta.p)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from continua.report.page import Page
-from continua.report.scales import format_number
+from continua.report.scales import format_number, format_tick
 from continua.report.sections import LearnerRecord, cards, learner_sections
 from continua.runs import Reference, Run, Section, Table, write_whole
 
@@ -127,6 +127,8 @@ def _word(value: Any) -> str:
     """An option as a reader knows it from the command line."""
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "none"
+    if isinstance(value, float):
+        return format_tick(value)
     return "not given" if value is None else format_number(value)
 
 

@@ -29,6 +29,7 @@ from continua.report.scales import (
     paint,
     palette_between,
     png_address,
+    tick_words,
     widen_ends,
 )
 from continua.runs import AbstractFigure, Bars, Heat, Lines, Note, Paths, write_whole
@@ -128,7 +129,8 @@ def _plot(figure: AbstractFigure) -> _Plot:
 def _frame(plot: _Plot) -> tuple[str, float, str]:
     """Legend, axes and window; the height of all, and the margins as the script of the page reads them."""
     legend, rows = _legend(plot.keys)
-    labels = [*plot.labels, *(format_tick(t) for t in plot.y.ticks)]
+    across, along = (tick_words(axis.ticks) if axis is not None else [] for axis in (plot.x, plot.y))
+    labels = [*plot.labels, *along]
     left = max(28.0, 12.0 + 7.2 * max((len(label) for label in labels), default=1))
     top, right = 22.0 + 20.0 * rows, 10.0
     wide = _WIDTH - left - right
@@ -137,11 +139,12 @@ def _frame(plot: _Plot) -> tuple[str, float, str]:
     box = f'class="{{}}" {where} viewBox="0 0 {_UNITS} {_UNITS}" preserveAspectRatio="none"'
     pins = [
         _Pin(0.0, 0.0, f'<text class="label" x="{-left:.0f}" y="-10">{escape(plot.y.scale.label)}</text>'),
-        *(_y_tick(1.0 - plot.y.at(t), t) for t in plot.y.ticks),
+        *(_y_tick(1.0 - plot.y.at(t), word) for t, word in zip(plot.y.ticks, along, strict=True)),
     ]
     if plot.x is not None:
         label = f'<text class="label" y="35" text-anchor="end">{escape(plot.x.scale.label)}</text>'
-        pins += [*(_x_tick(plot.x.at(t), t) for t in plot.x.ticks), _Pin(1.0, 1.0, label)]
+        pins += [_x_tick(plot.x.at(t), word) for t, word in zip(plot.x.ticks, across, strict=True)]
+        pins.append(_Pin(1.0, 1.0, label))
     places = [round(_UNITS * (1.0 - plot.y.at(t))) for t in plot.y.ticks]
     lines = "".join(f'<line x1="0" x2="{_UNITS}" y1="{p}" y2="{p}"/>' for p in places)
     lines += f'<line class="axis" x1="0" x2="{_UNITS}" y1="{_UNITS}" y2="{_UNITS}"/>'
@@ -152,13 +155,12 @@ def _frame(plot: _Plot) -> tuple[str, float, str]:
     return legend + grid + window + marks, top + high + plot.below, margins
 
 
-def _x_tick(u: float, value: float, digits: int = 4) -> _Pin:
-    mark = '<line class="axis" y2="4"/><text y="18" text-anchor="middle">'
-    return _Pin(u, 1.0, f"{mark}{format_tick(value, digits)}</text>", "tx")
+def _x_tick(u: float, word: str) -> _Pin:
+    return _Pin(u, 1.0, f'<line class="axis" y2="4"/><text y="18" text-anchor="middle">{word}</text>', "tx")
 
 
-def _y_tick(v: float, value: float, digits: int = 4) -> _Pin:
-    return _Pin(0.0, v, f'<text x="-7" y="4" text-anchor="end">{format_tick(value, digits)}</text>', "ty")
+def _y_tick(v: float, word: str) -> _Pin:
+    return _Pin(0.0, v, f'<text x="-7" y="4" text-anchor="end">{word}</text>', "ty")
 
 
 def _legend(keys: Sequence[tuple[str, int, str]]) -> tuple[str, int]:
@@ -270,8 +272,8 @@ def _heat(figure: Heat) -> _Plot:
     picture = f'<image class="heat" width="{_UNITS}" height="{_UNITS}" preserveAspectRatio="none" href="{{}}"/>'
     x, y = PlotAxis(figure.x, 0.0, float(columns)), PlotAxis(figure.y, 0.0, float(rows))
     shown = [i for i in _marks(columns, 5) if np.isfinite(figure.columns[i])]
-    pins = [_x_tick((i + 0.5) / columns, float(figure.columns[i]), 3) for i in shown]
-    pins += [_y_tick(1.0 - (i + 0.5) / rows, float(figure.rows[i]), 3) for i in _marks(rows, 6)]
+    pins = [_x_tick((i + 0.5) / columns, format_tick(figure.columns[i], 3)) for i in shown]
+    pins += [_y_tick(1.0 - (i + 0.5) / rows, format_tick(figure.rows[i], 3)) for i in _marks(rows, 6)]
     pins.append(_Pin(0.0, 1.0, _colour_key(figure.value, *ranges[0], palette)))
     data = {"columns": pack(figure.columns), "rows": pack(figure.rows), "values": pack(figure.values),
             "frames": pack(figure.frames), "slider": figure.slider, "panels": figure.panels, "value": figure.value,

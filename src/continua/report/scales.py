@@ -47,6 +47,12 @@ def format_tick(value: float, digits: int = 4) -> str:
     return f"10{power}" if dot and front == "1" else front + dot + power
 
 
+def tick_words(ticks: Sequence[float]) -> list[str]:
+    """The numbers beside one axis, with as many digits as tell them apart."""
+    finer = ([format_tick(tick, digits) for tick in ticks] for digits in range(4, 12))
+    return next((words for words in finer if len(set(words)) == len(ticks)), [format_tick(tick) for tick in ticks])
+
+
 def format_duration(seconds: float) -> str:
     """A time as hours, minutes or seconds, whichever says it best."""
     whole = round(seconds)

@@ -37,6 +37,8 @@ class LearnerRecord:
     """Bytes at the peak of an update, above the model."""
     validation: str = ""
     """What its validation reads, where it reads no samples of its own."""
+    split: str = ""
+    """How the data are parted."""
 
     @classmethod
     def of(cls, name: str, learner: str, rows: Sequence[dict[str, Any]], facts: Mapping[str, Any]) -> "LearnerRecord":
@@ -46,7 +48,9 @@ class LearnerRecord:
         size, memory, optimiser = (facts.get(key, {}).get(learner) for key in ("parameters", "memory", "optimisers"))
         task = facts.get("task", {})
         validation = str(task.get("validation", "")) if isinstance(task, dict) else ""
-        return cls(name, learner, size, updates, validations, tests[-1] if tests else {}, optimiser, memory, validation)
+        split = str(task.get("split", "")) if isinstance(task, dict) else ""
+        test = tests[-1] if tests else {}
+        return cls(name, learner, size, updates, validations, test, optimiser, memory, validation, split)
 
     def clock(self, rows: Sequence[dict[str, Any]]) -> np.ndarray:
         """Seconds that this learner's own updates had taken at the update of every row; learners take turns."""
@@ -109,7 +113,9 @@ def _summary_section(learners: Learners) -> Section | None:
     caption = "Evaluations and speed are medians over the updates. "
     caption += "Training time is that of a model's own updates; validations and other models are not in it."
     table = Table(title="Models", columns=columns, rows=rows, caption=caption)
-    return Section("Results", _validation_sources(learners), figures=(table,))
+    splits = dict.fromkeys(one.split for one in learners if one.split)
+    prose = (*(f"Split: {split}." for split in splits), *_validation_sources(learners))
+    return Section("Results", prose, figures=(table,))
 
 
 def _facts(one: LearnerRecord, tests: Sequence[str]) -> tuple[Cell, ...]:
@@ -233,7 +239,8 @@ def _anytime_section(learners: Learners) -> Section | None:
     y = _scale_of("loss", [values for _, values in costs])
     about = {"title": "Loss against evaluations", "measured": "the first sequences of the test", "y": y}
     caption = f"Each model at other resolutions: {_name_resolutions(learners)}."
-    figures += _curves(learners, costs, x=Scale("evaluations of the velocity", log=True), caption=caption, **about)
+    about |= {"x": Scale("evaluations of the velocity", log=True), "caption": caption}
+    figures += _curves(learners, costs, mark="points", **about)  # resolutions of several kinds are no curve
     figures += [_resolutions_table(one) for one in learners if one.test.get("resolutions")]
     errors = [(one.name, one.test.get("solver error")) for one in learners if one.test.get("depth_steps")]
     prose = ("The same weights, solved in fewer or more steps: a coarse answer early, a finer one later.",

@@ -38,7 +38,7 @@ class Run:
     | `figures/NAME.json` | sections of the report as plain data, to be drawn by `report` |
     | `arrays/NAME.safetensors` | numbers that figures need, where they are many |
     | `checkpoints/UPDATE/` | what is needed to go on: state, models as `continua.save` writes them, hashes of all |
-    | `models/NAME/` | a copy of the models of the latest checkpoint |
+    | `models/NAME/` | the models that the run ends with |
     """
 
     folder: Path
@@ -218,9 +218,10 @@ class Run:
         storage.sync(self._rows)  # rows up to here are as safe as the checkpoint
         run = {"run.json": storage.seal(self.manifest)}
         path = write_checkpoint(self.folder / "checkpoints", update, state, {**(files or {}), **run})
-        best = self.manifest["facts"].get("best", {}).get("update")
+        best = self.manifest["facts"].get("best", {})
+        kept = {best.get("update"), *(one.get("update") for one in best.get("of", {}).values())}
         for old in [one for one in self.checkpoints() if int(one.name) <= update][:-keep]:
-            if int(old.name) != best:
+            if int(old.name) not in kept:
                 storage.remove_folder(old)
         return path
 
@@ -246,10 +247,11 @@ class Run:
                 warnings.warn(f"{error} Going back to the one before it.", DamageWarning, stacklevel=1)
         return None
 
-    def keep_models(self) -> None:
-        """Writes `models/` anew from the latest checkpoint, which is the model."""
-        last = self.last_checkpoint()
-        files = {} if last is None else {name: held for name, held in last.files.items() if "/" in name}
+    def keep_models(self, files: Mapping[str, bytes] | None = None) -> None:
+        """Writes `models/` anew: files by NAME/FILE, or those of the latest checkpoint."""
+        if files is None:
+            last = self.last_checkpoint()
+            files = {} if last is None else {name: held for name, held in last.files.items() if "/" in name}
         if files:
             storage.write_folder(self.folder / "models", files)
 

@@ -71,9 +71,9 @@ class Given(AbstractGridController):
     depths: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "depths", tuple(float(z) for z in self.depths))
+        object.__setattr__(self, "depths", tuple(map(float, self.depths)))
         steps = [b - a for a, b in itertools.pairwise(self.depths)]
-        if not steps or not (all(s > 0 for s in steps) or all(s < 0 for s in steps)):
+        if not steps or not (min(steps) > 0 or max(steps) < 0):
             cure = "Pass at least two depths, strictly increasing, from 0 to the depth of the flow."
             reject("depths", self.depths, "this is no grid", cure)
 
@@ -232,7 +232,7 @@ def _check_finite(f: AbstractVectorField, state: State, z: float, all_ranks: boo
     if is_traced():
         return
     # one sum and one transfer per step: it is finite unless an entry is not, or it overflows, which is looked into
-    total = sum((x.detach().sum() for x in state.costs), state.x.detach().sum())
+    total = sum([x.detach().sum() for x in state.costs], state.x.detach().sum())
     broken = "" if math.isfinite(total.item()) else _find_broken(f, state)
     if not agree(not broken, all_ranks, state.x):
         advice = f"{STIFF} Take more steps: `integrate` and `model.at` take steps=."

@@ -1,6 +1,7 @@
 """Bases of functions on [0, 1], in which parameter fields expand: `theta(z) = sum_k c_k phi_k(z)`."""
 
 import abc
+import bisect
 import dataclasses
 import functools
 import math
@@ -111,7 +112,7 @@ def _values(basis: AbstractBasis, z: float, dtype: torch.dtype, device: torch.de
 
 def cell_of(z: Any, breaks: Sequence[float]) -> int:
     """How many of the increasing breaks are at most z: `bisect.bisect_right`, which no compiler of torch sees into."""
-    return sum(b <= z for b in breaks)
+    return sum([b <= z for b in breaks]) if torch.compiler.is_compiling() else bisect.bisect_right(breaks, z)
 
 
 def _wave(name: Literal["cos", "sin"], angle: Number) -> Number:
@@ -176,21 +177,21 @@ class BSpline(AbstractBasis):
     """
 
     degree: int = 3
+    knots: tuple[float, ...] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         at_least(0, degree=self.degree)
         if self.size < self.degree + 1:
             cure = f"Pass size >= {self.degree + 1}, or a lower degree."
             reject("size", self.size, f"splines of degree {self.degree} need {self.degree + 1} functions", cure)
+        object.__setattr__(self, "knots", _knots(self.size, self.degree))
         if self.degree <= 1:
-            knots = _knots(self.size, self.degree)
-            object.__setattr__(self, "breaks", knots[self.degree + 1 : self.size])
+            object.__setattr__(self, "breaks", self.knots[self.degree + 1 : self.size])
 
     def _terms(self, z: Number) -> list[Number]:
-        knots = _knots(self.size, self.degree)
         if isinstance(z, Tensor):
-            return _everywhere(z, knots, self.size, self.degree)
-        return _where_not_zero(z, knots, self.size, self.degree)
+            return _everywhere(z, self.knots, self.size, self.degree)
+        return _where_not_zero(z, self.knots, self.size, self.degree)
 
 
 @final
@@ -209,7 +210,7 @@ class Fourier(AbstractBasis):
 def _knots(size: int, degree: int) -> tuple[float, ...]:
     """degree + 1 knots at each end, equal cells between."""
     cells = size - degree
-    return (0.0,) * degree + tuple(i / cells for i in range(cells + 1)) + (1.0,) * degree
+    return (0.0,) * degree + tuple([i / cells for i in range(cells + 1)]) + (1.0,) * degree
 
 
 def _where_not_zero(z: float, knots: tuple[float, ...], size: int, degree: int) -> list[float]:

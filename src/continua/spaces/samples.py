@@ -13,7 +13,7 @@ from typing import final
 import torch
 
 from continua.core.checks import refuse_where
-from continua.core.shapes import Mass, Positions, Present
+from continua.core.shapes import Bool, Mass, Positions, Present, Tensor
 from continua.spaces.measure import checked_samples
 
 
@@ -146,25 +146,39 @@ class CausalTrapezoid(AbstractCausalRule):
     column is read by no row and is that of `Trapezoid`. Row 1 sees itself alone, and its normalised integral is its own
     value under any positive mass: `w_11 = 1`. Row `i` is `scipy.integrate.cumulative_trapezoid` up to `t_i`.
 
-    Times must increase strictly. Tied tokens see each other, so one of them would read the other's column,
-    and with it the next time: masses that differ on the diagonal only cannot serve ties without a leak.
+    Tied tokens see each other, so one of them would read the other's column, and with it the next time: masses that
+    differ on the diagonal only cannot serve ties without a leak. A sequence with ties therefore has the masses of
+    `BackwardRectangle`, first order, its first time as long as the gap behind it.
     """
 
     order = 2.0
 
     def own(self, times: Positions, present: Present | None = None) -> Mass:
         times, seen = checked_samples(times, present)
-        _check_strict(times, seen)
         halves = 0.5 * torch.diff(times, dim=1)
         masses = torch.cat([torch.ones_like(times[:, :1]), halves], dim=1)
-        return torch.where(seen, masses, 0.0)
+        return torch.where(seen, torch.where(_is_tied(times, seen), _rectangles(times, seen), masses), 0.0)
 
     def _cells(self, times: Positions, present: Present) -> Mass:
-        _check_strict(times, present)
-        return trapezoid_cells(times, present)
+        tied = _is_tied(times, present)
+        apart = torch.where(tied, torch.arange(times.shape[1], device=times.device).to(times), times)
+        return torch.where(tied, _rectangles(times, present), trapezoid_cells(apart, present))
 
 
-def _check_strict(times: Positions, present: Present) -> None:
-    tied = (torch.diff(times, dim=1) <= 0) & present[:, 1:]
-    why = "the next token is tied to it: they see each other, and the mass of one would tell the other the next time"
-    refuse_where(tied, why, "Separate the times, or use BackwardRectangle(start=...).", times=times)
+def _is_tied(times: Positions, present: Present) -> Bool[Tensor, "batch 1"]:
+    """Whether two present tokens of a sequence have one time."""
+    return ((torch.diff(times, dim=1) <= 0) & present[:, 1:]).any(1, keepdim=True)
+
+
+def _rectangles(times: Positions, present: Present) -> Mass:
+    """The time since the one before, shared by ties; of the first time the gap behind it, 1 where there is none.
+
+    That gap tells no token of a later one: those of the first time see each other alone, with equal masses.
+    """
+    if times.shape[1] == 0:
+        return times
+    gaps = torch.diff(times, dim=1, prepend=times[:, :1])
+    rises = gaps > 0
+    behind = gaps.gather(1, rises.to(torch.uint8).argmax(1, keepdim=True))
+    first = torch.where(rises.any(1, keepdim=True), behind, 1.0)
+    return shared_among_ties(times, present, torch.cat([first, gaps[:, 1:]], 1))

@@ -9,6 +9,7 @@ from continua.train.evaluation import (
     prediction_section,
     solver_error,
 )
+from continua.train.filling import FilledSeries, SeriesFiller
 from continua.train.grids import TrainingGrids
 from continua.train.learner import DivergedError, Learner, Row, TrainingError, count_tokens, place
 from continua.train.loop import Interrupted, StopRequest, Training
@@ -25,12 +26,17 @@ from continua.train.models import (
 from continua.train.presets import PRESETS, CostOptions, DepthOptions, ModelOptions, Plan, Preset, TrainingOptions
 from continua.train.ranks import LostRankError, Ranks, name_lost
 from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines
+from continua.train.series_answers import reference_errors, warnings_of
+from continua.train.settling import settle_outputs
+from continua.train.trained import AbstractTrained, TrainedLabels, TrainedSeries, TrainedText, load, transform_files
 
 __all__ = [
-    "AbstractReporter", "Bar", "CostOptions", "DepthOptions", "DivergedError", "Events", "Interrupted", "JsonLines",
-    "Learner", "LostRankError", "ModelOptions", "PRESETS", "Plan", "Preset", "Ranks", "RivalName", "Row", "STEPPERS",
-    "StopRequest", "Training", "TrainingError", "TrainingGrids", "TrainingOptions", "build_continuous", "build_rival",
+    "AbstractReporter", "AbstractTrained", "Bar", "CostOptions", "DepthOptions", "DivergedError", "Events",
+    "FilledSeries", "Interrupted", "JsonLines", "Learner", "LostRankError", "ModelOptions", "PRESETS", "Plan",
+    "Preset", "Ranks", "RivalName", "Row", "STEPPERS", "SeriesFiller", "StopRequest", "TrainedLabels", "TrainedSeries",
+    "TrainedText", "Training", "TrainingError", "TrainingGrids", "TrainingOptions", "build_continuous", "build_rival",
     "check_sizes", "count_parameters", "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps",
-    "evaluate_resolutions", "evaluate_samplings", "keep_diagnostics", "name_lost", "objective_of", "place",
-    "prediction_section", "resolution_section", "solver_error", "update_memory",
+    "evaluate_resolutions", "evaluate_samplings", "keep_diagnostics", "load", "name_lost", "objective_of", "place",
+    "prediction_section", "reference_errors", "resolution_section", "settle_outputs", "solver_error",
+    "transform_files", "update_memory", "warnings_of",
 ]  # fmt: skip

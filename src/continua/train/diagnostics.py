@@ -133,18 +133,21 @@ def heads_section(model: ContinuousTransformer, frames: int = 41) -> Section | N
     named = {f"field {i + 1}" if len(measured) > 1 else "": field for i, field in enumerate(measured)}
     figures = [_density(field, depths, name) for name, field in named.items()]
     counts = {name: [field.effective_heads(float(z)) for z in depths] for name, field in named.items()}
-    series = tuple(Series.of(name or "effective heads", depths, count) for name, count in counts.items())
+    prose = ["Heads are a measure over h in [0, 1]; its density ρ(h, z) says how much each of them counts."]
+    nodes = sorted({field.heads for field in measured})
+    if all(min(counts[name]) > 0.98 * field.heads for name, field in named.items()):
+        prose.append("The density is even: the effective number of heads stays within 2 % of the number of nodes.")
+        return Section("Heads", tuple(prose), _EFFECTIVE, tuple(figures))
     count = Lines(
         title="Effective number of heads",
         caption="As many as there are nodes where the density is even; fewer, the more it collapses onto some of them.",
         measured="from the parameters alone, no data",
         x=Scale("depth z"),
         y=Scale("effective heads"),
-        series=series,
-        notes=tuple(Note(float(n), f"{n} nodes", "y") for n in sorted({field.heads for field in measured})),
+        series=tuple(Series.of(name or "effective heads", depths, count) for name, count in counts.items()),
+        notes=tuple(Note(float(n), f"{n} nodes", "y") for n in nodes),
     )
-    prose = ("Heads are a measure over h in [0, 1]; its density ρ(h, z) says how much each of them counts.",)
-    return Section("Heads", prose, "N(z) = H e^{- sum_k p_k log(p_k / omega_k)}", (*figures, count))
+    return Section("Heads", tuple(prose), _EFFECTIVE, (*figures, count))
 
 
 def _density(field: AbstractHeadField, depths: np.ndarray, name: str) -> Heat:
@@ -164,6 +167,7 @@ def _density(field: AbstractHeadField, depths: np.ndarray, name: str) -> Heat:
     )
 
 
+_EFFECTIVE = "N(z) = H e^{- sum_k p_k log(p_k / omega_k)}"
 _CONTINUA = {"t": "token time", "d": "embedding", "h": "heads", "z": "depth"}
 
 

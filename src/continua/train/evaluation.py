@@ -15,7 +15,7 @@ from continua.control.norms import relative
 from continua.core.batch import Batch
 from continua.core.errors import ArgumentError, SolveError
 from continua.core.shapes import Float, Tensor
-from continua.data import AbstractTask, Question, Split, Wording
+from continua.data import AbstractTask, Csv, Question, Split, Wording
 from continua.model import ContinuousTransformer
 from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series
 from continua.solve import Adaptive, DormandPrince, Solver
@@ -24,6 +24,7 @@ from continua.train.grids import finer_nodes
 from continua.train.learner import place
 from continua.train.models import objective_of
 from continua.train.ranks import Ranks
+from continua.train.series_answers import series_section
 
 _CURVES = 6
 """Figures of curves in all: so many sequences of one number each, or as many numbers of fewer sequences."""
@@ -58,11 +59,10 @@ def evaluate(
         for batch in (place(each, model) for each in task.batches(split, size)):
             own, share = ranks.share(batch)
             terms = objective(model, own)
-            assert own.targets is not None
             rows, counted = len(terms.output), len(batch.inputs[0])
             weight = share * counted / rows  # 1, but where ranks read the same sequences
             found = {"loss": weight * (float(terms.terminal) * rows)}
-            measures = task.metrics(terms.output, own.targets)
+            measures = task.metrics(terms.output, own)
             found |= {name: weight * float(each.sum()) for name, each in measures.items()}
             totals = {name: totals.get(name, 0.0) + value for name, value in found.items()}
             count += counted
@@ -123,8 +123,7 @@ def evaluate_resolutions(
             other = model.at(**how).in_eval_mode()
             terms = objective(other, batch)  # before the timed calls: what is made once is made here
             taken = statistics.median(_milliseconds(other, few) for _ in range(_CALLS)) / len(few.inputs[0])
-            assert batch.targets is not None
-            metrics = {k: float(v.mean()) for k, v in task.metrics(terms.output, batch.targets).items()}
+            metrics = {k: float(v.mean()) for k, v in task.metrics(terms.output, batch).items()}
             cost = {"evaluations": terms.stats.evaluations, "milliseconds": taken}
             found[name] = cost | {"loss": float(terms.terminal)} | metrics
     return found
@@ -159,6 +158,8 @@ def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> S
     if task.form.wording.plane:
         prose = "The given map is not shown; what the models make of it stands beside the truth."
         return Section("Predictions", (prose,), figures=(_maps(task, seen),))
+    if isinstance(task, Csv):
+        return series_section(task, seen)
     prose = "The first sequences of the test, not chosen: what was given, the truth, and the answers."
     if task.form.queries:
         prose += " They are wanted between the observations and beyond the last of them."
@@ -219,7 +220,7 @@ def _places(task: AbstractTask, batch: Batch) -> np.ndarray:
 
 
 def _given_curve(task: AbstractTask, batch: Batch, sequence: int, output: int) -> Series:
-    """The observations of one number of an answer, those that are missing left out (`Form`).
+    """The observations of one number of an answer.
 
     Without queries, the first feature of the tokens: the function that an operator is applied to.
     """
@@ -227,8 +228,6 @@ def _given_curve(task: AbstractTask, batch: Batch, sequence: int, output: int) -
     if not task.form.queries:
         return Series.of("given", _places(task, batch)[sequence], values[:, 0].double().numpy(), mark="faint", colour=7)
     seen = there[0]
-    if values.shape[-1] == 2 * task.form.outputs:
-        seen = seen & (values[:, task.form.outputs + output] > 0)
     when, numbers = times[seen].double().numpy(), _units(values[seen, output], task.form.wording, output)
     return Series.of("observed", task.form.wording.duration * when, numbers, mark="points", colour=7)
 

@@ -1,4 +1,4 @@
-"""Examples of what a model answers: labels counted, right and wrong ones, how sure it was; text that it reads and
+"""Examples of what a model answers: confusions, correct and wrong predictions, calibration; text that it reads and
 writes."""
 
 from collections.abc import Mapping
@@ -20,13 +20,15 @@ _GROUPS, _LEAST = 10, 10
 """Answers are grouped by their confidence: in so many groups, of at least so many answers."""
 _RIGHT, _WRONG = 2, 4
 """Examples that are shown of either."""
+_ROW = 3
+"""Pictures in a row."""
 _WINDOWS, _READ = 64, 6
 """Windows of the test that calibration reads, and those that are shown letter by letter."""
 _PROMPT, _WRITTEN, _TEMPERATURE = 32, 240, 0.8
 """Letters that a text begins with, letters that are written on, and how they are drawn."""
 
-LABEL_PROSE = ("Every sequence of the test, counted by its label and by the answer; then the first that were "
-               "right, and the surest mistakes.",)  # fmt: skip
+LABEL_PROSE = ("Every sequence of the test, counted by its label and by the prediction; then the first correct ones, "
+               "and the most confident mistakes.",)  # fmt: skip
 TEXT_PROSE = ("What the models foresee of the beginning of the test, and what they write when they go on from there.",)
 
 Models = Mapping[str, ContinuousTransformer]
@@ -63,11 +65,12 @@ def text_figures(task: AbstractTask, models: Models) -> tuple[AbstractFigure, ..
     assert batch.targets is not None
     found, figures = dict[str, Answers](), list[AbstractFigure]()
     for name, model in models.items():
-        beliefs = call_model(model, place(batch, model)).output.softmax(-1).cpu()
+        placed = place(batch, model)
+        beliefs = placed.logits(call_model(model, placed).output).softmax(-1).cpu()
         found[name] = Answers(batch.targets.flatten(), beliefs.flatten(0, 1))
         likely = beliefs[:_READ].gather(-1, batch.targets[:_READ, :, None]).flatten()
-        figures.append(_foreseen(task, name, batch.targets[:_READ].flatten(), likely))
-        figures.append(_continue(task, name, model, batch.inputs[0][0]))
+        figures.append(_foresight(task, name, batch.targets[:_READ].flatten(), likely))
+        figures.append(_continuation(task, name, model, batch.inputs[0][0]))
     return (*figures, calibration(found, f"every letter of the first {len(batch.targets)} windows of the test"))
 
 
@@ -76,7 +79,8 @@ def _answers(task: AbstractTask, model: ContinuousTransformer, size: int) -> Ans
     for batch in task.batches(Split.TEST, size):
         assert batch.targets is not None
         targets.append(batch.targets)
-        beliefs.append(call_model(model, place(batch, model)).output.softmax(-1).cpu())
+        placed = place(batch, model)
+        beliefs.append(placed.logits(call_model(model, placed).output).softmax(-1).cpu())
     return Answers(torch.cat(targets), torch.cat(beliefs))
 
 
@@ -97,10 +101,10 @@ def _confusion(answers: Answers, task: AbstractTask, name: str, models: int) -> 
     left = f" Only the {_CLASSES} classes of the most mistakes are shown." if len(shown) < outputs else ""
     return Table(
         title="Confusion matrix" + (f", {name}" if models > 1 else ""),
-        caption="Row: the true label. Column: the answer. An empty cell is zero; the last column is the share of "
-        f"this label that was predicted right.{left}",
+        caption="Row: the true label. Column: the prediction. An empty cell is zero; the last column is the share of "
+        f"this label that was predicted correctly.{left}",
         measured=f"{sum(totals)} sequences, the whole test split",
-        columns=("label", *(names[j] for j in shown), "right"),
+        columns=("label", *(names[j] for j in shown), "correct"),
         rows=rows,
         shaded=True,
     )
@@ -111,7 +115,7 @@ def calibration(found: Mapping[str, Answers], measured: str) -> Lines:
 
     Answers are ordered by their confidence, the probability of the predicted class, and cut into equal groups.
     """
-    series = [Series.of("as sure as right", [0.0, 1.0], [0.0, 1.0], mark="faint", colour=7)]
+    series = [Series.of("perfect calibration", [0.0, 1.0], [0.0, 1.0], mark="faint", colour=7)]
     errors = []
     for colour, (name, answers) in enumerate(found.items()):
         sure, order = answers.beliefs.max(-1).values.double().sort()
@@ -125,17 +129,17 @@ def calibration(found: Mapping[str, Answers], measured: str) -> Lines:
         series.append(Series.of(name, x, y, mark="both", colour=colour))
     return Lines(
         title="Calibration",
-        caption="Answers in groups of one size, from the least to the most sure. Below the straight line a model is "
-        f"too sure of itself. Expected calibration error: {', '.join(errors)}.",
+        caption="Answers in groups of one size, from the least to the most confident. Below the straight line a model "
+        f"is overconfident. Expected calibration error: {', '.join(errors)}.",
         measured=measured,
         x=Scale("confidence"),
-        y=Scale("share that is right"),
+        y=Scale("accuracy"),
         series=tuple(series),
     )
 
 
 def _examples(task: AbstractTask, answers: Answers, name: str) -> list[AbstractFigure]:
-    """The first that are right, and the mistakes that the model was surest of."""
+    """The first correct predictions, and the mistakes that the model was most confident of."""
     sure, places = answers.beliefs.max(-1).values, torch.arange(len(answers.targets))
     wrong = places[~answers.right]
     wrong = wrong[sure[wrong].argsort(descending=True)][:_WRONG]
@@ -145,7 +149,7 @@ def _examples(task: AbstractTask, answers: Answers, name: str) -> list[AbstractF
     batch, names = task.batch(Split.TEST, chosen), _names(task)
     titles = [
         f"{names[answers.targets[i]]}, predicted {names[answers.prediction[i]]}: "
-        f"{'right' if answers.right[i] else 'wrong'} ({float(sure[i]):.0%} sure)"
+        f"{'correct' if answers.right[i] else 'wrong'} ({float(sure[i]):.0%} confident)"
         for i in chosen
     ]
     numbers = [str(int(i) + 1) for i in chosen]
@@ -172,24 +176,26 @@ def _signal(task: AbstractTask, inputs: list[Tensor], title: str, about: dict[st
 
 
 def _pictures(values: Tensor, columns: int, titles: list[str], about: dict[str, Any]) -> Heat:
-    """Pictures side by side, an empty column between neighbours."""
-    pictures = values[..., 0].double().numpy().reshape(len(values), -1, columns)[:, ::-1]
-    gap = np.full((pictures.shape[1], 1), np.nan)
-    row = np.concatenate([part for picture in pictures for part in (picture, gap)][:-1], axis=1)
+    """Pictures in rows of three, an empty line between neighbours."""
+    pictures = values[..., 0].double().numpy().reshape(len(values), -1, columns)
+    cells = np.full((-(-len(values) // _ROW) * _ROW, pictures.shape[1] + 1, columns + 1), np.nan)
+    cells[: len(values), :-1, :-1] = pictures
+    sheet = np.concatenate([np.concatenate(list(row), axis=1) for row in cells.reshape(-1, _ROW, *cells.shape[1:])])
+    sheet = sheet[-2::-1, :-1]  # rows of a figure are counted from below
     return Heat(
-        title="Told right, and the surest mistakes",
-        caption="Label, from left to right: " + "; ".join(titles) + ".",
+        title="Correct predictions, and the most confident mistakes",
+        caption="Label, row by row: " + "; ".join(titles) + ".",
         x=Scale("column"),
         y=Scale("row"),
-        columns=np.arange(1.0, row.shape[1] + 1.0),
-        rows=np.arange(row.shape[0], 0.0, -1.0),
-        values=row[None, None],
+        columns=np.arange(1.0, sheet.shape[1] + 1.0),
+        rows=np.arange(sheet.shape[0], 0.0, -1.0),
+        values=sheet[None, None],
         value="brightness",
         **about,
     )
 
 
-def _foreseen(
+def _foresight(
     task: AbstractTask, name: str, letters: Int[Tensor, " tokens"], likely: Float[Tensor, " tokens"]
 ) -> Passage:
     names = _names(task)
@@ -203,7 +209,9 @@ def _foreseen(
     )
 
 
-def _continue(task: AbstractTask, name: str, model: ContinuousTransformer, window: Int[Tensor, " tokens"]) -> Passage:
+def _continuation(
+    task: AbstractTask, name: str, model: ContinuousTransformer, window: Int[Tensor, " tokens"]
+) -> Passage:
     names, prompt, context = _names(task), window[:_PROMPT], len(window)
     device = next(model.parameters()).device
     generator, show = torch.Generator(device).manual_seed(0), Window(context=context, slide=max(1, context // 4))

@@ -107,7 +107,7 @@ class Learner:
         self.optimiser.step()
         self.schedule.step(tokens)
         self.skipped = 0
-        total, loss, *running = (math.fsum(values) for values in zip(*(each for each, _ in passes), strict=True))
+        total, loss, *running = map(math.fsum, zip(*[each for each, _ in passes], strict=True))
         stats = passes[0][1]  # of a refined update those of the refined half
         counts = (stats.evaluations, stats.accepted, tokens)
         named = dict(zip(self.objective.names, running, strict=True))

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import signal
 import time
 import warnings
@@ -138,6 +139,8 @@ class Training:
     def _train(self, done: int, began: float) -> None:
         saved = time.monotonic()
         for number in range(done, self.plan.updates):
+            if self.plan.patience and self.plan.validates(number) and self._has_stalled(number):
+                return
             start = time.monotonic()
             self._update(number, began)
             now = time.monotonic()
@@ -194,11 +197,48 @@ class Training:
             raise
 
     def _note_best(self) -> None:
-        """Notes after which update the first learner had its lowest loss of validation: that checkpoint is kept."""
-        rows = [row for row in self.run.records("validation") if row.get("learner") == self.learners[0].name]
-        losses = [(row["metrics"]["loss"], row["update"]) for row in rows if row["metrics"]["loss"] is not None]
-        loss, update = min(losses, default=(None, None))
-        self.run.note(best={"update": update, "loss": loss})
+        """Notes after which update each learner had its lowest loss of validation: these checkpoints are kept."""
+        best = {}
+        for learner in self.learners:
+            losses = [(loss, update) for update, loss in self._losses(learner) if loss is not None]
+            loss, update = min(losses, default=(None, None))
+            best[learner.name] = {"update": update, "loss": loss}
+        self.run.note(best={**best[self.learners[0].name], "of": best})
+
+    def _losses(self, learner: Learner) -> list[tuple[int, float | None]]:
+        """Updates after which a learner was validated, with its losses."""
+        rows = [row for row in self.run.records("validation") if row.get("learner") == learner.name]
+        return [(row["update"], row["metrics"]["loss"]) for row in rows]
+
+    def _has_stalled(self, update: int) -> bool:
+        """Whether no learner had a lower loss in its last `patience` validations than before them; which is noted."""
+
+        def gains(learner: Learner) -> bool:
+            known = [math.inf if loss is None else loss for _, loss in self._losses(learner)]
+            patience = self.plan.patience
+            return len(known) <= patience or min(known[-patience:]) < min(known[:-patience])
+
+        stalled = bool(self.ranks.tell(lambda: "" if any(gains(one) for one in self.learners) else "stalled"))
+        if stalled and self.ranks.first:
+            self.run.note(stopped=update)
+        return stalled
+
+    def take_best(self) -> dict[str, int]:
+        """Gives every learner the weights of its lowest loss of validation; says after how many updates these were.
+
+        Where validation reads the test, the last weights stay: nothing may be chosen by the test.
+        """
+        last = self.run.last_checkpoint()
+        taken = {learner.name: 0 if last is None else last.update for learner in self.learners}
+        if not self.plan.best or "validation" in self.task.facts():
+            return taken
+        for learner in self.learners:
+            update = self.run.manifest["facts"].get("best", {}).get("of", {}).get(learner.name, {}).get("update")
+            folder = self.run.folder / "checkpoints" / f"{update or 0:08d}" / learner.name
+            if update is not None and update != taken[learner.name] and folder.is_dir():
+                learner.model.load_state_dict(load(folder).state_dict())
+                taken[learner.name] = update
+        return taken
 
     def keep(self, update: int) -> None:
         """Writes a checkpoint, unless the weights are lost or updates are being skipped: good ones are not replaced."""

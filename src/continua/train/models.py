@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+import torch
 from torch import nn
 
 from continua.control import (
@@ -21,11 +22,15 @@ from continua.control import (
     Objective,
     PathLength,
     RelativeL2,
+    SeriesScore,
 )
 from continua.core.checks import at_least, not_negative, positive, share
 from continua.core.errors import reject
+from continua.core.shapes import Float, Tensor
 from continua.data import Form, Question
 from continua.model import (
+    AbstractLinearReadout,
+    AnalysisReadout,
     ContinuousTransformer,
     Depth,
     EmbeddingAxis,
@@ -73,6 +78,7 @@ _LOSSES: dict[Question, AbstractLoss] = {
     Question.LABEL: CrossEntropy(),
     Question.TOKEN: NextToken(shifted=True),
     Question.VALUE: MeanSquaredError(),
+    Question.SERIES: SeriesScore(),
     Question.FUNCTION: RelativeL2(),
 }
 _FASTEST = 2.5
@@ -125,7 +131,24 @@ def _build(
 ) -> ContinuousTransformer:
     inputs = {"vocabulary": form.vocabulary, "features": form.features, "causal": form.causal}
     inner = {"hidden": sizes.hidden, "dropout": sizes.dropout, "per_token": form.per_token}
-    return transformer(sizes.width, form.outputs, **inputs, **inner, time=time, axis=axis, heads=heads, depth=depth)
+    parts = {"time": time, "axis": axis, "heads": heads, "depth": depth}
+    model = transformer(sizes.width, form.outputs, **inputs, **inner, **parts)
+    if form.added:  # what is added to the simple rule is nothing at first
+        scale_outputs(model, torch.zeros(form.outputs))
+    return model
+
+
+def scale_outputs(
+    model: ContinuousTransformer, factors: Float[Tensor, " outputs"], shift: Tensor | float = 0.0
+) -> None:
+    """Multiplies every output by a factor and adds a shift, both by changing the weights of the linear readout."""
+    readout = model.readout
+    while isinstance(readout, AnalysisReadout):
+        readout = readout.inner
+    assert isinstance(readout, AbstractLinearReadout)
+    with torch.no_grad():
+        readout.linear.weight.mul_(factors.to(readout.linear.weight)[:, None])
+        readout.linear.bias.mul_(factors.to(readout.linear.weight)).add_(shift)
 
 
 def _time(form: Form, sizes: ModelOptions) -> TokenTime:
@@ -140,7 +163,7 @@ def _time(form: Form, sizes: ModelOptions) -> TokenTime:
         "nystrom": Nystrom(sizes.integral_tokens),
     }  # fmt: skip
     return TokenTime(0.0, form.span, form.spacing, positions=rotary, stem=stem, queries=form.queries,
-                     integral=integrals[sizes.integral])  # fmt: skip
+                     integral=integrals[sizes.integral], channels=form.channels)  # fmt: skip
 
 
 def _usual_time(form: Form, width: int) -> TokenTime:

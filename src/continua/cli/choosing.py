@@ -1,0 +1,92 @@
+"""Which weights a run ends with, what simple rules reach beside them, and what should not be overlooked."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from continua.cli.measuring import Results, show_table
+from continua.data import AbstractTask, Csv, Split, Uea
+from continua.model import ContinuousTransformer, model_files
+from continua.runs import Run, Table
+from continua.train import (
+    Learner,
+    Training,
+    evaluate,
+    reference_errors,
+    settle_outputs,
+    transform_files,
+    warnings_of,
+)
+
+_RULES = "test beside simple rules (errors in units of each column's variance in training)"
+_BESIDE = ("references", "warnings")
+"""Kinds of rows that stand beside the results."""
+
+
+def choose_models(console: Console, run: Run, task: AbstractTask, training: Training) -> None:
+    """The weights of the lowest validation loss, and how much they count beside a simple rule; both are noted."""
+    taken = training.take_best()
+    settled = {learner.name: settle_outputs(learner.model, task) for learner in training.learners}
+    run.note(taken=taken, settled=settled)
+    if stopped := run.manifest["facts"].get("stopped"):
+        console.print(f"stopped after {stopped} updates: validation no longer falls", highlight=False)
+    for name, update in taken.items():
+        if update != (stopped or training.plan.updates):
+            text = f"{name}: the weights after {update} updates, the best by validation, are used"
+            console.print(text, highlight=False, soft_wrap=True)
+
+
+def files_of(task: AbstractTask, learners: Sequence[Learner]) -> dict[str, bytes]:
+    """The models as `continua.save` writes them, by NAME/FILE, and the transform of their data."""
+    held = {**{learner.name: model_files(learner.model) for learner in learners}, "transform": transform_files(task)}
+    return {f"{name}/{file}": content for name, files in held.items() for file, content in files.items()}
+
+
+def references_of(task: AbstractTask) -> dict[str, dict[str, float]]:
+    """The measures of simple rules on the test, where the task knows such rules."""
+    if isinstance(task, Uea):
+        return {rule: {"accuracy": right} for rule, right in task.references().items()}
+    return reference_errors(task) if isinstance(task, Csv) else {}
+
+
+def record_references(run: Run, task: AbstractTask, model: ContinuousTransformer, results: Results) -> None:
+    """A row with the measures of simple rules, and one with what should not be overlooked in the first model."""
+    errors = references_of(task)
+    if not errors:
+        return
+    tested = next(iter(results.values()))["samplings"]["as trained"]
+    if isinstance(task, Csv):
+        found = warnings_of(task, tested, evaluate(model, task, Split.VALIDATION))
+    else:
+        better = {rule: right["accuracy"] for rule, right in errors.items() if right["accuracy"] > tested["accuracy"]}
+        found = [
+            f"a simple rule tells more of the test: {rule}, {right:.1%} beside {tested['accuracy']:.1%}"
+            for rule, right in better.items()
+        ]
+    run.record("references", split="test", errors=errors)
+    run.record("warnings", texts=found)
+
+
+def rows_beside(run: Run) -> dict[str, Any]:
+    """The latest of these rows, by kind."""
+    rows = [row for row in run.records() if row["kind"] in _BESIDE]
+    return {row["kind"]: row.get("errors", row.get("texts")) for row in rows}
+
+
+def remarks(results: Results, run: Run) -> list[Any]:
+    """Simple rules beside the models, how much a network counts beside its rule, and warnings; for the terminal."""
+    beside = rows_beside(run)
+    if not beside:
+        return []
+    errors = beside["references"]
+    tested = {name: found["samplings"]["as trained"] for name, found in results.items()}
+    measures = tuple(next(iter(errors.values())))
+    cells = tuple((rule, *(f"{found[name]:.5f}" for name in measures)) for rule, found in {**errors, **tested}.items())
+    table = show_table(Table(title=_RULES, columns=("rule or model", *measures), rows=cells))
+    counts = [
+        f"{name}, {part}: the network counts {found['share of the network']:.0%}"
+        for name, parts in run.manifest["facts"].get("settled", {}).items()
+        for part, found in parts.items()
+    ]
+    return [table, *counts, *(f"warning: {text}" for text in beside["warnings"])]

@@ -1,0 +1,270 @@
+"""A linear rule for series: ridge on differences, between samples and ahead of them, with the size of its errors."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, final
+
+import numpy as np
+
+from continua.data.linear_features import ChannelQueries, ChannelSamples, LagFeatures
+
+_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+"""Ridge penalties, as shares of the mean square of a feature; beside them, no weights at all."""
+FOLDS = 4
+"""Parts of the training windows: what a network learns from are errors on windows that a rule was not fitted to."""
+
+
+class Asked(NamedTuple):
+    """What is seen of a window, and times at which values (queries, channels) are known, nan where they are not."""
+
+    samples: ChannelSamples
+    times: np.ndarray
+    values: np.ndarray
+
+
+class Rule(NamedTuple):
+    """What rules say at query times, each (queries, channels).
+
+    `last`: interpolant and last value; `line`: interpolant and straight line; `ridge`: ridge on differences to the last
+    value; `values`: the linear rule, whose usual error is `spread`; `ahead`: whether a channel has no later sample.
+    """
+
+    last: np.ndarray
+    line: np.ndarray
+    ridge: np.ndarray
+    values: np.ndarray
+    spread: np.ndarray
+    ahead: np.ndarray
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class LinearReference:
+    """y^ = naive + s_c <w(n), f>, features f and nodes n of `LagFeatures`, s_c the channel's scale in the window.
+
+    Weights are ridge estimates, ahead with one set per whole number n of spacings and linear between two of them. The
+    naive rule (ahead: the last value or the straight line) and the penalty are those of the least error, as a share of
+    the naive one's, on the validation windows and on training windows that the weights were not fitted to. Where none
+    beats the naive rule on both, it stands alone. `spread` is the root mean square error at n, in units of s_c.
+    """
+
+    features: LagFeatures
+    usual: np.ndarray
+    fits: dict[tuple[int, bool], "_Fit"]
+    plain: dict[int, "_Fit"]
+    """Ahead, ridge on differences to the last value, whatever naive rule is better: a reference of its own."""
+
+    @classmethod
+    def fit(cls, features: LagFeatures, train: Sequence[Asked], validation: Sequence[Asked]) -> "LinearReference":
+        """From training windows in their order; contiguous quarters of them are the folds."""
+        usual = _usual_scales(features, train)
+        folds = np.minimum(FOLDS * np.arange(len(train)) // max(1, len(train)), FOLDS - 1)
+        fits, plain = {}, {}
+        parts = [(train, folds), (validation, np.zeros(len(validation), dtype=int))]
+        scales = [[each.samples.scales(features.spacing, usual) for each in part] for part, _ in parts]
+        for channel in range(features.channels):
+            cells = [
+                [features.cells(each.samples, each.times, channel, s) for each, s in zip(part, own, strict=True)]
+                for (part, _), own in zip(parts, scales, strict=True)
+            ]
+            for ahead in (False, True):
+                own, held = (
+                    _Table.of(found, part, [s[channel] for s in sizes], which, channel, ahead, features.size(ahead))
+                    for found, (part, which), sizes in zip(cells, parts, scales, strict=True)
+                )
+                nodes = features.nodes(ahead)
+                fits[channel, ahead] = _Fit.best(own, held, nodes, (False, True) if ahead else (False,))
+                if ahead:
+                    plain[channel] = _Fit.best(own, held, nodes, (False,))
+        return cls(features, usual, fits, plain)
+
+    def answer(self, samples: ChannelSamples, times: np.ndarray, fold: int | None = None) -> Rule:
+        """What the rule says of some times; with `fold`, the rule that was fitted without that part of training."""
+        scales = samples.scales(self.features.spacing, self.usual)
+        shape = (len(times), self.features.channels)
+        last, line, ridge, values, spread = (np.full(shape, float(one)) for one in (0, 0, 0, 0, 1))
+        ahead = np.ones(shape, dtype=bool)
+        for channel, scale in enumerate(scales):
+            cells = self.features.cells(samples, times, channel, scales)
+            if cells is None:  # never observed: the mean of training, give or take a deviation
+                continue
+            last[:, channel], line[:, channel], ahead[:, channel] = cells.last, cells.line, cells.ahead
+            parts = [(self.fits[channel, later], cells.ahead == later) for later in (False, True)]
+            for fit, here in parts:
+                values[here, channel] = fit.answers(cells, here, scale, fold)
+                spread[here, channel] = scale * np.interp(
+                    cells.node[here], np.arange(len(fit.deviations)), fit.deviations
+                )
+            ridge[:, channel] = values[:, channel]
+            ridge[cells.ahead, channel] = self.plain[channel].answers(cells, cells.ahead, scale, fold)
+        return Rule(last, line, ridge, values, spread, ahead)
+
+    def arrays(self) -> tuple[dict[str, np.ndarray], list[bool]]:
+        """Weights and deviations by name, and whether each fit starts from the line; folds are not kept."""
+        fits = {**{f"{channel}-{int(ahead)}": fit for (channel, ahead), fit in self.fits.items()},
+                **{f"{channel}-plain": fit for channel, fit in self.plain.items()}}  # fmt: skip
+        found = {f"weights-{name}": fit.weights[-1:] for name, fit in fits.items()}
+        return found | {f"deviations-{name}": fit.deviations for name, fit in fits.items()}, [
+            f.line for f in fits.values()
+        ]
+
+    @classmethod
+    def from_arrays(
+        cls, features: LagFeatures, arrays: Mapping[str, np.ndarray], lines: list[bool]
+    ) -> "LinearReference":
+        """What `arrays` gave, with the `usual` scales beside."""
+        keys = [(channel, ahead) for channel in range(features.channels) for ahead in (False, True)]
+        names = [f"{channel}-{int(ahead)}" for channel, ahead in keys] + [
+            f"{c}-plain" for c in range(features.channels)
+        ]
+        every = [
+            _Fit(arrays[f"weights-{name}"], arrays[f"deviations-{name}"], line)
+            for name, line in zip(names, lines, strict=True)
+        ]
+        return cls(features, arrays["usual"], dict(zip(keys, every, strict=False)), dict(enumerate(every[len(keys) :])))
+
+
+def _usual_scales(features: LagFeatures, train: Sequence[Asked]) -> np.ndarray:
+    nothing = np.zeros(features.channels)
+    every = np.array([each.samples.scales(features.spacing, nothing) for each in train])
+    return np.maximum(np.sqrt((every**2).mean(0)), 1e-6)
+
+
+class _Table(NamedTuple):
+    """All known cells of one channel and part: features, distances from both naive rules over s_c, nodes and folds."""
+
+    features: np.ndarray
+    from_last: np.ndarray
+    from_line: np.ndarray
+    nodes: np.ndarray
+    folds: np.ndarray
+    ahead: bool
+
+    @classmethod
+    def of(
+        cls,
+        cells: Sequence[ChannelQueries | None],
+        asked: Sequence[Asked],
+        scales: Sequence[float],
+        folds: np.ndarray,
+        channel: int,
+        ahead: bool,
+        size: int,
+    ) -> "_Table":
+        found = [(np.zeros((0, size)), *(np.zeros(0) for _ in range(3)), np.zeros(0, dtype=int))]
+        for own, each, scale, fold in zip(cells, asked, scales, folds.tolist(), strict=True):
+            if own is None:
+                continue
+            here = (own.ahead == ahead) & ~np.isnan(each.values[:, channel])
+            count, truth = int(here.sum()), each.values[here, channel]
+            rows = np.broadcast_to(own.before, (count, size)) if ahead and count else own.around[here][:, :size]
+            if count:
+                found.append((rows, (truth - own.last[here]) / scale, (truth - own.line[here]) / scale, own.node[here],
+                              np.full(count, fold)))  # fmt: skip
+        rows, last, line, nodes, which = (np.concatenate(each) for each in zip(*found, strict=True))
+        return cls(rows, last, line, nodes, which, ahead)
+
+    def targets(self, line: bool) -> np.ndarray:
+        return self.from_line if line else self.from_last
+
+    def normal(self, fold: int, kinds: int, line: bool) -> tuple[np.ndarray, np.ndarray]:
+        """F^T F and F^T y of a fold, with F the features times the hat functions of the nodes."""
+        own, size = self.folds == fold, self.features.shape[1]
+        low, _, share = _hats(self.nodes[own], kinds)
+        features, targets = self.features[own], self.targets(line)[own]
+        gram, right = np.zeros((kinds, size, kinds, size)), np.zeros((kinds, size))
+        for node in range(kinds):
+            here = low == node
+            f, s, y, after = features[here], share[here, None], targets[here], min(node + 1, kinds - 1)
+            left = (1.0 - s) * f
+            gram[node, :, node] += left.T @ left
+            right[node] += left.T @ y
+            if bool((s > 0).any()):
+                gram[after, :, after] += (s * f).T @ (s * f)
+                gram[node, :, after] += left.T @ (s * f)
+                gram[after, :, node] += (s * f).T @ left
+                right[after] += (s * f).T @ y
+        return gram.reshape(kinds * size, -1), right.ravel()
+
+    def residuals(self, weights: np.ndarray, line: bool) -> np.ndarray:
+        return self.targets(line) - (_weights_at(self.nodes, weights) * self.features).sum(1)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Fit:
+    """Weights (folds + 1, nodes, features), the last of all folds together, and deviations at each node."""
+
+    weights: np.ndarray
+    deviations: np.ndarray
+    line: bool
+
+    @classmethod
+    def best(cls, train: _Table, held: _Table, nodes: int, lines: Sequence[bool]) -> "_Fit":
+        kinds, size = nodes if train.ahead else 1, train.features.shape[1]
+        nothing = np.zeros((FOLDS + 1, kinds, size))
+        if len(train.nodes) == 0:
+            return cls(nothing, np.ones(nodes), False)
+        least = [float((each.from_last**2).mean()) if len(each.nodes) else 1.0 for each in (train, held)]
+        best, found = np.inf, (nothing, False)
+        for line in lines:
+            for weights in (nothing, *_ridges(train, kinds, line)):
+                errors = [_out_of_fold(train, weights, line), held.residuals(weights[-1], line)]
+                shares = [float((e**2).mean()) / one if len(e) else 1.0 for e, one in zip(errors, least, strict=True)]
+                if sum(shares) < best and max(shares) <= 1.0:
+                    best, found = sum(shares), (weights, line)
+        weights, line = found
+        return cls(weights, _deviations(train.nodes, _out_of_fold(train, weights, line), nodes), line)
+
+    def answers(self, cells: ChannelQueries, here: np.ndarray, scale: float, fold: int | None) -> np.ndarray:
+        """naive + s_c <w, f> of some of the queries."""
+        weights, naive = self.weights[-1 if fold is None else fold], (cells.line if self.line else cells.last)[here]
+        if not here.any() or not weights.any():
+            return naive
+        features = cells.before if bool(cells.ahead[here].all()) else cells.around[here]
+        return naive + scale * (_weights_at(cells.node[here], weights) * features).sum(1)
+
+
+def _ridges(train: _Table, kinds: int, line: bool) -> list[np.ndarray]:
+    """Weights of every penalty: those fitted without each fold, and with all of them."""
+    grams = [train.normal(fold, kinds, line) for fold in range(FOLDS)]
+    gram, right = sum(a for a, _ in grams), sum(b for _, b in grams)
+    parts = [*((gram - a, right - b) for a, b in grams), (gram, right)]
+    return [np.stack([_solve(a, b, penalty, kinds) for a, b in parts]) for penalty in _PENALTIES]  # pyright: ignore[reportArgumentType]
+
+
+def _out_of_fold(train: _Table, weights: np.ndarray, line: bool) -> np.ndarray:
+    errors = np.zeros(len(train.nodes))
+    for fold in range(FOLDS):
+        own = train.folds == fold
+        errors[own] = train.residuals(weights[fold], line)[own]
+    return errors
+
+
+def _hats(nodes: np.ndarray, kinds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The whole numbers on both sides of each node, and the share of the upper one."""
+    low = np.clip(np.floor(nodes + 1e-6).astype(int), 0, kinds - 1)
+    high = np.minimum(low + 1, kinds - 1)
+    return low, high, np.where((high > low) & (nodes - low > 1e-6), np.clip(nodes - low, 0.0, 1.0), 0.0)
+
+
+def _weights_at(nodes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    low, high, share = _hats(nodes, len(weights))
+    return (1.0 - share)[:, None] * weights[low] + share[:, None] * weights[high]
+
+
+def _solve(gram: np.ndarray, right: np.ndarray, penalty: float, kinds: int) -> np.ndarray:
+    """(F^T F + penalty c I)^-1 F^T y, with c the mean of the diagonal over nodes that have rows."""
+    diagonal = np.diag(gram)
+    mean = diagonal[diagonal > 0].mean() if bool((diagonal > 0).any()) else 1.0
+    return np.linalg.solve(gram + penalty * mean * np.eye(len(gram)), right).reshape(kinds, -1)
+
+
+def _deviations(nodes: np.ndarray, errors: np.ndarray, kinds: int) -> np.ndarray:
+    """Root mean squares at each node, drawn towards the overall one as if by five errors of that size."""
+    low, high, share = _hats(nodes, kinds)
+    total, count, overall = np.zeros(kinds), np.zeros(kinds), float((errors**2).mean())
+    for place, weight in ((low, 1.0 - share), (high, share)):
+        np.add.at(total, place, weight * errors**2)
+        np.add.at(count, place, weight)
+    return np.sqrt(np.maximum((total + 5.0 * overall) / (count + 5.0), 1e-12))

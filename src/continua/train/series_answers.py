@@ -1,0 +1,120 @@
+"""Series with simple rules beside them: what the rules reach, what should not be overlooked, and curves of all."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from continua.control import call_model
+from continua.core.batch import Batch, PredictedInterval
+from continua.core.shapes import Float, Tensor
+from continua.data import Csv, Split, Wording, series_errors
+from continua.model import ContinuousTransformer
+from continua.runs import Lines, Note, Scale, Section, Series, Table
+from continua.train.learner import place
+
+_TIMES = 101
+_CLEARLY = 0.01
+"""A rule does better where its error is less by this share."""
+_FAR_APART = 3.0
+"""Test and validation errors are far apart where one is so many times the other."""
+
+
+def reference_errors(task: Csv, split: Split = Split.TEST) -> dict[str, dict[str, float]]:
+    """The errors of the simple rules on the windows of a split, as the model's are measured."""
+    rules = task.references(split)
+    return {name: {k: float(v.mean()) for k, v in series_errors(*pair).items()} for name, pair in rules.items()}
+
+
+def warnings_of(task: Csv, tested: Mapping[str, float], validated: Mapping[str, float]) -> list[str]:
+    """What a user should not overlook: a test far from validation, and a simple rule that does better."""
+    found = []
+    for part in ("between", "ahead"):
+        name, where = f"squared error {part}", f"{part}{' of' if part == 'ahead' else ''} the observations"
+        ratio = tested[name] / max(validated[name], 1e-30)
+        if not 1.0 / _FAR_APART <= ratio <= _FAR_APART:
+            what = f"{where} the test error is {ratio:.2g} times that of validation"
+            found.append(f"{what}: the parts of this file differ, and the next rows may differ again")
+        rules = {
+            rule: errors[name] for rule, errors in reference_errors(task).items() if rule != "linear rule, network off"
+        }
+        best = min(rules, key=lambda rule: rules[rule])
+        if rules[best] < tested[name] * (1.0 - _CLEARLY):
+            word = best.split(", ")[-1 if part == "ahead" else 0]
+            what = f"{where} a simple rule does better on the test"
+            found.append(f"{what}: {word}, {rules[best]:.4g} beside {tested[name]:.4g}")
+    return found
+
+
+def series_section(task: Csv, models: Mapping[str, ContinuousTransformer], figures: int = 6) -> Section:
+    """Rules beside the models in a table, and curves of the first windows of the test with their intervals."""
+    columns = min(task.form.channels, figures)
+    windows = min(max(1, figures // columns), task.count(Split.TEST))
+    batch = task.batch(Split.TEST, torch.arange(windows))
+    curves = []
+    for window in range(windows):
+        dense = task.series.dense(Split.TEST, window, _TIMES)
+        answers = {name: _answer(model, dense) for name, model in models.items()}
+        curves += [_curve(task, batch, dense, answers, window, channel) for channel in range(columns)]
+    prose = (
+        "The first windows of the test, not chosen: what was given, the truth, what simple rules say, and the answers "
+    )
+    prose += (
+        "with the band that is said to hold eight of ten values. They are wanted between the observations and ahead."
+    )
+    return Section("Predictions", (prose,), figures=(_rules_table(task), *curves))
+
+
+def _rules_table(task: Csv) -> Table:
+    errors = reference_errors(task)
+    measures = tuple(next(iter(errors.values())))
+    rows = tuple((rule, *(found[name] for name in measures)) for rule, found in errors.items())
+    caption = "In units of each column's variance in training. The linear rule is what the network adds to."
+    return Table(title="Simple rules on the same windows", caption=caption, measured="the whole test split",
+                 columns=("rule", *measures), rows=rows)  # fmt: skip
+
+
+@torch.no_grad()
+def _answer(model: ContinuousTransformer, batch: Batch) -> PredictedInterval:
+    batch = place(batch, model)
+    assert batch.baseline is not None
+    found = batch.baseline.answer(call_model(model, batch).output)
+    return PredictedInterval(*(each.cpu() for each in found))
+
+
+def _curve(
+    task: Csv, batch: Batch, dense: Batch, answers: Mapping[str, PredictedInterval], window: int, channel: int
+) -> Lines:
+    wording, channels = task.form.wording, task.form.channels
+    values, times, present = (each[window] for each in batch.inputs)
+    own = present & (values[:, 1 + channel] > 0.5)
+    asked = ~batch.targets[window, :, channel].isnan()  # pyright: ignore[reportOptionalSubscript]
+    assert batch.targets is not None and batch.query_times is not None and dense.query_times is not None
+    assert dense.baseline is not None and channels > channel
+    when = wording.duration * dense.query_times[0].double().numpy()
+    given = task.series.token_values(Split.TEST, window)[own.nonzero()[:, 0].numpy()]
+    predicted = [
+        Series.of(f"{name}, predicted", when, *(_units(each[0, :, channel], wording, channel) for each in answer),
+                  mark="line", colour=place)
+        for place, (name, answer) in enumerate(answers.items())
+    ]  # fmt: skip
+    rule = Series.of("linear rule", when, _units(dense.baseline.values[0, :, channel], wording, channel), mark="dashed",
+                     colour=5)  # fmt: skip
+    truth = Series.of("true", wording.duration * batch.query_times[window][asked].double().numpy(),
+                      _units(batch.targets[window, asked, channel], wording, channel), mark="points",
+                      colour=3)  # fmt: skip
+    observed = Series.of("observed", wording.duration * times[own].double().numpy(),
+                         _units(torch.from_numpy(given), wording, channel), mark="points", colour=7)  # fmt: skip
+    notes = (Note(float(observed.x.max()), "last observation"),) if observed.x.size else ()
+    return Lines(
+        title=f"{wording.names[channel]}, test window {window + 1}",
+        measured="one window of the test, evaluation mode",
+        x=Scale(wording.time),
+        y=Scale(wording.names[channel]),
+        series=(*predicted, rule, truth, observed),
+        notes=notes,
+    )
+
+
+def _units(numbers: Float[Tensor, " some"], wording: Wording, channel: int) -> np.ndarray:
+    return wording.offset[channel] + wording.scale[channel] * numbers.double().numpy()

@@ -1,0 +1,133 @@
+"""`continua predict` and `continua runs`: files that come back filled, and what a stranger may do wrong."""
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import continua
+from continua.cli.main import main
+
+SMALL = ["--updates", "2", "--batch-size", "4", "--width", "8", "--axis-nodes", "2", "--hidden", "8", "--steps", "1",
+         "--validations", "1", "--depth", "0.5", "--threads", "1", "--quiet"]  # fmt: skip
+SERIES = "@classLabel true up down\n@data\n"
+
+
+def read(file, mark=","):
+    with open(file, newline="") as stream:
+        return list(csv.DictReader(stream, delimiter=mark))
+
+
+def wave(row):
+    return 20.0 + 5.0 * math.sin(0.4 * row)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, unchecked_module):
+    """A folder with a run on a table of dates and one on labelled series."""
+    folder = tmp_path_factory.mktemp("used")
+    days = [str(np.datetime64("2024-01-01") + i) for i in range(160)]
+    rows = (f"{day};{f'{wave(i):.3f}'.replace('.', ',')}" for i, day in enumerate(days))
+    (folder / "own.csv").write_text("\n".join(["day;warm", *rows]))
+    asked = (
+        f"{day};{f'{wave(i):.3f}'.replace('.', ',') if (i + 4) % 9 and i < 140 else ''}" for i, day in enumerate(days)
+    )
+    (folder / "asked.csv").write_text("\n".join(["day;warm", *asked]))
+    for part in ("TRAIN", "TEST"):
+        lines = [",".join(str((k if i % 2 else -k) + (i * k) % 5 / 9) for k in range(9)) for i in range(12)]
+        text = "\n".join(f"{line}:{'up' if i % 2 else 'down'}" for i, line in enumerate(lines))
+        (folder / f"Two_{part}.ts").write_text(SERIES + text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["train", "csv", "--series", "own.csv", "--context", "16", *SMALL]) == 0
+        assert main(["train", "uea", "--series", "Two_TRAIN.ts", *SMALL]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def inside(folder, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(folder)
+
+
+def test_every_empty_cell_comes_back_filled(capsys):
+    assert main(["predict", "runs/csv-001", "--input", "asked.csv", "--output", "filled.csv"]) == 0
+    assert capsys.readouterr().out == "35 empty cells filled: filled.csv\n"
+    asked, filled = read("asked.csv", ";"), read("filled.csv", ";")
+    assert list(filled[0]) == ["day", "warm", "warm_low", "warm_high"] and len(filled) == 160
+
+    def number(word):
+        return float(word.replace(",", "."))
+
+    for row, (before, after) in enumerate(zip(asked, filled, strict=True)):
+        assert after["day"] == before["day"]
+        if before["warm"]:
+            assert after["warm"] == before["warm"] and after["warm_low"] == after["warm_high"] == ""
+        else:
+            assert number(after["warm_low"]) < number(after["warm"]) < number(after["warm_high"])
+            assert abs(number(after["warm"]) - wave(row)) < 1.0
+
+
+def test_a_run_is_loaded_with_its_transforms():
+    trained = continua.load("runs/csv-001")
+    (filled,) = trained.predict("asked.csv")
+    mean = (
+        [float(row["warm"].replace(",", ".")) for row in read("filled.csv", ";")]
+        if Path("filled.csv").exists()
+        else None
+    )
+    assert not trained.model.training and np.isfinite(filled.mean).all()
+    if mean is not None:
+        np.testing.assert_allclose(filled.mean[:, 0], mean, rtol=1e-5)
+    plain = continua.load("runs/csv-001/models/continuous")
+    assert type(plain) is type(trained.model)
+
+
+def test_classes_have_a_row_for_each_series(capsys):
+    Path("new.ts").write_text("@classLabel false\n@data\n0,1,2,3,4,5\n0,-1,-2,-3,-4,-5,-6\n")
+    for source, count in (("new.ts", 2), ("Two_TEST.ts", 12)):
+        assert main(["predict", "runs/uea-001", "--input", source, "--output", "told.csv"]) == 0
+        rows = read("told.csv")
+        assert len(rows) == count and list(rows[0]) == ["series", "label", "probability_up", "probability_down"]
+        assert all(abs(float(row["probability_up"]) + float(row["probability_down"]) - 1.0) < 1e-3 for row in rows)
+    assert main(["predict", "runs/uea-001", "--input", "new.ts", "--output", "told.csv"]) == 0
+    assert [row["label"] for row in read("told.csv")] == ["up", "down"]
+
+
+def test_runs_are_listed_with_their_results(capsys):
+    assert main(["runs"]) == 0
+    printed = capsys.readouterr().out
+    assert "csv-001" in printed and "uea-001" in printed and "finished" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["predict", "runs/csv-001"], "--input is not given"),
+        (["predict", "runs/csv-001", "--input", "asked.csv"], "--output is not given"),
+        (["predict", "runs/csv-001", "--input", "no.csv", "--output", "x.csv"], "no.csv': there is no such file"),
+        (["predict", "runs/csv-001", "--input", "Two_TEST.ts", "--output", "x.csv"], "where the header has 1"),
+        (["predict", "runs/csv-001", "--input", "asked.csv", "--output", "runs"], "this is a folder"),
+        (["predict", "runs/csv-001", "--input", "none.csv", "--output", "x.csv"], "no row has a value"),
+        (["predict", "runs/csv-001", "--input", "other.csv", "--output", "x.csv"], "has no such column"),
+        (["predict", "runs/csv-001", "--input", "hours.csv", "--output", "x.csv"], "its times are plain numbers, and"),
+        (
+            ["predict", "runs/csv-001", "--model", "usual", "--input", "asked.csv", "--output", "x.csv"],
+            "no model 'usual'",
+        ),
+        (["predict", "runs", "--input", "asked.csv", "--output", "x.csv"], "there is no manifest.json in it"),
+        (["predict", "runs/uea-001", "--input", "asked.csv", "--output", "x.csv"], "row 1: a row of data before @data"),
+        (["runs", "nowhere"], "there is no such folder"),
+        (["runs", "runs/csv-001"], "there is no run in it"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(words, told, capsys):
+    Path("none.csv").write_text("day,warm\n2024-01-01,\n")
+    Path("other.csv").write_text("day,cold\n2024-01-01,1\n")
+    Path("hours.csv").write_text("day,warm\n1,1\n2,\n")
+    assert main(words) == 2
+    printed = capsys.readouterr().err
+    assert told in printed and printed.count("\n") == 1
+    assert not Path("x.csv").exists()

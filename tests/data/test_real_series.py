@@ -1,0 +1,36 @@
+"""Real series with a trend and with a season: what the linear rule reaches on the test, beside simpler ones."""
+
+import warnings
+
+import pytest
+
+from continua.data import Csv, Split, series_errors
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from statsmodels import datasets
+
+
+def weekly_co2(file):
+    """Carbon dioxide at Mauna Loa, 1958 to 2001: a trend and a season, 59 weeks missing; as pandas writes it."""
+    datasets.co2.load_pandas().data.to_csv(file)
+
+
+def quarterly_gdp(file):
+    """The product of the United States, 1959 to 2009: a trend."""
+    table = datasets.macrodata.load_pandas().data
+    rows = (f"{int(row.year)}Q{int(row.quarter)},{row.realgdp}" for row in table.itertuples())
+    file.write_text("\n".join(["quarter,gdp", *rows]))
+
+
+@pytest.mark.parametrize("write", [weekly_co2, quarterly_gdp])
+def test_the_linear_rule_is_not_above_interpolation_and_ridge(tmp_path, write, unchecked):
+    write(tmp_path / "own.csv")
+    found = Csv(tmp_path / "own.csv").references(Split.TEST)
+    errors = {
+        name: {part: float(each.mean()) for part, each in series_errors(*pair).items()} for name, pair in found.items()
+    }
+    rule, naive, ridge = (errors[name] for name in ("linear rule, network off", "linear interpolation, last value",
+                                                    "ridge on differences"))  # fmt: skip
+    assert rule["squared error between"] < naive["squared error between"]
+    assert rule["squared error ahead"] <= ridge["squared error ahead"] < 0.6 * naive["squared error ahead"]

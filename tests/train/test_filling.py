@@ -1,0 +1,140 @@
+"""A trained run that is used: tables filled in their own units, classes told, the best weights, what is settled."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import continua
+from continua.data import Csv, SeriesTransform, Split, Uea
+from continua.runs import Run
+from continua.train import (
+    Learner,
+    Plan,
+    Preset,
+    SeriesFiller,
+    Training,
+    build_continuous,
+    evaluate,
+    objective_of,
+    settle_outputs,
+)
+
+SMALL = Preset().replace(width=8, hidden=8, axis_nodes=2, heads=2, head_modes=0, steps=1, depth=0.5, stem_radius=3.0)
+
+
+def write_waves(file, count=200, empty=lambda row: ()):
+    """Dates a day apart, 300 + sin and a cosine of another size; `empty` says which columns of a row are empty."""
+    rows = []
+    for i in range(count):
+        values = [f"{300 + 10 * math.sin(0.4 * i):.4f}", f"{0.01 * math.cos(0.4 * i):.6f}"]
+        rows.append([str(np.datetime64("2024-01-01") + i), *("" if c in empty(i) else v for c, v in enumerate(values))])
+    file.write_text("\n".join([",warm,wet", *(",".join(row) for row in rows)]) + "\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return Csv(write_waves(tmp_path_factory.mktemp("waves") / "waves.csv"), window=16)
+
+
+@pytest.fixture
+def model(task):
+    torch.manual_seed(0)
+    return build_continuous(task.form, SMALL).eval()
+
+
+def test_empty_cells_are_filled_in_the_units_of_the_file(task, model, tmp_path):
+    """A new model adds nothing to the linear rule, which knows a sine."""
+    asked = write_waves(
+        tmp_path / "asked.csv", 230, lambda i: (0,) if 30 < i < 33 else (0, 1) if i == 50 or i >= 200 else ()
+    )
+    filler = SeriesFiller(model, task.series.transform)
+    (filled,) = filler.fill(continua.train.TrainedSeries(model, task.series.transform).read(asked))
+    i = np.arange(230)
+    truth = np.stack([300 + 10 * np.sin(0.4 * i), 0.01 * np.cos(0.4 * i)], 1)
+    empty = filled.series.values.isnan().numpy()
+    assert np.array_equal(np.isfinite(filled.low), empty) and bool(np.isfinite(filled.mean).all())
+    assert np.array_equal(filled.mean[~empty], filled.series.values.numpy()[~empty])
+    assert np.abs((filled.mean - truth) / [10.0, 0.01])[:204].max() < 0.1
+    assert np.abs((filled.mean - truth) / [10.0, 0.01]).max() < 0.5  # thirty rows ahead, by answers of its own
+    assert bool((filled.low[empty] <= filled.mean[empty]).all() and (filled.mean[empty] <= filled.high[empty]).all())
+    widths = (filled.high - filled.low)[200:, 0]
+    assert widths[29] > widths[11] > widths[0]
+
+
+def test_the_transform_is_kept_without_the_file(task, model):
+    again = SeriesTransform.read(task.series.transform.files())
+    rows = task.series.windows.window(Split.TEST, 0)
+    one, two = (each.prepare(rows, np.array([0.3, 1.2])) for each in (task.series.transform, again))
+    for a, b in zip((*one[:3], *one.rule), (*two[:3], *two.rule), strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(ValueError, match="transform of its series cannot be read"):
+        SeriesTransform.read({"series.json": b"{}"})
+
+
+def test_a_network_counts_by_what_it_gains_on_validation(task, model):
+    batch = task.batch(Split.VALIDATION, torch.arange(task.count(Split.VALIDATION)))
+    before = evaluate(model, task, Split.VALIDATION)
+    with torch.no_grad():
+        model.readout.inner.linear.weight[:4].normal_()  # adds noise to the means of the rule
+    spoilt = evaluate(model, task, Split.VALIDATION)
+    assert spoilt["mean squared error"] > 2.0 * before["mean squared error"]
+    found = settle_outputs(model, task)
+    settled = evaluate(model, task, Split.VALIDATION)
+    assert settled["mean squared error"] < 1.05 * before["mean squared error"]
+    assert settled["share inside the interval"] == pytest.approx(0.8, abs=0.05)
+    assert len(found) == 4 and all(0.0 <= each["share of the network"] <= 1.0 for each in found.values())
+    assert batch.baseline is not None
+
+
+def learner_of(task, rate):
+    torch.manual_seed(0)
+    model = build_continuous(task.form, SMALL)
+    return Learner("continuous", model, objective_of(task.form), torch.optim.SGD(model.parameters(), lr=rate))
+
+
+def test_the_best_weights_are_taken_and_a_run_that_no_longer_gains_ends(task, tmp_path, unchecked):
+    learner = learner_of(task, 3.0)  # a rate that leads away
+    plan = Plan(40, 8, validations=20, patience=2, clip=1e9, save_seconds=1e9)
+    run = Run.begin(tmp_path / "run", "train", {}, {"task": task.facts()})
+    training = Training(run, task, [learner], plan)
+    training.go()
+    losses = [row["metrics"]["loss"] for row in run.records("validation")]
+    assert len(losses) < 20 and run.manifest["facts"]["stopped"] == 2 * len(losses)
+    taken = training.take_best()
+    assert taken == {"continuous": 2 * (1 + int(np.argmin(losses)))}
+    assert evaluate(learner.model, task, Split.VALIDATION)["loss"] == pytest.approx(min(losses))
+
+
+def test_where_validation_reads_the_test_nothing_is_chosen_by_it(task, tmp_path, unchecked):
+    whole = Csv(task.file, window=16, whole=True)
+    learner = learner_of(whole, 3.0)
+    run = Run.begin(tmp_path / "run", "train", {}, {})
+    training = Training(run, whole, [learner], Plan(4, 8, validations=4, clip=1e9))
+    training.go()
+    assert training.take_best() == {"continuous": 4} and settle_outputs(learner.model, whole) == {}
+
+
+def test_classes_are_told_from_series_in_their_own_units(tmp_path):
+    header = "@classLabel true up down\n@data\n"
+    rows = [
+        ",".join(f"{100 + (k if i % 2 else -k) + 0.1 * ((i * k) % 7)}" for k in range(8 + i % 3)) for i in range(60)
+    ]
+    for part in ("TRAIN", "TEST"):
+        (tmp_path / f"Two_{part}.ts").write_text(
+            header + "\n".join(f"{r}:{'up' if i % 2 else 'down'}" for i, r in enumerate(rows))
+        )
+    task = Uea(tmp_path / "Two_TRAIN.ts")
+    assert task.references()["linear rule, network off"] == 1.0 and task.references()["nearest neighbour"] > 0.9
+    model = build_continuous(task.form, SMALL).eval()
+    trained = continua.train.TrainedLabels(model, type(task.transform).read(task.transform.files()))
+    up = torch.tensor([[100.0 + k] for k in range(9)])
+    found = trained.predict([up, 200.0 - up])
+    assert trained.classes == ("up", "down") and found.argmax(1).tolist() == [0, 1]
+    torch.testing.assert_close(found.sum(1), torch.ones(2))
+    assert evaluate(model, task, Split.TEST)["accuracy"] == 1.0  # a new model says what the rule says
+    assert settle_outputs(model, task)["classes"]["share of the network"] == 0.0
+    with pytest.raises(ValueError, match="learnt 1 dimensions"):
+        trained.predict([up.expand(-1, 2)])
