@@ -11,8 +11,8 @@ pytestmark = [
     # The shape checker of the tests does not know the symbolic tensors of a compiler.
     pytest.mark.usefixtures("unchecked"),
     # torch's compiler and exporter warn of themselves.
-    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:torch"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
 ]

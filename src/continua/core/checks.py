@@ -97,6 +97,11 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
 
 
+def is_exported() -> bool:
+    """Whether that graph is to live without Python (`torch.export`, `torch.jit.trace`): it cannot be broken in two."""
+    return torch.compiler.is_exporting() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+
+
 def holds(condition: torch.Tensor, unseen: bool) -> bool:
     """Whether a condition on values holds; in a graph `unseen`, the answer that is right for all values."""
     return unseen if is_traced() else bool(condition)

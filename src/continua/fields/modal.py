@@ -27,13 +27,14 @@ class ModalWeights:
         self.over_z = field.over_z if over_heads else field.basis
         self.values = [*field.structure.read(field.coefficients)]
         modal = list(self.values)
-        if over_heads:
-            nodes = field._nodes(modal[0]).theta  # (heads, modes of h)
-            for i, spec in enumerate(field.structure.specs):
-                if spec.role is Role.HEAD:  # (modes of h, modes of z, ...) -> (modes of z, heads, ...)
-                    C = modal[i]
-                    modal[i] = (nodes @ C.flatten(1)).view(len(nodes), *C.shape[1:]).movedim(0, 1)
-        changed = field.structure.flatten(change(field.structure.unflatten(modal)))
+        with torch.autocast(modal[0].device.type, enabled=False):  # weights keep their own precision
+            if over_heads:
+                nodes = field._nodes(modal[0]).theta  # (heads, modes of h)
+                for i, spec in enumerate(field.structure.specs):
+                    if spec.role is Role.HEAD:  # (modes of h, modes of z, ...) -> (modes of z, heads, ...)
+                        C = modal[i]
+                        modal[i] = (nodes @ C.flatten(1)).view(len(nodes), *C.shape[1:]).movedim(0, 1)
+            changed = field.structure.flatten(change(field.structure.unflatten(modal)))
         self.modal = [(leaf.flatten(1), leaf.shape[1:]) for leaf in changed]
 
     def __call__(self, z: DepthValue, inside: DepthValue | None = None) -> Theta:

@@ -85,14 +85,16 @@ class Exact(AbstractTokenIntegral):
             q, k, beta = *_fold_masses(q, k, log_mass, beta), 1.0
         else:
             mask = log_mass[:, None, None, :]
+        folded = own or (mask is None and log_mass is not None)
         if beta <= 0:  # the fused kernel multiplies the -inf of its causal mask by the scale
             q, beta = q * beta, 1.0
         size = v.shape[-1]
         if q.shape[-1] != size:
             q, k, v = _pad(q, k, v)
-        if q.dtype != memory.keys.dtype:  # masses were folded in under an autocast, where log 0 would not be finite
+        if folded and torch.is_autocast_enabled(q.device.type):  # in half precision log 0 would not be finite
             with torch.autocast(q.device.type, enabled=False):
-                y = F.scaled_dot_product_attention(q, k, v.to(q.dtype), is_causal=causal, scale=beta)[..., :size]
+                q, k, v = (x.to(memory.measure.tensors[0].dtype) for x in (q, k, v))
+                y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=beta)[..., :size]
         else:
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=beta)[..., :size]
         return y[..., :-1] + y[..., -1:] * memory.values if own else y

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from continua.core.arguments import advise
-from continua.core.checks import holds, is_a
+from continua.core.checks import holds, is_a, is_exported
 from continua.core.errors import reject
 from continua.core.processor import check_autocast
 from continua.core.shapes import Tensor
@@ -68,7 +68,7 @@ class Solver(AbstractSolver):
         is_a(AbstractGradient, "Pass an object such as Checkpointed() or Direct().", gradient=gradient)
         if isinstance(gradient, Backsolve):
             gradient.check(self.stepper, self.controller)
-        if isinstance(self.controller, AbstractAdaptive) and (torch.compiler.is_exporting() or torch.jit.is_tracing()):  # pyright: ignore[reportPrivateImportUsage]
+        if isinstance(self.controller, AbstractAdaptive) and is_exported():
             cure = "Export the model on a fixed grid: model.at(steps=8), or model.at(grid=solution.stats.grid)."
             reject("controller", self.controller, "steps that adapt look at values, and an exported graph cannot", cure)
         span, depths = check_problem(state, span, save_at, observers, getattr(self.controller, "all_ranks", False))

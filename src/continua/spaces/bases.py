@@ -110,7 +110,7 @@ def _values(basis: AbstractBasis, z: float, dtype: torch.dtype, device: torch.de
     return torch.tensor(basis._terms(z), dtype=dtype, device=device)
 
 
-def cell_of(z: float, breaks: Sequence[float]) -> int:
+def cell_of(z: Any, breaks: Sequence[float]) -> int:
     """How many of the increasing breaks are at most z: `bisect.bisect_right`, which no compiler of torch sees into."""
     return sum([b <= z for b in breaks]) if torch.compiler.is_compiling() else bisect.bisect_right(breaks, z)
 
