@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 READY := $(VENV)/.runs
+SITE := $(VENV)/.site
 EXTRAS := dev,peers,data
 # One thread for each of the two test processes: more threads than cores only slow each other down.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test faults bench format lint types browser clean
+.PHONY: help demo install test docs figures faults bench format lint types browser clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -28,9 +29,18 @@ test: $(STAMP) ## format check, lint, types, import rules, dependencies, all tes
 	@echo '== tests, slow ones included'
 	@$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal --durations=10
 
+docs: $(SITE) ## build the documentation site, build/site/index.html; warnings are errors, links are checked
+	@echo '== pages, with the reference from the docstrings'
+	@PYTHONPATH=docs $(BIN)/python -m tools.stage build/pages
+	@$(BIN)/zensical build --strict
+	@echo '== open build/site/index.html'
+
+figures: $(STAMP) ## run the tutorials and write their figures anew
+	@$(ONE_THREAD) PYTHONPATH=docs $(BIN)/python -m tools.figures
+
 faults: $(STAMP) ## break runs and join ranks in every way that is known, for half an hour: kills, signals, damaged files
 	@CONTINUA_FAULTS=all $(ONE_THREAD) $(BIN)/pytest tests/faults tests/train/test_ranks.py \
-		tests/solve/test_sharded.py tests/cli/test_broken_runs.py -m '' --durations=10
+		tests/solve/test_sharded.py tests/cli/test_broken_runs.py tests/cli/test_plan.py -m '' --durations=10
 
 bench: $(STAMP) ## measure against the peers
 	@$(BIN)/continua bench all
@@ -89,3 +99,8 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	@echo '== installing what tests, linters and benchmarks need (a minute or more; pip is silent)'
 	@$(INSTALL) -e '.[$(EXTRAS)]'
 	@touch $(STAMP) $(READY)
+
+$(SITE): pyproject.toml constraints.txt | $(BIN)/python
+	@echo '== installing continua and what builds the site (a minute or more; pip is silent)'
+	@$(INSTALL) -e '.[data,peers,docs]'
+	@touch $(SITE) $(READY)

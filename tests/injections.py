@@ -19,7 +19,7 @@ from continua.core.errors import DamageWarning
 from continua.data import Spirals
 from continua.optim import adamw
 from continua.runs import Run
-from continua.train import Learner, Plan, Preset, RandomGrids, Training, build_continuous, objective_of
+from continua.train import Learner, Plan, Preset, Training, TrainingGrids, build_continuous, objective_of
 
 TINY = ["--updates", "3", "--batch-size", "4", "--width", "8", "--axis-nodes", "2", "--heads", "2", "--hidden", "8",
         "--depth-modes", "2", "--steps", "1", "--validations", "1", "--threads", "1"]  # fmt: skip
@@ -59,6 +59,7 @@ def fork(work: Callable[[], int], folder: Path, stdout: int | None = None) -> Ch
     """Does the work in a child, in a folder; what it prints goes into files beside it, or to `stdout`."""
     count = len(list(folder.parent.glob("*.err")))
     out, err = (folder.parent / f"{folder.name}{count}.{kind}" for kind in ("out", "err"))
+    err.touch()  # the next child has another name
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -98,7 +99,7 @@ def go_on(folder: Path, updates: int) -> int:
     torch.manual_seed(0)
     model = build_continuous(task.form, preset.replace(dropout=0.1))
     optimiser = adamw(model, 1e-2, 0.01, (0.9, 0.98))
-    learner = Learner("continuous", model, objective_of(task.form, model), optimiser, grids=RandomGrids(1.0, 0.25))
+    learner = Learner("continuous", model, objective_of(task.form, model), optimiser, grids=TrainingGrids(1.0, 0.25))
     run = Run.open(folder) if (folder / "manifest.json").exists() else Run.begin(folder, "train", {})
     with run.lock(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DamageWarning)  # that there is no checkpoint yet

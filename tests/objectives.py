@@ -12,11 +12,11 @@ from continua.control import (
     JacobianFrobenius,
     JacobianSpectral,
     KineticEnergy,
-    Length,
     MaskedToken,
     MeanSquaredError,
     NextToken,
     Objective,
+    PathLength,
     RelativeL2,
     Sobolev,
 )
@@ -41,7 +41,7 @@ all_losses: list[AbstractLoss] = [
 all_costs = [
     KineticEnergy(),
     KineticEnergy(Sobolev(time=2)),
-    Length(),
+    PathLength(),
     JacobianFrobenius(),
     JacobianSpectral(iterations=2),
     HeadNegentropy(),
@@ -52,7 +52,7 @@ all_costs = [
 def flow_of(dropout: float = 0.0) -> Flow:
     """Attention over continuous heads and a feed-forward, both smooth in depth."""
     generator = torch.Generator().manual_seed(3)
-    attention = PreNorm(LayerNorm(), Attention(4, 2, measured=True))
+    attention = PreNorm(LayerNorm(), Attention(4, 2, head_masses=True))
     feedforward = PreNorm(RMSNorm(), FeedForward(6))
     heads = ContinuousHeads(attention.spec(WIDTH), over_z=BSpline(3, 2), generator=generator)
     logits = heads.coefficients["inner_p"].data  # an even density is where its negentropy has no slope

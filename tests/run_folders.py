@@ -35,7 +35,7 @@ def figures() -> dict[str, object]:
             series=(Series.of("|a|", z, np.exp(-z), np.exp(-z) / 2, 2 * np.exp(-z)),
                     Series.of("gap", z, [None, *z[1:]], mark="both")),
         ),
-        "heat": Heat(title="Attention kernel", x=Scale("s"), y=Scale("t"), columns=np.arange(20.0),
+        "heat": Heat(title="Attention weights", x=Scale("s"), y=Scale("t"), columns=np.arange(20.0),
                      rows=np.arange(20.0), values=alpha, value="α", frames=np.linspace(0, 1, 5), slider="depth z",
                      panels=("mean", "head 1", "head 2")),
         "paths": Paths(title="Tokens along depth", x=Scale("first"), y=Scale("second"), depths=z, points=turn,
@@ -65,7 +65,7 @@ def written_run(folder: Path, seed: int = 0, learners: tuple[str, ...] = ("conti
     for learner in learners:
         tests = {"as trained": {"loss": 0.3, "accuracy": 0.9712}, "half": {"loss": 0.5, "accuracy": 0.91}}
         steps = {str(n): {"loss": 1.0 / n, "accuracy": 1.0 - 1.0 / (n + 1)} for n in (1, 2, 4, 8)}
-        run.record("test", learner=learner, samplings=tests, depth_steps=steps, **{"gap to a tight solve": 0.01})
+        run.record("test", learner=learner, samplings=tests, depth_steps=steps, **{"solver error": 0.01})
     made = figures()
     formula = "alpha_{ij} = frac{w_j e^{beta ⟨q_i, k_j⟩}}{sum_l w_l e^{beta ⟨q_i, k_l⟩}}"
     for place, learner in enumerate(learners):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[1] / "docs" / "everyday.md").read_text(encoding="utf-8")
-TASKS = {section.partition("\n")[0]: section for section in PAGE.split("\n## ")[1:]}
+PAGE = (Path(__file__).parents[1] / "docs" / "index.md").read_text(encoding="utf-8")
+TASKS = {section.partition("\n")[0]: section for section in PAGE.split("\n### ")[1:]}
 
 
 def counted_lines(block: str) -> int:

@@ -298,7 +298,7 @@ def test_readme_names_the_two_commands():
     assert "make demo" in readme and "make test" in readme
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/recipes.md", "docs/everyday.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/recipes.md", "docs/index.md"])
 def test_examples_run(page, tmp_path, monkeypatch, unchecked):
     readme = ROOT / page
     assert grab_code_blocks(readme.read_text(encoding="utf-8"), lang="python"), f"{page} has no python example"

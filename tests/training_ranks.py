@@ -2,11 +2,15 @@
 
 Every case trains 20 updates on this rank's share of a batch, by an `Objective` alone (float32) or as a `Learner` of the
 training loop does (float64), and beside it, alone, the same model on the whole batch. Writes RANK.json: the largest
-difference of the losses, and how far they fell.
+difference of the losses, and how far they fell. Then whole runs, with checkpoints, as `continua train` makes them: on
+two ranks and on one, and from one to the other in the middle.
 """
 
+import dataclasses
 import json
+import shutil
 import sys
+import warnings
 from pathlib import Path
 
 import torch
@@ -17,9 +21,14 @@ from torch.multiprocessing.spawn import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 import continua
-from continua import Adaptive, Batch, Checkpointed, CrossEntropy, Direct, Fixed, KineticEnergy, Objective, Solver
+from continua import Adaptive, Batch, Checkpointed, CrossEntropy, Depth, Direct, Fixed, KineticEnergy, Objective, Solver
+from continua.cli.options import OPTIMISERS
+from continua.core.errors import DamageWarning
+from continua.data import Spirals
+from continua.runs import Run
 from continua.solve import BogackiShampine
-from continua.train import Learner, Plan, RandomGrids
+from continua.train import Learner, Plan, Preset, Ranks, Training, TrainingGrids, build_continuous, objective_of
+from continua.train.memory import PeakMemory
 from start_ranks import ALL, WORLD
 
 UPDATES = 20
@@ -51,7 +60,7 @@ def train(model: nn.Module, batch: Batch) -> torch.Tensor:
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if torch.get_default_dtype() == torch.float64:
         plan = Plan(UPDATES, len(batch.targets), clip=0.5)
-        learner = Learner("one", model, OBJECTIVE, optimiser, grids=RandomGrids(0.5))
+        learner = Learner("one", model, OBJECTIVE, optimiser, grids=TrainingGrids(0.5))
         return torch.tensor([learner.update(batch, number, plan).total for number in range(UPDATES)])
     losses = []
     for _ in range(UPDATES):
@@ -61,6 +70,74 @@ def train(model: nn.Module, batch: Batch) -> torch.Tensor:
         optimiser.step()
         losses.append(total.detach())
     return torch.stack(losses)
+
+
+RUNS = {
+    "DDP; jitter, refined": ("none", {"jitter": 1.0, "refined": 0.5}),
+    "FSDP2; adaptive, checkpointed": ("fsdp2", {"rtol": 1e-2, "gradient": "checkpointed"}),
+    "DDP; adaptive, checkpointed": ("none", {"rtol": 1e-2, "gradient": "checkpointed"}),
+    "FSDP2; jitter, refined": ("fsdp2", {"jitter": 1.0, "refined": 0.5}),
+    "FSDP2; layers": ("fsdp2", {"field": "piecewise", "head_modes": 0, "heads": 1}),
+    "FSDP2; hypernetwork": ("fsdp2", {"field": "hypernetwork"}),
+    "DDP; recipe": ("none", {"optimizer": "recipe"}),
+}
+
+
+def whole_run(folder: Path, ranks: Ranks, options: dict) -> list[float]:
+    """The losses of a run that begins in a folder, or goes on there."""
+    task = Spirals(samples=40, tokens=8, queries=3)
+    sizes = {"width": 8, "heads": 2, "hidden": 16, "axis_nodes": 2, "head_modes": 2, "depth_modes": 2, "depth": 1.0}
+    preset = Preset().replace(**{**sizes, "steps": 2, **options})
+    torch.manual_seed(0)
+    model, build = build_continuous(task.form, preset), OPTIMISERS[preset.training.optimizer]
+    objective, grids = (
+        objective_of(task.form, model, preset),
+        TrainingGrids(preset.depth.jitter, preset.depth.refined, preset.depth.coarse),
+    )
+    wrapped = ranks.wrap(model)
+    learner = Learner("one", wrapped, objective, build(model, preset), grids=grids, ranks=ranks)
+    if ranks.first and not folder.exists():
+        Run.begin(folder, "train", {})
+    ranks.add_up([0.0])
+    training = Training(Run(folder), task, [learner], Plan(UPDATES, 5, validations=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DamageWarning)  # that there is no checkpoint yet
+        done = training.resume()
+    training.go(done)
+    ranks.add_up([0.0])
+    return [row["total"] for row in Run(folder).records("update")]
+
+
+def whole_runs(ranks: Ranks, folder: Path) -> dict[str, list[float]]:
+    """For each kind of run the largest gap of its losses from those of one process, and the same from 2 ranks to 1."""
+    found = {}
+    for place, (name, (sharding, options)) in enumerate(list(RUNS.items())[: None if ALL else 2]):
+        joined, one = dataclasses.replace(ranks, sharded=sharding == "fsdp2"), folder / f"{place}"
+        losses = whole_run(one / "together", joined, options)
+        if ranks.first:  # alone, and there from what two have saved
+            alone = whole_run(one / "alone", Ranks(), options)
+            shutil.copytree(one / "together", one / "to-one")
+            shutil.rmtree(one / "to-one" / "checkpoints" / "00000020")
+            after = whole_run(one / "to-one", Ranks(), options)
+            shutil.copytree(one / "alone", one / "to-two")
+            shutil.rmtree(one / "to-two" / "checkpoints" / "00000020")
+        ranks.add_up([0.0])
+        back = whole_run(one / "to-two", joined, options)
+        if ranks.first:
+            found[name] = [max(abs(x - y) for x, y in zip(a, alone, strict=True)) for a in (losses, after, back)]
+    return found
+
+
+def parameter_memory(ranks: Ranks) -> float:
+    """The most bytes of weights that a rank holds in a forward solve, next to nothing else, as a share of all."""
+    torch.manual_seed(0)
+    model = continua.transformer(64, 3, features=1, axis=4, depth=Depth(1.0, continua.Cosine(8), steps=2))
+    whole = sum(p.nbytes for p in model.parameters())
+    dataclasses.replace(ranks, sharded=True).wrap(model)
+    own = sum(p.to_local().nbytes for p in model.parameters())
+    with torch.no_grad(), PeakMemory() as counted:
+        model(torch.zeros(1, 2, 1), torch.tensor([[0.0, 1.0]]))
+    return (own + counted.peak) / whole
 
 
 def main(rank: int, world: int, folder: Path) -> None:
@@ -83,6 +160,9 @@ def main(rank: int, world: int, folder: Path) -> None:
                 dist.all_reduce(losses)
                 gap = (losses / world - alone).abs().max().item()
                 found[f"{name}; {solver}; {dtype}".replace("torch.", "")] = [gap, (alone[0] - alone[-1]).item()]
+    torch.set_default_dtype(torch.float32)
+    ranks = Ranks(rank, world)
+    found |= {"runs": whole_runs(ranks, folder), "memory": parameter_memory(ranks)}
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 

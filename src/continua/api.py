@@ -5,7 +5,7 @@ from importlib.metadata import version
 
 from continua.control import (
     Batch, CrossEntropy, DebiasedObjective, FieldSize, HeadNegentropy, JacobianFrobenius, JacobianSpectral,
-    KineticEnergy, Length, MaskedToken, MeanSquaredError, NextToken, Objective, RelativeL2, ResolutionReport,
+    KineticEnergy, MaskedToken, MeanSquaredError, NextToken, Objective, PathLength, RelativeL2, ResolutionReport,
     Resolutions, SuccessiveApproximations, solve_extremal, pontryagin, resolution_report, with_token_integral,
 )  # fmt: skip
 from continua.core.errors import ReconstructionWarning, SolveError
@@ -13,9 +13,9 @@ from continua.fields import (
     Constant, ContinuousHeads, Expansion, HeadHypernetwork, Hypernetwork, PiecewiseConstant, from_layers, to_layers,
 )  # fmt: skip
 from continua.model import (
-    AnalysisReadout, BasisProfile, CachedDecoder, Clock, CloudEmbedding, ContinuousTransformer, Depth,
+    AnalysisReadout, BasisProfile, CachedDecoder, Clock, CloudEmbedding, ContinuousTransformer, Decoding, Depth,
     EmbeddingAxis, EncoderDecoder, Flow, FourierPositions, HypernetworkWeights, HeadMeasure, InterpolatedStem, Layers,
-    LearnedPositions, LinearProfile, MeanReadout, NormedEmbedding, NormReadout, Part, Result, Sampling,
+    LearnedPositions, LinearProfile, MeanReadout, NormedEmbedding, NormReadout, Part, Result,
     SinusoidalPositions, Stem, StemEmbedding, SynthesisEmbedding, TokenEmbedding, TokenReadout, TokenTime,
     VectorEmbedding, Window, at_budget, bert, citation, encoder, encoder_decoder, from_torch, generate, gpt, load,
     macaron, parallel, save, sphere, to_torch, transformer,
@@ -40,16 +40,17 @@ __all__ = [
     "Adaptive", "AnalysisReadout", "Attention", "Axis", "BSpline", "Backsolve", "BackwardRectangle", "BasisProfile",
     "Batch", "BlockwiseAdamW", "BogackiShampine", "CachedDecoder", "CausalTrapezoid", "Chebyshev", "Checkpointed",
     "Clock", "Cloud", "CloudEmbedding", "Constant", "ContinuousHeads", "ContinuousTransformer", "Controlled",
-    "Convolution", "Cosine", "Counting", "CrossEntropy", "Damping", "Debiased", "DebiasedObjective", "Dense", "Depth",
+    "Convolution", "Cosine", "Counting", "CrossEntropy", "Damping", "Debiased", "DebiasedObjective", "Decoding",
+    "Dense", "Depth",
     "Direct", "DormandPrince", "Dropout", "EmbeddingAxis", "EncoderDecoder", "Euler", "Expansion", "FeedForward",
     "FieldSize", "Fixed", "Flow", "Fourier", "FourierPositions", "GaussLegendre", "Given", "HeadHypernetwork",
     "HeadMeasure", "HeadNegentropy", "Heun", "Hypernetwork", "HypernetworkWeights", "InterpolatedStem",
     "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "LayerNorm", "Layers", "LearnedPositions", "Legendre",
-    "Length", "LieTrotter", "LinearProfile", "LogTokens", "MaskedToken", "MeanReadout", "MeanSquaredError", "Midpoint",
+    "LieTrotter", "LinearProfile", "LogTokens", "MaskedToken", "MeanReadout", "MeanSquaredError", "Midpoint",
     "MirrorAdam", "NextToken", "NormReadout", "NormedEmbedding", "Nystrom", "Objective", "Observer", "Part",
-    "PerSequence", "PiecewiseConstant", "PostNorm", "PreNorm", "Projected", "RK4", "RMSNorm", "Recipe",
-    "ReconstructionWarning", "RelativeL2", "ResolutionReport", "Resolutions", "Result", "RiemannianAdam", "Rotary",
-    "Sampling", "SinusoidalPositions", "Sobol", "SolveError", "Solver", "Spectral", "Stem", "StemEmbedding", "Strang",
+    "PathLength", "PerSequence", "PiecewiseConstant", "PostNorm", "PreNorm", "Projected", "RK4", "RMSNorm",
+    "Recipe", "ReconstructionWarning", "RelativeL2", "ResolutionReport", "Resolutions", "Result", "RiemannianAdam",
+    "Rotary", "SinusoidalPositions", "Sobol", "SolveError", "Solver", "Spectral", "Stem", "StemEmbedding", "Strang",
     "Subset", "SuccessiveApproximations", "Sum", "SynthesisEmbedding", "TokenEmbedding", "TokenReadout", "TokenTime",
     "Trapezoid", "Tsitouras", "VectorEmbedding", "WeightedBasis", "Window", "at_budget", "bert", "citation", "encoder",
     "encoder_decoder", "from_layers", "from_torch", "generate", "gpt", "integrate", "load", "macaron", "parallel",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from continua.cli.main import main
-from continua.runs import Run
+from continua.runs import Run, storage
 from short_runs import SMALL, stop_after
 
 TRAIN = ["train", "spirals", *SMALL, "--steps", "1", "--quiet"]
@@ -191,10 +191,51 @@ def test_what_changed_before_a_resume_is_shown_and_refused(tmp_path, capsys):
     assert row["after"] == 2 and set(row["changes"]) == {"torch", "text"}
 
 
-def test_several_processes_are_refused(monkeypatch, capsys):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main([*TRAIN, "--output", "run"]) == 2
-    assert "Start it without torchrun" in told(capsys) and not Path("run").exists()
+def test_the_same_command_begins_a_run_and_goes_on_with_it(capsys):
+    words = [*TRAIN, "--output", "run", "--autoresume"]
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(patch, 2, signal.SIGTERM)
+        assert main(words) == 75
+    capsys.readouterr()
+    assert main([*words, "--lr", "1"]) == 2
+    assert "--learning-rate = 1.0: the run in run began with 0.003" in (printed := told(capsys))
+    assert "continua train --resume run --override learning_rate=1.0" in printed
+    assert main(words) == 0 and len(Run.open(Path("run")).records("update")) == 3
+    assert main(words) == 0 and len(Run.open(Path("run")).records("test")) == 1  # it was finished
+    assert main([*TRAIN, "--autoresume"]) == 2
+    assert "--output RUN" in told(capsys)
+
+
+def test_numbers_whose_products_end_the_process_on_some_processors_are_refused(capsys):
+    assert main([*TRAIN, "--output", "run", "--dtype", "bfloat16"]) == 2
+    assert "there is no such dtype" in told(capsys) and not Path("run").exists()
+
+
+def test_a_run_of_an_older_format_is_refused_by_every_command(interrupted, tmp_path, capsys):
+    run = tmp_path / "old"
+    shutil.copytree(interrupted, run)
+    manifest = storage.unseal((run / "manifest.json").read_bytes())
+    (run / "manifest.json").write_bytes(storage.seal({**manifest, "format": 1}))
+    for words in (["train", "--resume", "old"], ["eval", "old"], ["report", "old"]):
+        assert main(words) == 2
+        assert "it is of format 1, and this version reads 2" in told(capsys)
+
+
+@pytest.mark.parametrize("name", ["os:system", "torch.nn:Linear", "continua.cli.main:main", "continua.model:../x"])
+def test_a_checkpoint_that_names_other_classes_builds_none_of_them(interrupted, tmp_path, capsys, name):
+    """Somebody who knows how checkpoints are hashed has put it there."""
+    run = tmp_path / "strange"
+    shutil.copytree(interrupted, run)
+    for checkpoint in (run / "checkpoints").iterdir():
+        path = checkpoint / "continuous" / "model.json"
+        description = json.loads(path.read_text())
+        path.write_text(json.dumps({**description, "model": {"class": name, "arguments": {"command": "touch made"}}}))
+        manifest = storage.unseal((checkpoint / "manifest.json").read_bytes())
+        manifest["files"]["continuous/model.json"] = storage.digest(path.read_bytes())
+        (checkpoint / "manifest.json").write_bytes(storage.seal(manifest))
+    for words in (["train", "--resume", "strange", "--quiet"], ["eval", "strange"]):
+        assert main(words) == 2
+        assert "class = " in told(capsys) and not Path("made").exists()
 
 
 def test_where_nothing_can_be_written(tmp_path, capsys):

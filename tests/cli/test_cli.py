@@ -41,6 +41,13 @@ def test_every_command_explains_itself(name, capsys):
         assert "None" not in printed and "(default: )" not in printed
 
 
+@pytest.mark.parametrize("words", [["train"], ["train", "text"], ["train", "text", "--width", "64"]])
+def test_the_usage_of_train_names_the_task(words, capsys):
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    assert capsys.readouterr().out.splitlines()[0] == "usage: continua train [-h] [OPTIONS] TASK"
+
+
 def test_bench_help_names_every_benchmark(capsys):
     with pytest.raises(SystemExit):
         main(["bench", "--help"])

@@ -157,7 +157,7 @@ EARLY = [
     (["--tensorboard"], "tensorboard is not installed. Install it with: pip install 'continua[tensorboard]'"),
     (["--optimizer", "soap"], "`--optimizer soap` needs pytorch_optimizer, which is not installed. Install it"),
     (["--optimizer", "shampoo"], "pip install 'continua[optim]'"),
-    (["--width", "7"], "do not share the width 7 in equal, even parts"),
+    (["--width", "7"], "--width = 7: it does not split into even parts"),
     (["--steps", "0"], "--steps = 0: it must be a whole number, at least 1"),
     (["--updates", "0"], "--updates = 0: it must be a whole number, at least 1"),
     (["--batch-size", "0"], "--batch-size = 0: it must be a whole number, at least 1"),

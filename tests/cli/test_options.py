@@ -27,8 +27,8 @@ CHOICES = {
     "--stepper rk4 --gradient checkpointed --dtype float64": ["RK4", "Checkpointed"],
     "--rtol 0.1 --gradient backsolve --clip-costate 10": ["Adaptive", "Backsolve(clip=10"],
     "--energy 0.01 --path-length 0.01 --head-negentropy 0.01 --jacobian 1e-4 --jacobian-frobenius 1e-4": [],
-    "--field-size 1e-5 --weight-decay 0 --jitter 0 --refined 0": [],
-    "--optimizer soap": [],
+    "--field-size 1e-5 --weight-decay 0 --jitter 0 --refined 0 --coarse 0": [],
+    "--optimizer soap --updates 7 --tokens 1280": [],
     "--optimizer shampoo": [],
     "--optimizer kfac": [],
 }
@@ -53,9 +53,23 @@ def test_a_choice_learns_and_is_noted(choice, tmp_path, monkeypatch, unchecked):
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]["updates"] == 20
 
 
+def test_a_training_of_some_seconds_has_the_updates_that_fit(tmp_path, monkeypatch, unchecked):
+    monkeypatch.chdir(tmp_path)
+    for name, found in (("measure_models", {}), ("keep_results", None), ("write_report", Path("report.html"))):
+        monkeypatch.setattr(train, name, lambda *_, found=found: found)
+    Path("tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 12)
+    words = ["text", "--text", "tale.txt", "--context", "8", *WORDS.split(), "--seconds", "1"]
+    assert main(["train", *words, "--output", "run"]) == 0
+    run = Run.open(Path("run"))
+    rows, config = run.records("update"), run.manifest["config"]
+    assert len(rows) == config["updates"] and config["seconds"] == 0.0  # a run that goes on has the same number
+    assert 0.2 < sum(row["seconds"] for row in rows) < 5.0  # a busy machine is slower now and then
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        ("--tokens 1e6 --seconds 60", "--seconds = 60.0: the training is 1e+06 tokens long already"),
         ("--device cuda", "--device = 'cuda': torch finds no such device on this machine. Pass --device cpu."),
         ("--dtype float16", "--dtype = 'float16': there is no such dtype."),
         ("--field lagrange", "--field = 'lagrange': there is no such field. Choose from cosine, legendre,"),
@@ -68,7 +82,7 @@ def test_a_choice_learns_and_is_noted(choice, tmp_path, monkeypatch, unchecked):
         ("--head-modes -1", "--head-modes = -1: it must be a whole number, at least 0"),
         (
             "--axis-nodes 5",
-            "--axis-nodes = 5: they do not share the width 48 in equal, even parts. Pass a --width that is a multiple",
+            "--width = 48: it does not split into even parts over 5 axis nodes. Pass a multiple of 10",
         ),
         ("--rtol -1", "--rtol = -1.0: it must be finite and not negative"),
         ("--integral-tokens 0", "--integral-tokens = 0: it must be a whole number, at least 1"),

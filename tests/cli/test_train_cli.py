@@ -1,6 +1,7 @@
 """`continua train`, `eval` and `generate`: from a word to a run folder, and mistakes told by name."""
 
 import inspect
+import io
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from rich.console import Console
 
 import continua
 from continua.cli.main import COMMANDS, main
-from continua.cli.measuring import results_tables
+from continua.cli.measuring import _progress, results_tables
 from continua.cli.options import TASKS
 from continua.cli.train import claim_folder
 from continua.data import Spirals
@@ -94,6 +95,34 @@ def test_tables_fit_a_terminal_without_a_word_cut():
     assert "…" not in shown.get() and max(map(len, shown.get().splitlines())) <= 80
     assert all(word in shown.get() for word in ("continuous", "layers", "between", "ahead", "squared", "as trained"))
     assert "validation" not in shown.get()
+
+
+def test_counts_are_whole_and_titles_break_between_words_alone():
+    row = {"evaluations": 4, "milliseconds": 0.25, "squared error between": 0.5}
+    tables = results_tables(Spirals(), {"continuous": {"resolutions": {"4 steps": row}}})
+    with (console := Console(width=30)).capture() as shown:
+        console.print(*tables, sep="\n", soft_wrap=True)
+    assert all(word in shown.get() for word in ("evaluations", "milliseconds", "squared", "between", "0.250"))
+    assert " 4 " in shown.get() and "4.0000" not in shown.get()
+
+
+def test_whoever_waits_is_told_what_is_measured(monkeypatch):
+    said = []
+    monkeypatch.setattr("continua.cli.measuring.time.monotonic", lambda: 11.0 * len(said))
+    console = Console(file=io.StringIO(), force_terminal=False)
+    monkeypatch.setattr(console, "print", lambda text, **_: said.append(text))
+    with _progress(console) as say:
+        say("measuring continuous: the test, as trained")
+        say("measuring continuous: the test with 8 depth steps")
+    assert said == ["measuring continuous: the test, as trained", "measuring continuous: the test with 8 depth steps"]
+    monkeypatch.setattr("continua.cli.measuring.time.monotonic", lambda: 0.0)
+    with _progress(console) as say:
+        say("first")
+        say("at once after it")
+    assert said[2:] == ["first"]
+    with _progress(None) as say:
+        say("nothing")
+    assert len(said) == 3
 
 
 def test_generate_writes_the_same_with_the_same_seed(text_run, capsys):
@@ -257,7 +286,10 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         (["train", "--override", "lr=1"], "there is no run that it changes"),
         (["train", "--save-seconds", "0"], "--save-seconds = 0.0"),
         (["train", "--keep", "0"], "--keep = 0"),
-        (["train", "spirals", "--width", "10"], "--axis-nodes = 6: they do not share the width 10"),
+        (
+            ["train", "spirals", "--width", "10"],
+            "--width = 10: it does not split into even parts over 6 axis nodes. Pass a multiple of 12",
+        ),
         (["train", "spirals", "--width", "12", "--head-modes", "0"], "--heads = 4: they do not share the 2 channels"),
         (["train", "--optimizer", "sgd"], "--optimizer = 'sgd'"),
         (

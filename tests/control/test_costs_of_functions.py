@@ -9,9 +9,9 @@ from continua.control import (
     JacobianFrobenius,
     JacobianSpectral,
     KineticEnergy,
-    Length,
     MeanSquaredError,
     Objective,
+    PathLength,
     Sobolev,
 )
 from continua.fields import Expansion
@@ -51,7 +51,7 @@ def cost_of(cost, model) -> float:
     return float(terms.running[cost.name])
 
 
-@pytest.mark.parametrize("cost", [KineticEnergy(), Length()], ids=repr)
+@pytest.mark.parametrize("cost", [KineticEnergy(), PathLength()], ids=repr)
 def test_they_converge_as_nodes_are_added(cost):
     found = [cost_of(cost, build().at(axis_nodes=nodes)) for nodes in (8, 16, 32)]
     assert abs(found[1] / found[2] - 1) < 1e-4 and abs(found[0] / found[2] - 1) < 1e-2, found

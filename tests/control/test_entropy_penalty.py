@@ -19,7 +19,7 @@ WIDTH, HEADS = 3, 8
 def model_of() -> tuple[ContinuousTransformer, ContinuousHeads, Batch]:
     """Eight head nodes under a density of degree 15, which can leave little more than one head alive."""
     torch.manual_seed(0)
-    attention = Attention(HEADS, 2, biased=False, measured=True)
+    attention = Attention(HEADS, 2, biased=False, head_masses=True)
     field = ContinuousHeads(attention.spec(WIDTH), over_z=BSpline(1, 0), degree=15)
     parts = [Part(attention, field), Part(Damping(0.5), Constant(Damping(0.5).spec(WIDTH)))]
     readout = NormReadout(WIDTH, Unnormalised())
@@ -67,7 +67,7 @@ def test_a_negative_weight_is_refused(unchecked):
 
 def test_a_dead_head_has_no_slope_and_spoils_no_other(unchecked):
     """The derivative is log(p_k/om_k) + 1 where p_k > 0; a mirror step keeps a mass of zero, whatever its slope."""
-    attention = Attention(4, 2, measured=True)
+    attention = Attention(4, 2, head_masses=True)
     field = Constant(attention.spec(WIDTH)).double()
     flow = Flow([Part(attention, field)])
     p = field.values["p"]

@@ -287,7 +287,7 @@ def test_gradients_by_masses_are_those_along_the_simplex(field, unchecked):
     By the logits that a field holds, p times that, whose sum is zero.
     """
     torch.manual_seed(0)
-    operator = Attention(3, 2, measured=True)
+    operator = Attention(3, 2, head_masses=True)
     flow = Flow([Part(operator, field(operator.spec(WIDTH)))])
     path = solve_extremal(within_spaces(flow), batch_of(LOSS), Objective(LOSS))
     (name,) = [n for n, _ in flow.named_parameters() if n.split(".")[-1] == "p"]

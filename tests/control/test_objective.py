@@ -17,9 +17,9 @@ from continua.control import (
     JacobianFrobenius,
     JacobianSpectral,
     KineticEnergy,
-    Length,
     MeanSquaredError,
     Objective,
+    PathLength,
     Sobolev,
 )
 from continua.fields import Constant
@@ -71,7 +71,7 @@ def test_costs_of_a_damped_flow_are_known(mass):
     energy = GAMMA / 2 * (1 - math.exp(-2 * GAMMA))
     assert running(KineticEnergy(), model, cloud) == pytest.approx(energy * squares.mean().item(), rel=1e-8)
     length = (1 - math.exp(-GAMMA)) * squares.sqrt().mean().item()
-    assert running(Length(), model, cloud) == pytest.approx(length, rel=1e-8)
+    assert running(PathLength(), model, cloud) == pytest.approx(length, rel=1e-8)
     heavy = (w > 0).sum().item() * 3 / 2
     assert running(JacobianFrobenius(), model, cloud) == pytest.approx(GAMMA**2 * heavy, rel=1e-8)
     assert running(JacobianSpectral(1), model, cloud) == pytest.approx(GAMMA, rel=1e-8)
@@ -262,7 +262,7 @@ def test_an_l2_term_meets_no_weight_decay(unchecked):
         (lambda: Sobolev(-1), "time = -1"),
         (lambda: Sobolev(0.5), "time = 0.5"),
         (lambda: KineticEnergy(L2), "no Sobolev"),
-        (lambda: Length(L2), "no Sobolev"),
+        (lambda: PathLength(L2), "no Sobolev"),
         (
             lambda: Objective(CrossEntropy(), KineticEnergy(), 0.1),
             r"costs = 'KineticEnergy'.*costs=\(KineticEnergy\(\),\)",

@@ -50,7 +50,7 @@ def build(nodes: int = 6, heads: int = 6, rule=Trapezoid(), per_token: bool = Fa
     torch.manual_seed(0)
     axis = Axis(nodes, 2, GaussLegendre())
     kernel, norm, width = Spectral(axis, BASIS), LayerNorm(axis=axis), 2 * BASIS.size
-    attention = PreNorm(norm, Attention(heads, 2, measured=True, kernel=kernel))
+    attention = PreNorm(norm, Attention(heads, 2, head_masses=True, kernel=kernel))
     feedforward = PreNorm(norm, Dropout(FeedForward(4, kernel=kernel), 0.2))
     parts = [
         Part(attention, ContinuousHeads(attention.spec(axis.width), over_h=Legendre(2), over_z=BSpline(2, 1))),
@@ -112,7 +112,7 @@ def agrees(found, y: torch.Tensor) -> None:
 
 def test_token_time_is_thinned_and_interpolated():
     values, times, _ = signals()
-    assert [r.resolution for r in report().rows if r.axis == "t"] == [5, 9, 33, 65]
+    assert [r.resolution for r in report().rows if r.continuum == "t"] == [5, 9, 33, 65]
     for stride, tokens in ((4, 5), (2, 9)):
         agrees(row("tokens", tokens), evaluated(build(), values[:, ::stride], times[:, ::stride]))
     where = np.linspace(0, TOKENS - 1, 33)
@@ -141,7 +141,7 @@ def test_depth_by_steps_and_tolerances():
     assert row("steps", 1).change == 0.0, "the model's own"
 
 
-def test_the_solver_gap_is_the_distance_to_scipy():
+def test_the_solver_error_is_the_distance_to_scipy():
     values, times, _ = signals()
     model = trained().at()
     model.training = False
@@ -157,7 +157,7 @@ def test_the_solver_gap_is_the_distance_to_scipy():
         exact = model.readout(cloud.at(torch.from_numpy(end).view_as(cloud.points)))
         expected = float((model(values, times) - exact).norm() / exact.norm())
     assert expected > 1e-8
-    assert report().solver_gap == pytest.approx(expected, rel=1e-2)
+    assert report().solver_error == pytest.approx(expected, rel=1e-2)
     assert report().reference == "DormandPrince() at rtol 1e-10"
 
 
@@ -211,13 +211,13 @@ def test_the_report_is_readable_and_plain():
     plain = report().plain()
     assert json.loads(json.dumps(plain)) == plain
     assert plain["own"] == {"tokens": 17, "axis_nodes": 6, "head_nodes": 6, "steps": 1}
-    assert plain["rows"][0].keys() == {"axis", "unit", "resolution", "change", "loss", "loss_change"}
+    assert plain["rows"][0].keys() == {"continuum", "unit", "resolution", "change", "loss", "loss_change"}
     text = str(report()).splitlines()
     assert text[0].startswith("the model as it is: 17 tokens, 6 axis nodes, 6 head nodes, 1 step; loss ")
-    assert text[1].split() == ["axis", "resolution", "change", "of", "output", "loss", "change", "of", "loss"]
+    assert text[1].split() == ["continuum", "resolution", "change", "of", "output", "loss", "change", "of", "loss"]
     assert len(text) == 2 + len(report().rows) + 1
     assert any(line.startswith("heads       12 head nodes") for line in text) and "1 step " in str(report())
-    assert text[-1].startswith("gap to a tight solve ") and text[-1].endswith("against DormandPrince() at rtol 1e-10")
+    assert text[-1].startswith("solver error ") and text[-1].endswith("against DormandPrince() at rtol 1e-10")
 
 
 def test_axes_that_a_model_does_not_have_are_left_out_with_a_reason():
@@ -231,10 +231,10 @@ def test_axes_that_a_model_does_not_have_are_left_out_with_a_reason():
     assert "left out, token time: what a TokenEmbedding reads are no samples of a signal" in text
     assert (
         "left out, heads: heads are counted" in text
-        and "left out, depth: the stepper does not estimate its error" in text
+        and "left out, depth by tolerance: the stepper does not estimate its error" in text
     )
-    assert found.reference == "DormandPrince() at rtol 1e-06" and found.solver_gap > 0
-    assert json.loads(json.dumps(found.plain()))["left_out"][0]["axis"] == "t"
+    assert found.reference == "DormandPrince() at rtol 1e-06" and found.solver_error > 0
+    assert json.loads(json.dumps(found.plain()))["left_out"][0]["continuum"] == "t"
 
 
 def test_resolutions_that_a_model_refuses_are_left_out_with_its_words():
@@ -263,7 +263,7 @@ def test_a_sphere_is_compared_with_the_flow_on_the_sphere():
     assert "Projected" in found.reference
     fine = model.at(steps=512)(torch.arange(6).unsqueeze(0))
     again = resolution_report(model.at(steps=512), (torch.arange(6).unsqueeze(0),), resolutions=Resolutions(steps=()))
-    assert again.solver_gap < 0.02 * found.solver_gap and math.isfinite(float(fine.detach().norm()))
+    assert again.solver_error < 0.02 * found.solver_error and math.isfinite(float(fine.detach().norm()))
 
 
 def test_steps_are_counted_as_they_were_taken():
@@ -281,9 +281,9 @@ def test_a_reference_that_cannot_be_solved_is_left_out_with_its_reason():
     values, times, _ = signals(2)
     hopeless = Solver(DormandPrince(), Adaptive(1e-10, 1e-10, max_steps=1))
     found = resolution_report(build(), (values, times), resolutions=ONE, reference=hopeless)
-    assert found.solver_gap is None and len(found.rows) == 3
+    assert found.solver_error is None and len(found.rows) == 3
     assert "the reference solve" in found.left_out[-1].reason and "not measured" in str(found)
-    assert json.loads(json.dumps(found.plain()))["solver_gap"] is None
+    assert json.loads(json.dumps(found.plain()))["solver_error"] is None
 
 
 def test_bad_arguments_are_named():

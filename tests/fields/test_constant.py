@@ -104,7 +104,7 @@ def test_bad_values_are_named():
 
 # --- masses of heads
 
-HEADS = Attention(heads=3, key=2, measured=True)
+HEADS = Attention(heads=3, key_size=2, head_masses=True)
 SPOILED = {"sum": [0.5, 0.5, 0.5], "sign": [1.5, -0.25, -0.25], "nan": [math.nan, 0.5, 0.5]}
 
 

@@ -49,10 +49,10 @@ def test_low_rank_makes_a_hypernetwork_cheaper():
 
 
 def test_the_cost_of_heads_grows_with_their_nodes():
-    field = ContinuousHeads(Attention(4, 6, measured=True).spec(WIDTH))
+    field = ContinuousHeads(Attention(4, 6, head_masses=True).spec(WIDTH))
     few, many = cost(field), cost(field.at_nodes(8))
     assert few.parameters == many.parameters and few.flops < many.flops
-    assert many.per_depth == count_numbers(Attention(8, 6, measured=True).spec(WIDTH))
+    assert many.per_depth == count_numbers(Attention(8, 6, head_masses=True).spec(WIDTH))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from continua.spaces import Cloud
 from registries import all_fields, all_head_fields, all_operators
 
 WIDTH = 6
-HEADS = PreNorm(LayerNorm(), Attention(heads=2, key=3, measured=True))
+HEADS = PreNorm(LayerNorm(), Attention(heads=2, key_size=3, head_masses=True))
 SPEC = Sum((PreNorm(LayerNorm(), FeedForward(hidden=3)), HEADS, Damping(0.1))).spec(WIDTH)
 DEPTHS = [0.0, 0.25, 0.5, 1.3, 2.0, 2.9, 3.0]
 BOTH = {**all_fields, **all_head_fields}
@@ -105,7 +105,7 @@ def test_depths_of_their_own_equal_a_loop(make, shift):
 
 @each_field
 def test_gradients_to_the_parameters(make):
-    field = built(make, Sum((FeedForward(hidden=2), Attention(heads=2, key=1, measured=True))).spec(2))
+    field = built(make, Sum((FeedForward(hidden=2), Attention(heads=2, key_size=1, head_masses=True))).spec(2))
     names, parameters = zip(*field.named_parameters(), strict=True)
 
     def asked(z, *given):

@@ -32,7 +32,7 @@ from continua.spaces import (
 )
 from models import adaptive_model
 
-OPERATOR = PreNorm(LayerNorm(), Attention(heads=6, key=4, measured=True))
+OPERATOR = PreNorm(LayerNorm(), Attention(heads=6, key_size=4, head_masses=True))
 SPEC = OPERATOR.spec(8)
 POINTS = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
@@ -153,7 +153,7 @@ def test_theta_varies_in_any_basis_and_the_density_in_splines(over_z):
 
 def test_a_hypernetwork_of_continuous_heads_trains_and_reads_at_other_nodes(tmp_path, unchecked):
     torch.manual_seed(0)
-    operator = PreNorm(LayerNorm(), Attention(heads=6, key=4, measured=True))
+    operator = PreNorm(LayerNorm(), Attention(heads=6, key_size=4, head_masses=True))
     network = HeadHypernetwork(operator.spec(8), 2.0, hidden=16, over_h=WeightedBasis(Legendre(3), 0.4))
     flow = Flow([Part(operator, network)], 2.0)
     trained = ContinuousTransformer(VectorEmbedding(2, 8), flow, MeanReadout(8, 3)).at(steps=2)
@@ -191,24 +191,24 @@ def test_generated_heads_vary_along_h_and_z():
     with pytest.raises(ValueError, match=r"hidden = 0: .*Pass hidden >= 1"):
         HeadHypernetwork(SPEC, hidden=0)
     with pytest.raises(ValueError, match=r"q = StiefelSpace.*Expansion or ContinuousHeads"):
-        HeadHypernetwork(Attention(6, 4, measured=True, kernel=Dense(orthonormal=True)).spec(8))
+        HeadHypernetwork(Attention(6, 4, head_masses=True, kernel=Dense(orthonormal=True)).spec(8))
 
 
 def test_bad_heads_are_named():
-    with pytest.raises(ValueError, match=r"spec = .*no head has a mass.*measured=True"):
+    with pytest.raises(ValueError, match=r"spec = .*no head has a mass.*head_masses=True"):
         ContinuousHeads(Attention(2, 3).spec(4))
     with pytest.raises(ValueError, match=r"heads = 2: 2 nodes do not integrate a density of degree 5 exactly.*more"):
-        ContinuousHeads(Attention(2, 3, measured=True).spec(4), degree=5)
+        ContinuousHeads(Attention(2, 3, head_masses=True).spec(4), degree=5)
     with pytest.raises(ValueError, match=r"heads = 1: "):
         field().at_nodes(1)
     with pytest.raises(ValueError, match=r"heads = 4: 4 nodes do not integrate a density of degree 5"):
-        ContinuousHeads(Attention(4, 3, measured=True).spec(4), degree=5, rule=ClenshawCurtis())
+        ContinuousHeads(Attention(4, 3, head_masses=True).spec(4), degree=5, rule=ClenshawCurtis())
     with pytest.raises(ValueError, match=r"degree = -1: "):
         ContinuousHeads(SPEC, degree=-1)
     with pytest.raises(ValueError, match=r"depth = 0\.0: .*Pass depth > 0"):
         ContinuousHeads(SPEC, 0.0)
     with pytest.raises(ValueError, match=r"spec = .*one number of nodes.*a field of its own"):
-        ContinuousHeads(Sum((Attention(2, 3, measured=True), Attention(4, 3, measured=True))).spec(4))
+        ContinuousHeads(Sum((Attention(2, 3, head_masses=True), Attention(4, 3, head_masses=True))).spec(4))
     assert ContinuousHeads(SPEC, degree=1, rule=MidpointRule()).masses(0.0).shape == (6,)
 
 

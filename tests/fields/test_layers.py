@@ -65,7 +65,7 @@ def test_any_field_is_refined(make):
 
 
 def test_heads_and_operators_without_parameters_are_refined():
-    field = ContinuousHeads(Attention(2, 3, measured=True).spec(4), 3.0)
+    field = ContinuousHeads(Attention(2, 3, head_masses=True).spec(4), 3.0)
     assert gap(to_layers(field, 3, 3.0)(1.5), field(1.5)) == 0.0
     assert to_layers(Expansion(Damping(0.1).spec(4), Legendre(2)), 2, 1.0)(0.3) == Damping(0.1).spec(4)
 

@@ -21,12 +21,14 @@ def rigid(kernel) -> bool:
 
 
 OPERATORS = {
-    "attention": lambda kernel: Attention(heads=2, key=2, kernel=kernel),
-    "causal attention": lambda kernel: Attention(heads=2, key=2, value=1, causal=True, kernel=kernel),
-    "measured attention": lambda kernel: Attention(heads=2, key=1, measured=True, kernel=kernel),
+    "attention": lambda kernel: Attention(heads=2, key_size=2, kernel=kernel),
+    "causal attention": lambda kernel: Attention(heads=2, key_size=2, value_size=1, causal=True, kernel=kernel),
+    "measured attention": lambda kernel: Attention(heads=2, key_size=1, head_masses=True, kernel=kernel),
     "feed-forward": lambda kernel: FeedForward(hidden=2, kernel=kernel),
     "pre-norm": lambda kernel: PreNorm(normed(kernel), FeedForward(hidden=2, kernel=kernel)),
-    "post-norm": lambda kernel: PostNorm(normed(kernel), Attention(heads=2, key=1, measured=True, kernel=kernel)),
+    "post-norm": lambda kernel: PostNorm(
+        normed(kernel), Attention(heads=2, key_size=1, head_masses=True, kernel=kernel)
+    ),
 }
 MEASURED = ("measured attention", "post-norm")
 FREE = [kernel for kernel in all_kernels if not rigid(kernel)]
@@ -96,6 +98,6 @@ def test_the_product_is_complete():
 @pytest.mark.parametrize("kernel", [kernel for kernel in all_kernels if rigid(kernel)], ids=str)
 @pytest.mark.parametrize("field", GENERATED)
 def test_fields_that_add_kernels_refuse_those_of_a_manifold(field, kernel):
-    operator = Attention(heads=2, key=1, measured=True, kernel=kernel)
+    operator = Attention(heads=2, key_size=1, head_masses=True, kernel=kernel)
     with pytest.raises(ValueError, match="Use Expansion or ContinuousHeads"):
         {**all_fields, **all_head_fields}[field](operator.spec(WIDTH), None)

@@ -54,7 +54,7 @@ def test_the_zero_frequency_stays_real():
 
 @each_kernel
 def test_continuous_heads_are_orthonormal_at_every_depth_and_differ(kernel):
-    operator = Attention(heads=4, key=2, measured=True, kernel=kernel)
+    operator = Attention(heads=4, key_size=2, head_masses=True, kernel=kernel)
     field = ContinuousHeads(operator.spec(WIDTH), 2.0, over_z=Cosine(3), generator=torch.Generator().manual_seed(0))
     space = StiefelSpace(paired=kernel is not KERNELS["dense"])
     first = field(0.3).q.detach()
@@ -70,7 +70,7 @@ def test_continuous_heads_are_orthonormal_at_every_depth_and_differ(kernel):
 
 def model(kernel) -> ContinuousTransformer:
     torch.manual_seed(0)
-    attention = Attention(heads=4, key=2, measured=True, kernel=kernel)
+    attention = Attention(heads=4, key_size=2, head_masses=True, kernel=kernel)
     feedforward = FeedForward(4, kernel=kernel)
     parts = [
         Part(attention, ContinuousHeads(attention.spec(WIDTH), over_z=Cosine(2))),

@@ -24,7 +24,7 @@ def heads(batch, count, key, width, value=None):
 @pytest.mark.parametrize("batch", [None, 3])
 @pytest.mark.parametrize("value", [None, 2])
 def test_the_pullback_is_the_gradient_of_autograd(batch, value):
-    operator = Attention(5, 4, value, beta=1.3, biased=False, measured=True)
+    operator = Attention(5, 4, value, beta=1.3, biased=False, head_masses=True)
     theta = heads(batch, 5, 4, 6, value)
     x, p = normal(3, 7, 6, seed=1).requires_grad_(), normal(3, 7, 6, seed=2)
     tracked = AttentionTheta(*(w.clone().requires_grad_() for w in theta[:4]), p=theta.p)
@@ -40,10 +40,10 @@ def test_the_pullback_is_the_gradient_of_autograd(batch, value):
 def test_the_pullback_refuses_what_it_does_not_know():
     theta, cloud, p = heads(None, 2, 2, 2), Cloud(normal(1, 3, 2)), normal(1, 3, 2)
     with pytest.raises(ValueError, match="operator"):
-        pullback(Attention(2, 2, biased=False, measured=True, causal=True), theta, cloud, p)
+        pullback(Attention(2, 2, biased=False, head_masses=True, causal=True), theta, cloud, p)
     uneven = Cloud(cloud.points, torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64))
     with pytest.raises(ValueError, match="masses"):
-        pullback(Attention(2, 2, biased=False, measured=True), theta, uneven, p)
+        pullback(Attention(2, 2, biased=False, head_masses=True), theta, uneven, p)
 
 
 def gamma(q, x, beta, mass=None):
@@ -84,7 +84,7 @@ def test_the_wasserstein_bound_has_no_exponential_at_infinity():
 
 @pytest.mark.parametrize("biased", [False, True])
 def test_the_lipschitz_bound_of_the_operator_is_kept(biased):
-    operator = Attention(3, 4, beta=0.8, biased=biased, measured=True)
+    operator = Attention(3, 4, beta=0.8, biased=biased, head_masses=True)
     theta = heads(None, 3, 4, 4)
     if biased:
         theta = theta._replace(bq=normal(3, 4, seed=5), bk=normal(3, 4, seed=6), bv=normal(3, 4, seed=7))
@@ -100,6 +100,6 @@ def test_the_lipschitz_bound_of_the_operator_is_kept(biased):
 def test_the_lipschitz_bound_refuses_causal_attention_and_empty_balls():
     theta = heads(None, 2, 2, 2)
     with pytest.raises(ValueError, match="plain attention"):
-        Attention(2, 2, causal=True, biased=False, measured=True).lipschitz_bound(theta, 1.0)
+        Attention(2, 2, causal=True, biased=False, head_masses=True).lipschitz_bound(theta, 1.0)
     with pytest.raises(ValueError, match="radius"):
-        Attention(2, 2, biased=False, measured=True).lipschitz_bound(theta, 0.0)
+        Attention(2, 2, biased=False, head_masses=True).lipschitz_bound(theta, 0.0)

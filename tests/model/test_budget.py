@@ -1,4 +1,4 @@
-"""A reading that fits a budget of time."""
+"""The depth steps that fit a budget of time."""
 
 import time
 
@@ -25,7 +25,7 @@ def test_the_most_steps_that_fit_are_taken(slow_clock):
         assert chosen.solver.controller.steps == steps and chosen.flow.parts[0].field is smooth.flow.parts[0].field
     layers = continua.transformer(width=8, outputs=2, features=1, axis=1, heads=2, depth=continua.Depth(3.0, 3))
     assert continua.at_budget(layers, inputs, milliseconds=5.0).solver.controller.steps == 3
-    with pytest.raises(ValueError, match=r"milliseconds = 0\.5: the coarsest reading takes 1 ms on these inputs"):
+    with pytest.raises(ValueError, match=r"milliseconds = 0\.5: the fewest depth steps take 1 ms on these inputs"):
         continua.at_budget(smooth, inputs, milliseconds=0.5)
 
 

@@ -1,4 +1,4 @@
-"""The one builder: all four axes continuous by default, each a number or an object, each read at another resolution."""
+"""The one builder: all four continua by default, each a number or an object, each read at another resolution."""
 
 import copy
 import itertools
@@ -202,7 +202,10 @@ def test_what_cannot_be_built_is_told_in_one_line(unchecked):
         ({"features": None}, "features = None.*one of the two"),
         ({"vocabulary": 5}, "one of the two"),
         ({"width": 0}, "width = 0"),
-        ({"axis": 5}, "axis = 5.*Pass one of 1, 2, 4, 8, 16"),
+        (
+            {"axis": 5},
+            r"width = 16: it does not split over 5 axis nodes\. Pass a multiple, such as 15 or 20, or axis=4",
+        ),
         ({"heads": 3}, "heads = 3"),
         ({"heads": 4}, "heads = 4.*rotary"),
         ({"dropout": 1.0}, "dropout = 1.0"),
@@ -250,8 +253,8 @@ def test_printing_names_operators_heads_axis_depth_solver_and_gradient():
     for word in (
         "Attention",
         "heads=4",
-        "4 nodes x 4 channels",
-        "depth: 4",
+        "4 axis nodes x 4 channels",
+        "depth: [0, 4]",
         "LieTrotter",
         "Fixed(steps=4)",
         "Direct",

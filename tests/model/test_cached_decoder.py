@@ -94,7 +94,7 @@ def test_a_given_grid_and_fields_that_jump():
     [
         Sum((attention(), FeedForward(8), Damping(0.1))),
         PostNorm(LayerNorm(), attention(rotary=None)),
-        PreNorm(LayerNorm(), Sum((attention(integral=Exact(materialised=True)), attention(value=3, beta=-0.7)))),
+        PreNorm(LayerNorm(), Sum((attention(integral=Exact(materialised=True)), attention(value_size=3, beta=-0.7)))),
         Attention(2, 2, causal=True, rotary=Rotary(), kernel=Convolution(Axis(4, 3), 1)),
     ],
     ids=["sum", "post-norm", "two attentions", "channels on nodes"],

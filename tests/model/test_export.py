@@ -126,7 +126,7 @@ def test_more_layers_come_nearer_to_the_flow():
 
 
 def refused() -> dict[str, tuple[ContinuousTransformer, str]]:
-    measured = PreNorm(LayerNorm(), Attention(2, 4, measured=True))
+    measured = PreNorm(LayerNorm(), Attention(2, 4, head_masses=True))
     heads = Part(measured, ContinuousHeads(measured.spec(WIDTH), DEPTH))
     rest = PreNorm(LayerNorm(), FEEDFORWARD)
     parts = [heads, Part(rest, Expansion(rest.spec(WIDTH), Legendre(2), DEPTH))]
@@ -141,13 +141,13 @@ def refused() -> dict[str, tuple[ContinuousTransformer, str]]:
         ),
         "norm": (model(norm=RMSNorm()), r"norm = RMSNorm.*LayerNorm with a gain"),
         "last norm": (model(readout=wide), r"readout = RMSNorm.*ends with a LayerNorm or with none"),
-        "beta": (model(parts=(Attention(2, 4, beta=1.0), FEEDFORWARD)), r"attention = .*beta = 1/sqrt\(key\)"),
-        "value": (model(parts=(Attention(2, 4, value=3), FEEDFORWARD)), r"attention = .*value = key"),
+        "beta": (model(parts=(Attention(2, 4, beta=1.0), FEEDFORWARD)), r"attention = .*beta = 1/sqrt\(key_size\)"),
+        "value": (model(parts=(Attention(2, 4, value_size=3), FEEDFORWARD)), r"attention = .*value_size = key_size"),
         "heads": (
             model(parts=(Attention(2, 3), FEEDFORWARD)),
             r"attention = \(2, 3\): torch's heads share the width 8",
         ),
-        "masses": (measured_model, r"attention = .*counting measure"),
+        "masses": (measured_model, r"attention = .*counted heads"),
         "activation": (model(parts=(ATTENTION, FeedForward(12, Activation.TANH))), r"feedforward = .*GELU or RELU"),
         "biases": (model(parts=(ATTENTION, FeedForward(12, biased=False))), r"feedforward = .*biases in attention and"),
     }

@@ -7,9 +7,9 @@ import torch
 
 from continua.core.seeds import generator_of
 from continua.data import Form, Question
-from continua.model import CachedDecoder, ContinuousTransformer, Sampling, Window, generate, stream_tokens
+from continua.model import CachedDecoder, ContinuousTransformer, Decoding, Window, generate, stream_tokens
 from continua.solve import Adaptive, DormandPrince, Solver
-from continua.train import Preset, build_continuous, build_layers, count_parameters
+from continua.train import Preset, build_continuous, build_rival, count_parameters
 
 FORM = Form(9, Question.TOKEN, vocabulary=9, causal=True, span=12.0, spacing=1.0)
 PROMPT = torch.tensor([3, 1, 4])
@@ -19,13 +19,13 @@ def model_of(kind, stepping="midpoint"):
     torch.manual_seed(2)
     preset = Preset().replace(width=16, heads=2, hidden=24, axis_nodes=4, depth_modes=3, stepper=stepping)
     model = build_continuous(FORM, preset)
-    model = model if kind == "continuous" else build_layers(FORM, preset, count_parameters(model))
+    model = model if kind == "continuous" else build_rival(FORM, preset, count_parameters(model))
     with torch.no_grad():
         getattr(model.readout, "inner", model.readout).linear.weight.mul_(4.0)  # draws that depend on what was read
     return model.double()
 
 
-def written(model, count=40, sampling=Sampling(), window=Window(12), seed=5, prompt=PROMPT, **options):
+def written(model, count=40, sampling=Decoding(), window=Window(12), seed=5, prompt=PROMPT, **options):
     tokens = stream_tokens(model, prompt.unsqueeze(0), sampling, window, generator_of(seed), **options)
     return [int(token) for token in itertools.islice(tokens, count)]
 
@@ -101,31 +101,31 @@ def test_windows_move_when_they_are_full():
 
 def test_an_empty_prompt_is_refused_at_once():
     with pytest.raises(ValueError, match="nothing to go on from"):
-        stream_tokens(model_of("continuous"), PROMPT[:0].unsqueeze(0), Sampling(), Window(12))
+        stream_tokens(model_of("continuous"), PROMPT[:0].unsqueeze(0), Decoding(), Window(12))
 
 
 def test_draws_follow_temperature_and_top():
     logits = torch.tensor([0.0, 1.0, 2.0, 3.0], dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     for sampling, exact in (
-        (Sampling(), logits.softmax(0)),
-        (Sampling(0.5), (2 * logits).softmax(0)),
-        (Sampling(top_k=2), torch.tensor([0.0, 0.0, *logits[2:].softmax(0)])),
-        (Sampling(temperature=0.0), torch.tensor([0.0, 0.0, 0.0, 1.0])),
+        (Decoding(), logits.softmax(0)),
+        (Decoding(0.5), (2 * logits).softmax(0)),
+        (Decoding(top_k=2), torch.tensor([0.0, 0.0, *logits[2:].softmax(0)])),
+        (Decoding(temperature=0.0), torch.tensor([0.0, 0.0, 0.0, 1.0])),
     ):
         drawn = sampling.draw(logits.expand(2000, -1), generator)
         share = drawn.bincount(minlength=4).double() / 2000
         assert float((share - exact).abs().max()) < 0.04  # 3.6 deviations of the mean of 2,000 draws
     for wrong in ({"temperature": -1.0}, {"temperature": float("nan")}, {"top_k": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            Sampling(**wrong)
+            Decoding(**wrong)
 
 
 def test_a_batch_is_generated_as_its_rows_are():
     model = model_of("continuous")
     prompt = torch.stack([PROMPT, PROMPT.flip(0)])
-    both = generate(model, prompt, 6, Sampling(temperature=0.0))
+    both = generate(model, prompt, 6, Decoding(temperature=0.0))
     assert both.shape == (2, 9) and torch.equal(both[:, :3], prompt)
     for row in range(2):
-        alone = generate(model, prompt[row : row + 1], 6, Sampling(temperature=0.0), Window(12))
+        alone = generate(model, prompt[row : row + 1], 6, Decoding(temperature=0.0), Window(12))
         assert torch.equal(alone[0], both[row])

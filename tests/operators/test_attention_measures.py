@@ -66,7 +66,7 @@ def held_against_the_formula(operator: Attention, dtype, parts, own=None, p=None
 @both_paths
 @betas
 def test_any_masses_and_beta(dtype, causal, materialised, beta):
-    operator = Attention(heads=2, key=3, beta=beta, causal=causal, integral=Exact(materialised))
+    operator = Attention(heads=2, key_size=3, beta=beta, causal=causal, integral=Exact(materialised))
     held_against_the_formula(operator, dtype, tokens())
 
 
@@ -74,7 +74,7 @@ def test_any_masses_and_beta(dtype, causal, materialised, beta):
 @causal_or_not
 @both_paths
 def test_masses_that_ask_for_no_gradient(dtype, causal, materialised):
-    operator = Attention(heads=2, key=3, causal=causal, integral=Exact(materialised))
+    operator = Attention(heads=2, key_size=3, causal=causal, integral=Exact(materialised))
     held_against_the_formula(operator, dtype, tokens(), weigh=False)
 
 
@@ -91,7 +91,7 @@ def test_any_sizes_and_head_measure(dtype, materialised, sizes, own):
 @both_dtypes
 @both_paths
 def test_without_biases(dtype, materialised):
-    operator = Attention(heads=2, key=3, biased=False, causal=True, integral=Exact(materialised))
+    operator = Attention(heads=2, key_size=3, biased=False, causal=True, integral=Exact(materialised))
     held_against_the_formula(operator, dtype, tokens())
 
 
@@ -101,7 +101,7 @@ def test_without_biases(dtype, materialised):
 def test_causal_trapezoid(dtype, materialised, beta):
     points, _, positions = tokens()
     rule = CausalTrapezoid()
-    operator = Attention(heads=2, key=3, beta=beta, causal=True, integral=Exact(materialised))
+    operator = Attention(heads=2, key_size=3, beta=beta, causal=True, integral=Exact(materialised))
     parts = (points, rule.mass(positions), positions)
     held_against_the_formula(operator, dtype, parts, rule.own(positions))
 
@@ -110,7 +110,7 @@ def test_causal_trapezoid(dtype, materialised, beta):
 def test_own_masses_on_the_counting_measure(materialised):
     """Columns of mass one, given or left out, and a diagonal of its own."""
     points, mass, _ = tokens()
-    operator = Attention(heads=2, key=3, causal=True, integral=Exact(materialised))
+    operator = Attention(heads=2, key_size=3, causal=True, integral=Exact(materialised))
     theta, ones = theta_of(operator), torch.ones_like(mass)
     expected = written_out_attention(
         theta, points, points, measure_of_queries(ones, True, own=mass), operator.inverse_temperature
@@ -121,7 +121,7 @@ def test_own_masses_on_the_counting_measure(materialised):
 
 def test_own_masses_do_not_concern_attention_that_is_not_causal():
     points, mass, positions = tokens()
-    operator = Attention(heads=2, key=3)
+    operator = Attention(heads=2, key_size=3)
     theta = theta_of(operator)
     close(
         [operator.velocity(theta, Cloud(points, mass, positions, tokens(9)[1]))],
@@ -134,7 +134,7 @@ def test_own_masses_do_not_concern_attention_that_is_not_causal():
 def test_tied_tokens_see_each_other(dtype, materialised):
     points, mass, _ = tokens()
     times = torch.tensor([[0.0, 1.0, 1.0, 1.0, 2.0, 2.0], [0.0, 0.0, 1.0, 2.0, 3.0, 3.0]], dtype=torch.float64)
-    operator = Attention(heads=2, key=3, causal=True, integral=Exact(materialised))
+    operator = Attention(heads=2, key_size=3, causal=True, integral=Exact(materialised))
     held_against_the_formula(operator, dtype, (points, mass, times))
 
 
@@ -156,7 +156,7 @@ def test_absent_tokens(dtype, causal, materialised, own, even, absent):
     gone = torch.tensor(absent, dtype=torch.bool)
     masses = torch.where(gone, 0.0, torch.ones_like(mass) if even else mass)
     mine = torch.where(gone, 0.0, tokens(9)[1]) if own else None
-    operator = Attention(heads=2, key=3, causal=causal, integral=Exact(materialised))
+    operator = Attention(heads=2, key_size=3, causal=causal, integral=Exact(materialised))
     if own and not causal:  # own masses are read by causal rows alone
         mine = None
     held_against_the_formula(operator, dtype, (points, masses, positions), mine, weigh=False)
@@ -171,7 +171,7 @@ def test_gradients_at_absent_tokens_are_zero_and_not_nan(causal, materialised, o
     x = torch.where(gone.unsqueeze(-1), torch.nan, points).requires_grad_()
     w = torch.where(gone, 0.0, mass).requires_grad_()
     o = torch.where(gone, 0.0, mass).requires_grad_() if own else None
-    operator = Attention(heads=2, key=3, causal=causal, integral=Exact(materialised))
+    operator = Attention(heads=2, key_size=3, causal=causal, integral=Exact(materialised))
     theta = map_leaves(lambda t: leaf(t, torch.float64), theta_of(operator))
     found = operator.velocity(theta, Cloud(x, w, positions, o))
     inputs = [x, w, *(value for _, value in leaves(theta))] + ([o] if o is not None and causal else [])
@@ -191,7 +191,7 @@ def test_queries_of_another_cloud(dtype, materialised, causal):
     s[0, 0] = t[0, 0] - 1.0
     s[1, 3] = t[1, 2]  # a query at the time of a token sees it
     s = s.sort(-1).values
-    operator = Attention(heads=2, key=3, causal=causal, integral=Exact(materialised))
+    operator = Attention(heads=2, key_size=3, causal=causal, integral=Exact(materialised))
     results = []
     for kind in (dtype, torch.float64):
         theta = map_leaves(lambda leaf_, kind=kind: leaf(leaf_, kind), theta_of(operator, (0.4, 0.6)))
@@ -211,7 +211,7 @@ def test_queries_of_another_cloud(dtype, materialised, causal):
 
 def test_causal_queries_of_another_cloud_need_times():
     x, w, t = tokens()
-    operator = Attention(heads=2, key=3, causal=True)
+    operator = Attention(heads=2, key_size=3, causal=True)
     theta = theta_of(operator)
     message = r"positions = None: a causal query needs its time.* Give both clouds positions"
     for memory, queries in ((Cloud(x, w), Cloud(x, w, t)), (Cloud(x, w, t), Cloud(x, w))):
@@ -228,7 +228,7 @@ def test_numerical_derivatives_of_both_paths(causal, own):
     mine = [tokens(9)[1][:1, :4].clone().requires_grad_()] if own and causal else []
     inputs = [points.clone().requires_grad_(), mass.clone().requires_grad_(), *mine]
     for integral in (Exact(), Exact(materialised=True)):
-        operator = Attention(heads=2, key=3, causal=causal, integral=integral)
+        operator = Attention(heads=2, key_size=3, causal=causal, integral=integral)
         theta = theta_of(operator)
 
         def asked(x, w, *o, operator=operator, theta=theta):
@@ -243,7 +243,7 @@ def test_second_derivatives_are_refused_by_the_fused_path_alone():
     """Why `second_derivatives` exists; the day torch differentiates its fused kernel twice, it can go."""
     points, mass, _ = tokens()
     x = points.requires_grad_()
-    operator = Attention(heads=2, key=3)
+    operator = Attention(heads=2, key_size=3)
     found = operator.velocity(theta_of(operator), Cloud(x, mass))
     (slope,) = torch.autograd.grad(found.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match=r"derivative for .* is not implemented"):

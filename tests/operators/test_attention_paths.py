@@ -33,7 +33,7 @@ def ask(
     causal: bool, mass=None, positions=None, own=None, second_derivatives: bool = False, value: int | None = None
 ) -> None:
     generator = torch.Generator().manual_seed(0)
-    operator = Attention(heads=2, key=KEY, value=value, causal=causal)
+    operator = Attention(heads=2, key_size=KEY, value_size=value, causal=causal)
     cloud = Cloud(torch.randn(BATCH, TOKENS, WIDTH, generator=generator), mass, positions, own)
     bound = operator.bind(Context(cloud, second_derivatives=second_derivatives))
     points = cloud.points.requires_grad_()
@@ -112,7 +112,7 @@ def test_second_derivatives_and_ties_are_materialised(calls):
 
 
 def test_binding_changes_the_path_only_when_asked():
-    operator = Attention(heads=2, key=KEY)
+    operator = Attention(heads=2, key_size=KEY)
     cloud = Cloud(torch.zeros(1, 2, WIDTH))
     assert operator.bind(Context(cloud)) is operator
     assert operator.bind(Context(cloud, second_derivatives=True)).integral == Exact(materialised=True)
@@ -129,7 +129,7 @@ def peak(case):
     kind, tokens = case.split(":")
     generator = torch.Generator().manual_seed(0)
     integral = Exact(materialised=kind == "materialised")
-    operator = Attention(heads=4, key=32, causal=kind != "fixed masses", integral=integral)
+    operator = Attention(heads=4, key_size=32, causal=kind != "fixed masses", integral=integral)
     theta = map_leaves(lambda leaf: leaf.requires_grad_(), draw_theta(operator.spec(128), generator))
     points = torch.randn(1, int(tokens), 128, generator=generator, requires_grad=True)
     mass = torch.rand(1, int(tokens), generator=generator) + 0.5

@@ -101,20 +101,20 @@ def test_cross_attention_equals_multihead_attention(dtype):
 
 
 def test_sizes_and_names_of_the_parameters():
-    spec = dict(leaves(Attention(heads=4, key=3, value=5).spec(12)))
+    spec = dict(leaves(Attention(heads=4, key_size=3, value_size=5).spec(12)))
     shapes = {name: leaf.shape for name, leaf in spec.items()}
     weights = {"q": (4, 3, 12), "k": (4, 3, 12), "v": (4, 5, 12), "o": (4, 5, 12)}
     assert shapes == weights | {"bq": (4, 3), "bk": (4, 3), "bv": (4, 5), "bo": (12,)}
-    assert set(dict(leaves(Attention(heads=4, key=3, biased=False).spec(12)))) == set("qkvo")
+    assert set(dict(leaves(Attention(heads=4, key_size=3, biased=False).spec(12)))) == set("qkvo")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"heads": 0, "key": 3}, r"heads = 0: .*at least 1\. Pass heads >= 1"),
-        ({"heads": 2, "key": -1}, r"key = -1: .*Pass key >= 1"),
-        ({"heads": 2, "key": 3, "value": 0}, r"value = 0: .*Pass value >= 1"),
-        ({"heads": 2, "key": 3, "beta": float("inf")}, r"beta = inf: .*must be finite\. Pass a finite beta"),
+        ({"heads": 0, "key_size": 3}, r"heads = 0: .*at least 1\. Pass heads >= 1"),
+        ({"heads": 2, "key_size": -1}, r"key_size = -1: .*Pass key_size >= 1"),
+        ({"heads": 2, "key_size": 3, "value_size": 0}, r"value_size = 0: .*Pass value_size >= 1"),
+        ({"heads": 2, "key_size": 3, "beta": float("inf")}, r"beta = inf: .*must be finite\. Pass a finite beta"),
     ],
 )
 def test_bad_input_is_named(arguments, message):

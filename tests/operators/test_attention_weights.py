@@ -16,7 +16,7 @@ from continua.operators import (
     Rotary,
     Subset,
     Sum,
-    attention_kernels,
+    attention_weights,
     draw_theta,
 )
 from continua.spaces import Cloud
@@ -30,8 +30,8 @@ def theta_of(operator, width=8):
     return draw_theta(operator.spec(width), torch.Generator().manual_seed(0))
 
 
-def attention_weights(*given):
-    return [kernel.weights for kernel in attention_kernels(*given)]
+def alphas(*given):
+    return [found.weights for found in attention_weights(*given)]
 
 
 def points(tokens=6, width=8, batch=2):
@@ -44,7 +44,7 @@ def test_weights_are_the_softmax_written_out(causal):
     mass = torch.rand(2, 6, generator=torch.Generator().manual_seed(2)) + 0.1
     times = torch.linspace(0, 1, 6).expand(2, 6)
     theta = theta_of(operator)
-    (alpha,) = attention_weights(operator, theta, Cloud(x, mass, times))
+    (alpha,) = alphas(operator, theta, Cloud(x, mass, times))
     for b in range(2):
         for h in range(2):
             for i in range(6):
@@ -63,7 +63,7 @@ def test_weights_are_those_of_torchs_own_attention():
     theirs.in_proj_bias.data.copy_(torch.stack([bq, bk, bv]).flatten())
     operator = Attention(2, 4)
     theta = theta_of(operator)._replace(q=q, k=k, v=v, bq=bq, bk=bk, bv=bv)
-    (alpha,) = attention_weights(operator, theta, Cloud(x))
+    (alpha,) = alphas(operator, theta, Cloud(x))
     torch.testing.assert_close(alpha, theirs(x, x, x, average_attn_weights=False)[1].detach())
 
 
@@ -79,7 +79,7 @@ def test_weights_are_those_of_torchs_own_attention():
 )
 def test_every_attention_inside_is_found_and_rows_sum_to_one(operator, count):
     cloud = Cloud(points(), positions=torch.linspace(0, 1, 6).expand(2, 6))
-    found = attention_weights(operator, theta_of(operator), cloud)
+    found = alphas(operator, theta_of(operator), cloud)
     assert len(found) == count
     for alpha in found:
         torch.testing.assert_close(alpha.sum(-1), torch.ones_like(alpha[..., 0]))
@@ -88,7 +88,7 @@ def test_every_attention_inside_is_found_and_rows_sum_to_one(operator, count):
 def test_the_velocity_is_the_mean_under_the_weights():
     operator, x = Attention(2, 4, biased=False), points()
     theta = theta_of(operator)
-    (alpha,) = attention_weights(operator, theta, Cloud(x))
+    (alpha,) = alphas(operator, theta, Cloud(x))
     v = torch.einsum("hvd,btd->bhtv", theta.v, x)
     by_hand = torch.einsum("bhij,bhjv,hvd->bid", alpha, v, theta.o)
     torch.testing.assert_close(by_hand, operator.bind(Context(Cloud(x))).velocity(theta, Cloud(x)))
@@ -97,5 +97,5 @@ def test_the_velocity_is_the_mean_under_the_weights():
 def test_absent_tokens_get_no_weight_and_cross_attention_reads_its_memory():
     operator = Cross(Attention(2, 4))
     mass = torch.tensor([[1.0, 1.0, 0.5, 0.0]]).expand(2, 4)
-    (alpha,) = attention_weights(operator, theta_of(operator), Cloud(points()), Cloud(points(4), mass))
+    (alpha,) = alphas(operator, theta_of(operator), Cloud(points()), Cloud(points(4), mass))
     assert alpha.shape == (2, 2, 6, 4) and bool((alpha[..., 3] == 0).all()) and bool((alpha[..., :3] > 0).all())

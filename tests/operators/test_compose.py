@@ -41,7 +41,7 @@ def mask_of(operator: AbstractOperator, theta=NoTheta(), context: Context | None
 
 
 def test_a_sum_is_the_sum_of_its_terms():
-    terms = (Attention(heads=2, key=3), FeedForward(hidden=4), Damping(gamma=0.2))
+    terms = (Attention(heads=2, key_size=3), FeedForward(hidden=4), Damping(gamma=0.2))
     theta = OperatorCase(Sum(terms)).theta(WIDTH, torch.Generator().manual_seed(1))
     expected = sum(term.velocity(part, cloud()) for term, part in zip(terms, theta, strict=True))
     torch.testing.assert_close(Sum(terms).velocity(theta, cloud()), expected)
@@ -53,7 +53,7 @@ def test_an_empty_sum_is_refused():
 
 
 def test_cross_attention_reads_the_memory_of_its_context():
-    operator, inner = Cross(Attention(heads=2, key=3)), Attention(heads=2, key=3)
+    operator, inner = Cross(Attention(heads=2, key_size=3)), Attention(heads=2, key_size=3)
     theta = OperatorCase(operator).theta(WIDTH, torch.Generator().manual_seed(1))
     source = cloud(3, seed=4)
     expected = inner.velocity(theta, cloud(), source)
@@ -61,7 +61,7 @@ def test_cross_attention_reads_the_memory_of_its_context():
 
 
 def test_bad_memory_is_named():
-    operator = Cross(Attention(heads=2, key=3))
+    operator = Cross(Attention(heads=2, key_size=3))
     theta = OperatorCase(operator).theta(WIDTH, torch.Generator().manual_seed(1))
     with pytest.raises(ValueError, match=r"memory = None: .*nothing to attend to\. Bind the flow with memory=cloud"):
         operator.bind(Context(cloud()))

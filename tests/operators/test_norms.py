@@ -82,7 +82,7 @@ def test_pre_norm_is_the_operator_of_the_normalised_tokens():
 def test_pre_norm_normalises_once_for_tokens_that_ask_themselves(monkeypatch):
     calls, real = [], torch.nn.functional.layer_norm
     monkeypatch.setattr(torch.nn.functional, "layer_norm", lambda *a, **k: calls.append(1) or real(*a, **k))
-    operator = PreNorm(LayerNorm(), Attention(heads=2, key=3))
+    operator = PreNorm(LayerNorm(), Attention(heads=2, key_size=3))
     theta = OperatorCase(operator).theta(WIDTH, torch.Generator().manual_seed(1))
     cloud = Cloud(normal(2, 3, WIDTH))
     operator.velocity(theta, cloud)
@@ -93,10 +93,10 @@ def test_pre_norm_normalises_once_for_tokens_that_ask_themselves(monkeypatch):
 
 def test_pre_norm_leaves_the_memory_of_cross_attention_as_it_is():
     """As the decoder of torch: queries are normalised, what the encoder sent is not."""
-    operator = PreNorm(LayerNorm(), Cross(Attention(heads=2, key=3)))
+    operator = PreNorm(LayerNorm(), Cross(Attention(heads=2, key_size=3)))
     theta = OperatorCase(operator).theta(WIDTH, torch.Generator().manual_seed(1))
     cloud, source = Cloud(normal(2, 3, WIDTH)), Cloud(normal(2, 4, WIDTH, seed=1))
-    attention = Attention(heads=2, key=3)
+    attention = Attention(heads=2, key_size=3)
     queries = Cloud(LayerNorm().normalise(theta.norm, cloud.points))
     expected = attention.velocity(theta.inner, queries, source)
     torch.testing.assert_close(operator.bind(Context(cloud, source)).velocity(theta, cloud), expected)

@@ -48,7 +48,7 @@ def test_the_generator_decides_the_initial_values(case):
 
 
 def test_initial_kernels_keep_the_variance_of_their_input():
-    theta = draw_theta(Attention(heads=8, key=32).spec(256), torch.Generator().manual_seed(0))
+    theta = draw_theta(Attention(heads=8, key_size=32).spec(256), torch.Generator().manual_seed(0))
     x = torch.randn(64, 256, generator=torch.Generator().manual_seed(1))
     for kernel in (theta.q, theta.k, theta.v):
         assert float((x @ kernel.flatten(0, 1).T).var()) == pytest.approx(1.0, abs=0.05)

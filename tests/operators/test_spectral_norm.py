@@ -84,7 +84,7 @@ def test_no_kernel_stretches_a_state_by_more_than_the_limit(kernel):
 
 
 def test_kernels_below_the_limit_and_other_parameters_are_left_alone():
-    inner = Attention(heads=2, key=3, measured=True)
+    inner = Attention(heads=2, key_size=3, head_masses=True)
     operator = SpectrallyNormed(inner, limit=100.0)
     theta = map_leaves(lambda leaf: leaf.to(DTYPE), draw_theta(operator.spec(6), torch.Generator().manual_seed(1)))
     cloud = Cloud(matrices((2, 4, 6)))

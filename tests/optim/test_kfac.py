@@ -10,6 +10,7 @@ from torch import nn
 from continua.fields import Constant, ContinuousHeads, Expansion, Hypernetwork
 from continua.model import Flow, Part
 from continua.operators import Attention, Dense, FeedForward, Spectral, SpectrallyNormed
+from continua.operators.kernels import by_transforms
 from continua.optim import KFAC, AbstractLikelihood, Categorical, Gaussian, Recipe, Watch, use
 from continua.solve import Backsolve, Checkpointed, Direct, Euler, Fixed, integrate
 from continua.spaces import Axis, BSpline, Cloud, Cosine, FlatSpace, GaussLegendre, Legendre, SpectralSpace
@@ -217,7 +218,7 @@ def test_with_one_token_and_one_evaluation_the_factors_are_the_exact_fisher_matr
         LOSSES[Gaussian()](outputs()).backward()
         exact, g = gauss_newton(outputs, [p], HESSIANS[Gaussian()]), p.grad.flatten()
         EachOutput.place = 0
-        with Watch([p]) as watch:
+        with by_transforms(), Watch([p]) as watch:  # as `KFAC.observe` does
             output = outputs()
             for _ in range(8):
                 torch.autograd.grad(output, p, EachOutput().draw(output, None), retain_graph=True)
@@ -279,7 +280,7 @@ def test_spectral_flows_and_hypernetworks_learn_no_slower_than_by_adamw(name, un
 def test_continuous_heads_are_served_head_by_head(kernel, unchecked):
     """b is phi(h_k) (x) N(z) for each head: inputs, cotangents and modes against those of the heads' own maps."""
     torch.manual_seed(3)
-    f = Attention(4, 2, biased=False, measured=True, kernel=kernel)
+    f = Attention(4, 2, biased=False, head_masses=True, kernel=kernel)
     field = ContinuousHeads(f.spec(8), over_h=Legendre(2), over_z=BSpline(3, 2)).double()
     outputs = one_evaluation(Flow([Part(f, field)]), inputs(5, 8).view(1, 5, 8))
     parameters = {n: p for n, p in field.coefficients.items() if n in "qkvo"}

@@ -144,7 +144,7 @@ def test_every_start_is_a_point_of_the_simplex():
 )
 def test_an_entropy_term_keeps_a_density_of_heads_from_collapsing(sign, holds):
     """J = <g, p> + sign int rho log rho: with the right sign an optimum inside, with the other one a collapse."""
-    operator = Attention(heads=6, key=2, measured=True)
+    operator = Attention(heads=6, key_size=2, head_masses=True)
     field = ContinuousHeads(operator.spec(4)).double()
     c = field.coefficients["p"]
     optimiser = MirrorAdam([c], lr=0.05, space=SimplexSpace(-2))

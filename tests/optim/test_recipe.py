@@ -28,7 +28,7 @@ from registries import all_presets
 
 WIDTH = 6
 AXIS = Axis(3, 2)
-HEADS = PreNorm(LayerNorm(), Attention(heads=4, key=3, measured=True))
+HEADS = PreNorm(LayerNorm(), Attention(heads=4, key_size=3, head_masses=True))
 
 
 def model_of_all_spaces() -> ContinuousTransformer:
@@ -258,7 +258,7 @@ def test_masses_in_any_field_remain_masses_under_the_recipe(field):
 
 
 def test_orthonormal_kernels_need_fields_that_keep_them():
-    operator = Attention(heads=4, key=3, measured=True, kernel=Dense(orthonormal=True))
+    operator = Attention(heads=4, key_size=3, head_masses=True, kernel=Dense(orthonormal=True))
     with pytest.raises(ValueError, match=r"q = StiefelSpace.*Expansion or ContinuousHeads"):
         Hypernetwork(operator.spec(WIDTH))
 

@@ -25,7 +25,7 @@ def mesh(tmp_path_factory):
 
 def flow():
     torch.manual_seed(0)
-    heads, orthonormal = Attention(2, 3, measured=True), FeedForward(6, kernel=Dense(orthonormal=True))
+    heads, orthonormal = Attention(2, 3, head_masses=True), FeedForward(6, kernel=Dense(orthonormal=True))
     return Flow([Part(f, Constant(f.spec(6))) for f in (heads, orthonormal, FeedForward(4))])
 
 

@@ -135,7 +135,7 @@ def report() -> dict:
     ]
     rows += [*resolution_rows("steps", [1, 2, 4, 8, 16, 32, 64]), *resolution_rows("rtol", [1e-2, 1e-3])]
     own = {"tokens": 17, "axis_nodes": 6, "head_nodes": 6, "steps": 4, "rtol": 1e-3}
-    return {"rows": rows, "own": own, "solver_gap": 1e-5}
+    return {"rows": rows, "own": own, "solver_error": 1e-5}
 
 
 def test_a_resolution_report_is_drawn_with_a_panel_for_each_unit(report, tmp_path):
@@ -151,8 +151,8 @@ def test_a_resolution_report_is_drawn_with_a_panel_for_each_unit(report, tmp_pat
         {"rows": [{**row, "change": 0.0} for row in resolution_rows("head_nodes", [6, 12])]},
         {"rows": [{**row, "change": 0.0, "loss_change": 0.0} for row in resolution_rows("rtol", [1e-3])]},
         {"own": {}},
-        {"solver_gap": 0.0},
-        {"solver_gap": None},
+        {"solver_error": 0.0},
+        {"solver_error": None},
     ],
     ids=["no loss", "no change", "one without change", "no own", "no distance", "no reference"],
 )

@@ -4,6 +4,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from continua.cli.main import main
@@ -16,7 +17,7 @@ from continua.report import (
     report_page,
     write_report,
 )
-from continua.runs import Run, Section, Series, Table, read_records, to_plain
+from continua.runs import Passage, Run, Section, Series, Table, read_records, to_plain
 from run_folders import written_run
 
 VOID = {"meta", "br", "input", "img", "link", "hr", "mspace"}
@@ -100,6 +101,60 @@ def test_runs_are_compared_on_common_axes(run, tmp_path):
 def test_runs_of_one_name_are_told_apart(tmp_path):
     runs = [written_run(tmp_path / place / "run", learners=("continuous",)) for place in ("a", "b")]
     assert report_page([run.folder for run in runs]).title == "a/run and b/run"
+
+
+def test_the_title_says_which_data_and_how_many(tmp_path):
+    run = written_run(tmp_path / "run", learners=("continuous",))
+    assert report_page([run.folder]).title == "mnist1d"
+    run.note(task={"training samples": 4000, "test samples": 1000})
+    page = report_page([run.folder])
+    assert page.title == "mnist1d: 4,000 samples to train, 1,000 to test" and "continuous" in page.subtitle
+    config, facts = {"task": "text", "text": "/a/b/plays.txt"}, {"task": {"test samples": 7, "characters": 90_000}}
+    text = Run.begin(tmp_path / "text", "train", config, facts)
+    assert report_page([text.folder]).title == "text plays.txt: 90,000 characters"
+
+
+def test_options_in_which_runs_differ_stand_beside_each_other(tmp_path):
+    options = (
+        {"task": "waves", "steps": 4, "compare": [], "output": "a"},
+        {"task": "waves", "steps": 8, "output": "b"},
+    )
+    runs = [Run.begin(tmp_path / name, "train", each) for name, each in zip("ab", options, strict=True)]
+    (section,) = (s for s in report_page([run.folder for run in runs]).sections if s.heading == "Results")
+    assert section.figures[0].columns == ("option", "a", "b")
+    assert section.figures[0].rows == (("steps", "4", "8"), ("compare", "none", "not given"))
+    assert report_page([runs[0].folder]).sections == []
+
+
+def test_cells_of_a_shaded_table_are_coloured_by_their_share_of_the_row():
+    rows = (("cat", 6, 2, 0.75), ("dog", None, 4, 1.0))
+    text = figure_html(Table(title="t", columns=("label", "cat", "dog", "right"), rows=rows, shaded=True))
+    assert re.findall(r"<td(?: style=\"background: ([^\"]*)\")?>([^<]*)</td>", text) == [
+        ("color-mix(in srgb, var(--good) 62%, transparent)", "6"),
+        ("color-mix(in srgb, var(--accent) 26%, transparent)", "2"),
+        ("", "0.7500"),
+        ("", ""),
+        ("color-mix(in srgb, var(--good) 80%, transparent)", "4"),
+        ("", "1"),
+    ]
+
+
+def test_a_passage_colours_what_was_unlikely_and_escapes_it():
+    passage = Passage(title="t", pieces=("a", "<", "c"), values=np.array([np.nan, 0.5, 1.0]))
+    assert '<b>a</b><span style="background: color-mix(in srgb, var(--c1) 35%, transparent)">&lt;</span>c</pre>' in (
+        figure_html(passage)
+    )
+
+
+def test_one_large_loss_does_not_flatten_the_others(tmp_path):
+    run = Run.begin(tmp_path / "run", "train", {"task": "waves"})
+    steps = {"1": {"loss": 40.0}, "2": {"loss": 0.4}, "4": {"loss": 0.3}, "8": {"loss": 0.31}}
+    resolutions = {f"{n} steps": {"evaluations": float(n), "loss": row["loss"]} for n, row in steps.items()}
+    run.record("test", learner="ours", depth_steps=steps, resolutions=resolutions)
+    (section,) = (s for s in report_page([run.folder]).sections if s.heading == "Anytime depth")
+    by_steps, by_cost, _ = section.figures
+    assert by_steps.y.log and by_cost.y.log
+    assert by_cost.caption == "Each model at other resolutions: depth steps."  # no nodes where the model has none
 
 
 def test_training_losses_are_the_means_of_groups_of_updates(run):

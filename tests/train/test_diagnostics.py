@@ -31,7 +31,7 @@ def batch_of(tokens: int = 10) -> Batch:
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    attention = PreNorm(LayerNorm(), Attention(4, 4, measured=True))
+    attention = PreNorm(LayerNorm(), Attention(4, 4, head_masses=True))
     feedforward = PreNorm(LayerNorm(), FeedForward(32))
     parts = [
         Part(attention, ContinuousHeads(attention.spec(16))),
@@ -133,10 +133,11 @@ def test_a_model_of_layers_on_plain_tokens_has_diagnostics(unchecked):
 
 def test_a_resolution_report_becomes_a_table():
     plain = {
-        "own": {"tokens": 40, "head_nodes": 6, "steps": 4}, "solver_gap": 1e-3, "reference": "DormandPrince at 1e-6",
-        "rows": [{"axis": "t", "unit": "tokens", "resolution": 20, "change": 0.1, "loss": 0.5, "loss_change": 0.2},
-                 {"axis": "z", "unit": "rtol", "resolution": 1e-3, "change": 0.01, "loss": None, "loss_change": None}],
-        "left_out": [{"axis": "d", "unit": "axis_nodes", "resolution": None, "reason": "states are vectors"}],
+        "own": {"tokens": 40, "head_nodes": 6, "steps": 4}, "solver_error": 1e-3, "reference": "DormandPrince at 1e-6",
+        "rows": [{"continuum": "t", "unit": "tokens", "resolution": 20, "change": 0.1, "loss": 0.5, "loss_change": 0.2},
+                 {"continuum": "z", "unit": "rtol", "resolution": 1e-3, "change": 0.01, "loss": None,
+                  "loss_change": None}],
+        "left_out": [{"continuum": "d", "unit": "axis_nodes", "resolution": None, "reason": "states are vectors"}],
     }  # fmt: skip
     section = resolution_section(plain)
     assert section.figures[0].rows == (
@@ -145,7 +146,9 @@ def test_a_resolution_report_becomes_a_table():
     )
     assert section.figures[0].caption.startswith("The model as it is: 40 tokens, 6 head nodes, 4 steps.")
     assert "states are vectors" in section.prose[1] and "1.0e-03" in section.verdict.text
-    assert "DormandPrince at 1e-6 could not be solved" in resolution_section({**plain, "solver_gap": None}).verdict.text
+    assert (
+        "DormandPrince at 1e-6 could not be solved" in resolution_section({**plain, "solver_error": None}).verdict.text
+    )
 
 
 PAID = Preset().replace(width=8, heads=2, hidden=8, axis_nodes=2, depth_modes=2, steps=2)

@@ -9,7 +9,7 @@ from continua.core.seeds import branch_seed, generator_of
 from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
 from continua.model import Depth, transformer
 from continua.optim import adamw
-from continua.train import PRESETS, Learner, Plan, Preset, RandomGrids, build_continuous, objective_of
+from continua.train import PRESETS, Learner, Plan, Preset, TrainingGrids, build_continuous, objective_of
 
 SERIES = "@problemName Two\n@univariate true\n@classLabel true a b\n@data\n"
 
@@ -69,23 +69,32 @@ def test_jitter_moves_the_inner_depths_of_the_grid_within_half_a_step():
     task, preset = Digits(), Preset().replace(width=8, hidden=16, axis_nodes=2, steps=3, depth=1.5)
     model, grids = build_continuous(task.form, preset), []
     for seed in range(20):
-        grid, refined = RandomGrids(jitter=0.6).draw(model, generator_of(seed))
+        grid = TrainingGrids(jitter=0.6).draw_grid(model, 0.0, generator_of(seed))
         found = call_model(model, task.training_batch(2, 0, 0), grid=grid)
-        assert found.solution.stats.grid == grid and refined is None
+        assert found.solution.stats.grid == grid
         grids.append(torch.tensor(grid))
-    assert RandomGrids().draw(model, generator_of(0)) == (None, None)
+    assert TrainingGrids().draw_grid(model, 0.0, generator_of(0)) is None
     moved = torch.stack(grids) - torch.tensor([0.0, 0.5, 1.0, 1.5])
     assert bool((moved[:, [0, 3]].abs() < 1e-6).all()) and float(moved.abs().max()) <= 0.5 * 0.6 * 0.5 + 1e-6
     assert bool((moved[:, 1:3].std(0) > 0.05).all())
 
 
-def test_refined_grids_have_twice_the_steps_and_keep_jumps():
+def test_grids_are_coarse_at_first_refined_at_last_and_keep_jumps():
+    smooth = transformer(8, 2, features=1, axis=1, heads=2, depth=Depth(3.0, steps=4))
     layers = transformer(8, 2, features=1, axis=1, heads=2, depth=Depth(3.0, 3))
-    drawn = [RandomGrids(1.0, 0.25).draw(layers, generator_of(seed)) for seed in range(200)]
-    assert 0.15 < sum(refined == "depth" for _, refined in drawn) / 200 < 0.35
-    for grid, refined in drawn:
-        assert len(grid) == (7 if refined else 4) and {0.0, 1.0, 2.0, 3.0} <= set(grid)
-        assert not refined or all(abs(z - k - 0.5) <= 0.25 for k, z in enumerate(grid[1::2]))
+    grids = TrainingGrids(1.0, 0.25, 0.5)
+    for seed in range(50):
+        draw = generator_of(seed)
+        assert [grids.draw_kind(layers, at, draw) for at in (0.0, 0.5, 0.74, 0.75, 0.99)] == [None] * 3 + ["depth"] * 2
+        assert [len(grids.draw_grid(smooth, at, draw)) for at in (0.0, 0.49, 0.5, 0.9)] == [3, 3, 5, 5]
+        for at, finer, count in ((0.2, False, 4), (0.6, False, 4), (0.9, True, 7)):
+            grid = grids.draw_grid(layers, at, draw, finer)
+            assert len(grid) == count and {0.0, 1.0, 2.0, 3.0} <= set(grid)
+            assert not finer or all(abs(z - k - 0.5) <= 0.25 for k, z in enumerate(grid[1::2]))
+    adaptive = smooth.at(rtol=1e-2)
+    assert grids.draw_kind(adaptive, 0.9, draw) is None and grids.draw_grid(adaptive, 0.0, draw) is None
+    with pytest.raises(ValueError, match=r"coarse = .*: with the share .* of refined updates there are more"):
+        TrainingGrids(refined=0.4, coarse=0.7)
     batch = Batch((torch.zeros(5, 3, 1), torch.zeros(5, 3)), torch.zeros(5))
     part = batch.part(2, 5)
     assert [len(x) for x in (*part.inputs, part.targets)] == [3, 3, 3]
@@ -94,10 +103,11 @@ def test_refined_grids_have_twice_the_steps_and_keep_jumps():
 def test_every_continuum_is_refined_in_turn():
     task, preset = Digits(), Preset().replace(width=16, hidden=16, axis_nodes=2, heads=2, head_modes=2)
     model = build_continuous(task.form, preset)
-    learner = Learner("one", model, objective_of(task.form), adamw(model, 1e-3), grids=RandomGrids(0.0, 1.0))
+    learner = Learner("one", model, objective_of(task.form), adamw(model, 1e-3), grids=TrainingGrids(0.0, 1.0))
     seen, batch = set(), task.training_batch(4, 0, 0)
     for number in range(12):
-        kind = learner.grids.draw(model, generator_of(branch_seed(branch_seed(branch_seed(0, -2), number), 1)))[1]
+        seed = branch_seed(branch_seed(branch_seed(0, -2), number), 1)
+        kind = learner.grids.draw_kind(model, number / 12, generator_of(seed))
         row = learner.update(batch, number, Plan(12, 4))
         assert row.evaluations == (8 if kind == "depth" else 4)
         seen.add(kind)

@@ -13,7 +13,7 @@ from continua.operators import Attention, Convolution, FeedForward, LayerNorm, P
 from continua.optim import SOAP, Composite, CosineDecay, Recipe, Schedule, adamw, by_tokens, optimiser_name
 from continua.runs import Run
 from continua.spaces import Axis, Legendre
-from continua.train import PRESETS, Learner, Plan, Preset, RandomGrids, Training, build_continuous, objective_of
+from continua.train import PRESETS, Learner, Plan, Preset, Training, TrainingGrids, build_continuous, objective_of
 
 BETAS = (0.9, 0.98)
 TASK = Spirals(samples=40, tokens=8, queries=3)
@@ -51,7 +51,7 @@ def test_each_parameter_goes_by_its_space():
 
 def test_masses_of_heads_and_orthonormal_kernels_keep_their_manifolds():
     torch.manual_seed(0)
-    heads = Attention(3, 4, measured=True)
+    heads = Attention(3, 4, head_masses=True)
     turning = FeedForward(4, kernel=Convolution(Axis(4, 2), 1, unitary=True), biased=False)
     plain = build_continuous(TASK.form, SMALL)
     parts = [Part(heads, ContinuousHeads(heads.spec(8), over_h=Legendre(2)))]
@@ -126,7 +126,7 @@ def training(folder, plan):
         model,
         objective_of(TASK.form, model),
         Recipe.with_lr(3e-3, 0.1, BETAS, SOAP).build(model),
-        grids=RandomGrids(1.0, 0.5),
+        grids=TrainingGrids(1.0, 0.5),
     )
     return Training(run, TASK, [learner], plan)
 
@@ -138,7 +138,7 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path):
     whole.go()
     for number in range(7):
         halves._update(number, 0.0)
-    halves._keep(7)
+    halves.keep(7)
     again = training(tmp_path / "halves", plan)
     assert again.resume() == 7
     again.go(7)

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.calibration import calibration_curve
 from sklearn.metrics import confusion_matrix
 
 from continua.data import Burgers, Csv, Darcy, Digits, Spirals, Split, Text
 from continua.report import report_page
-from continua.runs import Run, Table
-from continua.train import Preset, build_continuous, build_layers, prediction_section
+from continua.runs import Heat, Run, Table
+from continua.train import Preset, build_continuous, build_rival, prediction_section
+from continua.train.examples import Answers, calibration
 
 SMALL = Preset().replace(width=8, heads=2, hidden=8, axis_nodes=2, depth_modes=2, steps=1)
 
@@ -30,14 +32,14 @@ def test_confusions_are_those_of_scikit_learn():
     task = Digits()
     model = model_for(task)
     section = prediction_section(task, {"ours": model})
-    (table,) = section.figures
+    table = section.figures[0]
     batch = task.batch(Split.TEST, torch.arange(task.count(Split.TEST)))
     with torch.no_grad():
         answer = model.eval()(*batch.inputs).argmax(-1)
     expected = confusion_matrix(batch.targets, answer, labels=range(10))
     assert isinstance(table, Table) and table.columns == ("label", *map(str, range(10)), "right")
     np.testing.assert_array_equal([[cell or 0 for cell in row[1:-1]] for row in table.rows], expected)
-    np.testing.assert_allclose([row[-1] for row in table.rows], np.diag(expected) / expected.sum(1))
+    assert [row[-1] for row in table.rows] == [f"{share:.0%}" for share in np.diag(expected) / expected.sum(1)]
 
 
 def test_series_are_drawn_through_their_observations_in_the_units_of_the_file(csv_file):
@@ -64,7 +66,7 @@ def test_series_are_drawn_through_their_observations_in_the_units_of_the_file(cs
 def test_spirals_have_a_curve_for_each_coordinate_and_model():
     task = Spirals(samples=20)
     ours = model_for(task)
-    baseline = build_layers(task.form, SMALL, sum(p.numel() for p in ours.parameters()))
+    baseline = build_rival(task.form, SMALL, sum(p.numel() for p in ours.parameters()))
     figures = prediction_section(task, {"continuous": ours, "standard": baseline}).figures
     assert [f.title for f in figures] == [f"{c}, test sequence {i}" for i in (1, 2, 3) for c in "xy"]
     assert [s.name for s in figures[0].series] == ["continuous, predicted", "standard, predicted", "true", "observed"]
@@ -107,6 +109,50 @@ def test_maps_stand_in_their_places_beside_their_error(tmp_path):
     assert "pressure u" in report_page([run.folder]).html()
 
 
-def test_text_is_left_to_generation(tmp_path):
+def test_calibration_is_that_of_scikit_learn():
+    """One group in ten, by quantiles of the confidence; the error is the mean distance from the diagonal."""
+    g = torch.Generator().manual_seed(0)
+    beliefs = (2.0 * torch.randn(500, 4, generator=g)).softmax(-1).double()
+    found = Answers(torch.randint(4, (500,), generator=g), beliefs)
+    diagonal, curve = calibration({"ours": found}, "").series
+    right, sure = found.right.numpy(), beliefs.max(-1).values.numpy()
+    y, x = calibration_curve(right, sure, n_bins=10, strategy="quantile")
+    assert diagonal.x.tolist() == diagonal.y.tolist() == [0.0, 1.0]
+    np.testing.assert_allclose(curve.x, x, atol=2e-3)
+    np.testing.assert_allclose(curve.y, y, atol=2e-2)  # a sample at the edge of two groups belongs to either
+    assert f"ours {np.abs(curve.y - curve.x).mean():.3f}" in calibration({"ours": found}, "").caption
+
+
+def test_examples_are_the_first_right_ones_and_the_surest_mistakes():
+    task = Digits()
+    model = model_for(task)
+    figures = prediction_section(task, {"ours": model}).figures
+    (heat,) = (figure for figure in figures if isinstance(figure, Heat))
+    batch = task.batch(Split.TEST, torch.arange(task.count(Split.TEST)))
+    with torch.no_grad():
+        beliefs = model.eval()(*batch.inputs).softmax(-1)
+    told, places = beliefs.argmax(-1), torch.arange(len(batch.targets))
+    wrong = places[told != batch.targets]
+    chosen = [*places[told == batch.targets][:2], *wrong[beliefs[wrong].max(-1).values.argsort(descending=True)][:4]]
+    assert heat.measured.startswith(f"sequences {', '.join(str(int(i) + 1) for i in chosen)} of the test")
+    assert f"{batch.targets[chosen[2]]}, predicted {told[chosen[2]]}" in heat.caption
+    picture = heat.values[0, 0, :, 18:26]  # the third, after two pictures and two gaps; its first row is the lowest
+    np.testing.assert_allclose(picture[::-1].ravel(), batch.inputs[0][chosen[2], :, 0], atol=1e-6)
+
+
+def test_text_is_shown_by_what_was_foreseen_and_what_is_written(tmp_path):
     (tmp_path / "tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 40)
-    assert prediction_section(Text(tmp_path / "tale.txt", context=16), {}) is None
+    task = Text(tmp_path / "tale.txt", context=16)
+    model = model_for(task)
+    foreseen, written, _ = prediction_section(task, {"ours": model}).figures
+    batch = task.batch(Split.TEST, torch.arange(6))
+    with torch.no_grad():
+        likely = model.eval()(*batch.inputs).softmax(-1).gather(-1, batch.targets[..., None]).flatten()
+    assert "".join(foreseen.pieces) == "".join(task.alphabet[k] for k in batch.targets.flatten())
+    np.testing.assert_allclose(foreseen.values, likely, atol=1e-6)
+    prompt = "".join(task.alphabet[k] for k in batch.inputs[0][0])
+    assert "".join(written.pieces).startswith(prompt) and len(written.pieces) == 16 + 240
+    assert np.isnan(written.values[:16]).all() and (written.values[16:] == 1.0).all()
+    run = Run.begin(tmp_path / "run", "train", {"task": "text"})
+    run.keep_section("answers", prediction_section(task, {"ours": model}))
+    assert f"<b>{prompt[0]}</b>" in report_page([run.folder]).html()

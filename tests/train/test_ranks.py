@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from start_ranks import ALL, start_ranks
+from training_ranks import RUNS
 
 pytestmark = pytest.mark.slow  # three more processes to start
 SETTINGS = ["adaptive, checkpointed; float64", "split, direct; float64", "adaptive, checkpointed; float32"]
@@ -26,6 +27,19 @@ def test_wrapped_models_train_as_one_process_does(ranks, case):
         assert gap < (1e-10 if "float64" in case else 1e-5) and fall > 0.1
 
 
+@pytest.mark.parametrize("name", list(RUNS)[: None if ALL else 2])
+def test_runs_on_two_ranks_are_those_of_one_process_and_go_on_on_either(ranks, name):
+    """20 updates on two, on two and then on one, on one and then on two: the same losses."""
+    together, to_one, to_two = ranks[0]["runs"][name]
+    assert max(together, to_one, to_two) < 1e-5
+
+
+def test_a_rank_of_two_never_holds_all_weights(ranks):
+    """Its own half, and those of one part of the flow at one depth; bytes of all tensors are counted."""
+    for found in ranks:
+        assert found["memory"] < 0.7
+
+
 def test_every_case_is_looked_at(ranks):
     for found in ranks:
-        assert len(found) == (9 if ALL else 4) and set(found) == set(CASES)
+        assert len(found) == (9 if ALL else 4) + 2 and set(found) == {*CASES, "runs", "memory"}

@@ -10,7 +10,7 @@ from continua.control import Batch, CrossEntropy, KineticEnergy, Objective
 from continua.data import Mnist1d
 from continua.model import transformer
 from continua.optim import adamw
-from continua.train import PRESETS, Learner, Plan, RandomGrids, build_continuous, objective_of
+from continua.train import PRESETS, Learner, Plan, TrainingGrids, build_continuous, objective_of
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -24,7 +24,7 @@ def learner():
     model = build_continuous(task.form, preset)
     optimiser = adamw(model, 1e-3, 0.05, (0.9, 0.98))
     objective = objective_of(task.form, model, preset)
-    return task, Learner("demo", model, objective, optimiser, grids=RandomGrids(1.0))
+    return task, Learner("demo", model, objective, optimiser, grids=TrainingGrids(1.0))
 
 
 def is_own(frame) -> bool:

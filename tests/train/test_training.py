@@ -30,16 +30,16 @@ from continua.train import (
     Learner,
     Plan,
     Preset,
-    RandomGrids,
     Training,
+    TrainingGrids,
     build_continuous,
-    build_layers,
+    build_rival,
     count_parameters,
     evaluate,
     evaluate_depth_steps,
     evaluate_samplings,
     objective_of,
-    solver_gap,
+    solver_error,
 )
 
 SMALL = Preset().replace(
@@ -63,9 +63,9 @@ def learners(task, names=("continuous",), preset=SMALL):
     model = build_continuous(task.form, preset)
     models = {"continuous": model}
     if "layers" in names:
-        models["layers"] = build_layers(task.form, preset, count_parameters(model))
+        models["layers"] = build_rival(task.form, preset, count_parameters(model))
     return [
-        Learner(n, m, objective_of(task.form, m), adamw(m, 1e-2, 0.01, (0.9, 0.98)), grids=RandomGrids(1.0))
+        Learner(n, m, objective_of(task.form, m), adamw(m, 1e-2, 0.01, (0.9, 0.98)), grids=TrainingGrids(1.0))
         for n, m in models.items()
     ]
 
@@ -174,7 +174,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
     killed = training(tmp_path / "killed", plan)
     killed._update(0, 0.0)
     killed._update(1, 0.0)
-    killed._keep(2)
+    killed.keep(2)
     killed._update(2, 0.0)  # after the checkpoint, and lost
     again = training(tmp_path / "killed", plan)
     done = again.resume()
@@ -222,13 +222,23 @@ def test_the_baseline_has_as_many_parameters_and_sees_the_same_batches(tmp_path)
 
 
 @pytest.mark.parametrize("task", [Mnist1d(), Digits(), TASK])
-@pytest.mark.parametrize("usual", [False, True])
+@pytest.mark.parametrize("name", ["layers", "usual"])
 @pytest.mark.parametrize("stepper", ["lie", "euler", "midpoint"])
-def test_every_preset_has_its_rival_within_five_percent(task, stepper, usual):
+def test_every_preset_has_its_rival_within_five_percent(task, stepper, name):
     preset = PRESETS[task.name]["demo"].replace(stepper=stepper)
     model = build_continuous(task.form, preset)
-    other = build_layers(task.form, preset, count_parameters(model), usual)
+    other = build_rival(task.form, preset, count_parameters(model), name)
     assert abs(count_parameters(other) / count_parameters(model) - 1) < 0.05
+
+
+def test_deep_rivals_have_the_hidden_size_of_the_preset_in_as_many_layers_as_there_are_steps():
+    preset = Preset().replace(steps=12, axis_nodes=1, head_modes=0)
+    model, deep = build_continuous(TASK.form, preset), build_rival(TASK.form, preset, 0, "deep")
+    layered = preset.replace(field="piecewise", depth_modes=12, depth=12.0)
+    assert (
+        count_parameters(deep) == count_parameters(build_continuous(TASK.form, layered)) > 2 * count_parameters(model)
+    )
+    assert deep.flow.depth == deep.solver.controller.steps == 12
 
 
 def test_updates_without_a_finite_loss_are_skipped_and_end_the_run_with_the_last_good_state_kept(tmp_path):
@@ -367,7 +377,7 @@ def test_evaluation_is_a_mean_over_sequences_whatever_the_batches():
 
 def test_more_depth_steps_come_nearer_to_a_tight_solve():
     (learner,) = learners(TASK)
-    gaps = [solver_gap(learner.model.at(steps=steps), TASK) for steps in (1, 8, 64)]
+    gaps = [solver_error(learner.model.at(steps=steps), TASK) for steps in (1, 8, 64)]
     assert gaps[2] < gaps[1] < gaps[0] and gaps[2] < 0.02
     assert set(evaluate_depth_steps(learner.model, TASK, (1, 2))) == {1, 2}
     assert set(evaluate_samplings(learner.model, TASK)) == {"as trained", *TASK.variants()}
@@ -393,9 +403,9 @@ def test_reporters_tell(tmp_path):
 
 
 def test_a_batch_counts_the_tokens_it_asks_for():
-    from continua.train.learner import _tokens
+    from continua.train.learner import count_tokens
 
-    assert _tokens(Batch((torch.zeros(2, 5, 1),), None, query_times=torch.zeros(2, 3))) == 16
+    assert count_tokens(Batch((torch.zeros(2, 5, 1),), None, query_times=torch.zeros(2, 3))) == 16
 
 
 def test_objectives_pay_for_what_training_the_model_needs():
@@ -408,7 +418,7 @@ def test_objectives_pay_for_what_training_the_model_needs():
     found = objective_of(form, model, all_paid)
     assert found.weights == (1.0, 2.0, 3.0, 4.0, 5.0)
     assert [cost.share for cost in found.costs if isinstance(cost, AtRandomDepth)] == [1 / 8, 1 / 8]
-    attention = Attention(2, 4, measured=True)
+    attention = Attention(2, 4, head_masses=True)
     heads = ContinuousHeads(attention.spec(8), over_h=Legendre(1))
     measured = ContinuousTransformer(model.embedding, Flow([Part(attention, heads)]), model.readout)
     found = objective_of(TASK.form, measured, free)

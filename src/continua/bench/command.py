@@ -14,6 +14,7 @@ from continua.bench.lab_cost import LabCost
 from continua.bench.memory import MemoryCost
 from continua.bench.optimisers import RecipeCost, SpectralGain
 from continua.bench.overhead import FieldCostRatio, Overhead
+from continua.bench.saving import SavingCost
 from continua.bench.speed import Speed
 from continua.cli.measuring import show_table
 from continua.cli.parsing import Flag, Folder, choose
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, AbstractBenchmark] = {
     "spectral": SpectralGain(),
     "lab": LabCost(),
     "decoding": DecodingCost(),
+    "saving": SavingCost(),
 }
 """The one table from words to benchmarks."""
 
@@ -41,14 +43,14 @@ class Bench:
 
     Names: speed (solves against torchdiffeq), overhead (a solve against its bare evaluations), memory (peak of the
     gradients from 8 to 64 steps), attention (weighted causal attention against plain), estimators (how cost
-    grows with the tokens at a fixed number of nodes), fields (weights that depend on depth against constant ones),
+    grows with the tokens at a fixed number of drawn ones), fields (weights that depend on depth against constant ones),
     recipe (an update of the recipe against torch's AdamW), spectral (what a preconditioner gains there), lab (many
     networks trained at once, against a budget of seconds), decoding (text with cached keys and values against solves
-    of the whole window), or all. Exit code 1: a ratio is above its limit.
+    of the whole window), saving (checkpoints against the training), or all. Exit code 1: a ratio is above its limit.
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
-    """speed, overhead, memory, attention, estimators, fields, recipe, spectral, lab, decoding or all"""
+    """speed, overhead, memory, attention, estimators, fields, recipe, spectral, lab, decoding, saving or all"""
     quick: Flag = False
     """tiny sizes, to see that it runs; the ratios then say nothing"""
     output: Folder = Path("bench-results")

@@ -29,9 +29,12 @@ class Command(NamedTuple):
 COMMANDS: Mapping[str, Command] = {
     "train": Command("cli.train", "Train", "Train a continuous Transformer on a task, and leave a run folder."),
     "eval": Command("cli.runs", "Evaluate", "Measure the models of a run: test, other samplings, other depth steps."),
-    "generate": Command("cli.runs", "Generate", "Let a model of a text run write on."),
+    "generate": Command("cli.runs", "Generate", "Continue a text with a model of a text run."),
     "report": Command(
         "cli.runs", "Report", "Write one self-contained HTML page about one run, or several side by side."
+    ),
+    "plan": Command(
+        "cli.plan", "Forecast", "Predict what a training needs: memory, time, communication, largest batch."
     ),
     "lab": Command("lab.command", "Lab", "Measure what theory claims: list, run NAME, run all, report."),
     "solve": Command("lab.solve", "Solve", "Solve a small causal Transformer on irregular samples, forward and back."),
@@ -104,9 +107,9 @@ def _run(name: str, words: list[str], debug: bool) -> int:
     from continua.cli.parsing import describe_error, read_command
     from continua.core.errors import DamageWarning, SolveError
     from continua.core.extras import MissingExtraError
-    from continua.train import Interrupted, TrainingError
+    from continua.train import Interrupted, LostRankError, TrainingError
 
-    kind, show = COMMANDS[name].load(), warnings.showwarning
+    kind, show, rank = COMMANDS[name].load(), warnings.showwarning, int(os.environ.get("RANK", "0"))
 
     def tell(message: Warning | str, category: type[Warning], *where: Any) -> None:
         _ = _fail(str(message), 0) if issubclass(category, DamageWarning) else show(message, category, *where)
@@ -118,11 +121,16 @@ def _run(name: str, words: list[str], debug: bool) -> int:
             return read_command(kind, name, words).execute(Console())
     except Interrupted as stopped:
         _leave_output()
-        return _fail(str(stopped), INTERRUPTED)
+        return INTERRUPTED if rank else _fail(str(stopped), INTERRUPTED)
+    except LostRankError as lost:
+        return _fail(f"rank {rank}: {lost}. What was saved is whole. Give the same command again.", INTERRUPTED)
     except BrokenPipeError:  # whoever read the output has seen enough
         _leave_output()
         return 0
     except (ValueError, SolveError, TrainingError, MissingExtraError, OSError) as error:
+        # what is asked for is the same on all ranks, and refused by all: the first one says so
+        if rank and not isinstance(error, OSError):
+            return 2
         if debug:
             raise
         if isinstance(error, OSError):

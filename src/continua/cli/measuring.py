@@ -1,12 +1,15 @@
 """What is measured of the models of a run at its end, and how it is told."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import rich.table
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 
 from continua.control import resolution_report
 from continua.core.errors import SolveError
@@ -18,32 +21,63 @@ from continua.train import (
     Learner,
     diagnose,
     evaluate_depth_steps,
-    evaluate_readings,
+    evaluate_resolutions,
     evaluate_samplings,
     keep_diagnostics,
     place,
     prediction_section,
-    solver_gap,
+    solver_error,
 )
 
 Results = dict[str, dict[str, Any]]
-BEGUN = "measuring the test, in other samplings and with other depth steps (some moments)"
-"""What is said before, since it takes time."""
+_PAUSE = 10.0
+"""Where there is no terminal, a line of progress comes no sooner than so many seconds after the line before."""
 
 
-def measure_models(task: AbstractTask, models: Mapping[str, ContinuousTransformer]) -> Results:
-    """The test, the test in other samplings, and the loss over depth steps, for every model."""
+def measure_models(
+    task: AbstractTask, models: Mapping[str, ContinuousTransformer], console: Console | None = None
+) -> Results:
+    """The test, the test in other samplings, at other resolutions, and the solver error, for every model.
+
+    It takes a while: the console shows what is being measured.
+    """
     results: Results = {}
-    for name, model in models.items():
-        jumps = any(field.breaks for field in model.flow.fields)
-        found: dict[str, Any] = {"samplings": evaluate_samplings(model, task)}
-        found["depth_steps"] = {str(steps): metrics for steps, metrics in evaluate_depth_steps(model, task).items()}
-        found["readings"] = evaluate_readings(model, task)
-        if not jumps:
-            with contextlib.suppress(SolveError):  # a flow too wild for it is no reason to lose the other results
-                found["gap to a tight solve"] = solver_gap(model, task)
-        results[name] = found
+    with _progress(console) as say:
+        for name, model in models.items():
+
+            def tell(what: str, name: str = name) -> None:
+                say(f"measuring {name}: {what}")
+
+            found: dict[str, Any] = {"samplings": evaluate_samplings(model, task, tell=tell)}
+            by_steps = evaluate_depth_steps(model, task, tell=tell)
+            found["depth_steps"] = {str(steps): metrics for steps, metrics in by_steps.items()}
+            found["resolutions"] = evaluate_resolutions(model, task, tell=tell)
+            if not any(field.breaks for field in model.flow.fields):
+                tell("the solver error")
+                with contextlib.suppress(SolveError):  # a flow too wild for it is no reason to lose the other results
+                    found["solver error"] = solver_error(model, task)
+            results[name] = found
     return results
+
+
+@contextlib.contextmanager
+def _progress(console: Console | None) -> Iterator[Callable[[str], None]]:
+    """What shows a line of progress: in place on a terminal, elsewhere one now and then, nowhere without a console."""
+    if console is None or console.quiet:
+        yield lambda what: None
+    elif console.is_terminal:
+        with console.status("") as status:
+            yield lambda what: status.update(what)
+    else:
+        last = -math.inf
+
+        def say(what: str) -> None:
+            nonlocal last
+            if (now := time.monotonic()) - last >= _PAUSE:
+                console.print(what, highlight=False, markup=False, soft_wrap=True)
+                last = now
+
+        yield say
 
 
 def record_results(run: Run, results: Results) -> None:
@@ -55,8 +89,7 @@ def record_results(run: Run, results: Results) -> None:
 def keep_results(run: Run, task: AbstractTask, learners: Sequence[Learner], sequences: int = 32) -> None:
     """What the models answer, what a reader wants to see of each on a few sequences of the test, and their papers."""
     answers = prediction_section(task, {learner.name: learner.model for learner in learners})
-    if answers is not None:
-        run.keep_section("answers", answers)
+    run.keep_section("answers", answers)
     shown = task.batch(Split.TEST, torch.arange(min(sequences, task.count(Split.TEST))))
     for learner in learners:
         batch = place(shown, learner.model)
@@ -74,7 +107,7 @@ def results_tables(task: AbstractTask, results: Results) -> list[rich.table.Tabl
     """The results as tables, which say whether validation has read the same samples."""
     same = " (validation read the same samples)" if "validation" in task.facts() else ""
     titles = {"samplings": (f"test{same}", "sampling"), "depth_steps": (f"test by depth steps{same}", "steps"),
-              "readings": ("first sequences of the test, milliseconds per sequence", "reading")}  # fmt: skip
+              "resolutions": ("first sequences of the test, milliseconds per sequence", "resolution")}  # fmt: skip
     by = {key: {name: found[key] for name, found in results.items() if found.get(key)} for key in titles}
     return [show_table(_table(*titles[key], found)) for key, found in by.items() if found]
 
@@ -84,7 +117,7 @@ def _table(title: str, first: str, by_model: Mapping[str, Mapping[str, Mapping[s
     every = dict.fromkeys(row for found in by_model.values() for row in found)
     named = ("model",) if len(by_model) > 1 else ()
     rows = tuple(
-        (row, *(model for _ in named), *(f"{value:.4f}" for value in found[row].values()))
+        (row, *(model for _ in named), *(_cell(name, value) for name, value in found[row].items()))
         for row in every
         for model, found in by_model.items()
         if row in found
@@ -93,11 +126,17 @@ def _table(title: str, first: str, by_model: Mapping[str, Mapping[str, Mapping[s
     return Table(title=title, columns=(first, *named, *measures), rows=rows)
 
 
+def _cell(name: str, value: float) -> str:
+    """Measures with four digits behind the point, so that columns compare; counts and milliseconds as they are."""
+    return format_number(value, 3) if name in ("evaluations", "milliseconds") else f"{value:.4f}"
+
+
 def show_table(table: Table) -> rich.table.Table:
     """A table of a report for the terminal."""
     shown = rich.table.Table(title=table.title or None, title_justify="left")
     for column, name in enumerate(table.columns):
-        shown.add_column(name, justify="right" if column else "left", overflow="fold")
+        widest = max(map(len, name.split()), default=None)  # a narrow terminal breaks a title between its words alone
+        shown.add_column(name, justify="right" if column else "left", overflow="fold", min_width=widest)
     for row in table.rows:
         shown.add_row(*(format_number(cell, 3) for cell in row))
     return shown

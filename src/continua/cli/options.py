@@ -1,7 +1,6 @@
 """The options of `continua train` that presets do not have, and the one table from words to tasks and optimisers."""
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, final, get_args
@@ -43,7 +42,7 @@ Rivals = Annotated[
     tuple[RivalName, ...],
     PrimitiveConstructorSpec(
         nargs="*",
-        metavar="[layers] [priced] [usual]",
+        metavar="[layers] [priced] [usual] [deep] [deep-priced]",
         instance_from_str=_read_rivals,
         is_instance=lambda value: isinstance(value, tuple),
         str_from_instance=lambda value: list(value or ("none",)),
@@ -60,8 +59,9 @@ class RunOptions:
     preset: Annotated[Literal["demo", "full"], tyro.conf.arg(metavar="demo|full")] = "demo"
     """sizes and updates: demo takes minutes, full takes longer and is better"""
     compare: Rivals = ()
-    """also train a network of layers, of as many evaluations and parameters, on the same batches (priced: it pays the
-    same costs; usual: textbook positions, no stem; none: no network, where a file of options names some)"""
+    """also train networks of layers, with as many evaluations and parameters, on the same batches (priced: with the
+    running costs of the continuous model; usual: textbook positions, no stem; deep, deep-priced: the hidden size of the
+    continuous model in every layer, so more parameters; none: where --config names some)"""
     seed: int = 0
     """seed of weights, batches and augmentation"""
     threads: int = 0
@@ -72,12 +72,16 @@ class RunOptions:
     """precision of the weights and of the solve"""
     compile: Toggle = False
     """compile the operators of the flow with torch.compile; the first update then takes longer"""
+    sharding: Annotated[Literal["none", "fsdp2"], tyro.conf.arg(metavar="none|fsdp2")] = "none"
+    """under torchrun: every rank holds all weights (none, by DDP), or a part of them (fsdp2); one process holds all"""
+    autoresume: Toggle = False
+    """go on with the run in --output where there is one: the same command then begins a run and takes it up again"""
     resume: SomeFolder = None
-    """a run to go on with, by its own options; beside it only --override, --quiet, --json and --tensorboard"""
+    """a run to continue, with its own options; beside it only --override, --quiet, --json and --tensorboard"""
     override: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
     """beside --resume: options that are changed from here on, such as lr=0.001, which the records note"""
     config: SomeFiles = ()
-    """a TOML file with any of these options, with _ for -; words on the command line win, and later files"""
+    """a TOML file with any of these options, with _ for -; the command line wins over files, later ones over earlier"""
 
 
 @final
@@ -98,12 +102,12 @@ class DataOptions:
     columns: Annotated[Word, tyro.conf.arg(metavar="A,B,...")] = None
     """csv: the columns with values (default: all others with numbers)"""
     points: Count = None
-    """points of the grid it is trained on (default: burgers 64; darcy 16 along each side)"""
+    """burgers, darcy: points in training (default: burgers 64; darcy 16 along each side)"""
     dropped: Measure = None
     """up to this share of the samples is dropped at random, such as 0.5: mnist1d, digits, uea in training (default: 0),
     spirals (default: 0.5) and csv of all that a model sees (default: 0)"""
     interpolated: Toggle = False
-    """uea: samples that are dropped are filled in on straight lines, on the regular grid"""
+    """uea: dropped samples are filled in again by linear interpolation, at regular times"""
 
 
 @final
@@ -168,18 +172,34 @@ def task_of(name: TaskName, data: DataOptions) -> AbstractTask:
     return kind(**{reads[option]: value for option, value in given.items()})
 
 
+def check_sharding(run: RunOptions, preset: Preset) -> None:
+    """Refuses what needs whole weights on one rank where each holds a part of them."""
+    if run.sharding == "none":
+        return
+    depth, how, costs = preset.depth, preset.training, preset.costs
+    if how.optimizer != "adamw":
+        why = f"--optimizer {how.optimizer} computes with whole matrices, and each rank would hold a part of them"
+        reject("--sharding", run.sharding, why, "Pass --optimizer adamw, or --sharding none.")
+    if depth.gradient == "backsolve":
+        why = "the adjoint equation sums gradients along depth before ranks could average them"
+        reject("--sharding", run.sharding, why, "Pass --gradient checkpointed or direct, or --sharding none.")
+    if costs.jacobian or costs.jacobian_frobenius:
+        why = "norms of the Jacobian are paid at a depth that each rank draws for itself, and weights are read together"
+        reject("--sharding", run.sharding, why, "Pass --jacobian 0 --jacobian-frobenius 0, or --sharding none.")
+
+
 def check_options(run: RunOptions, model: ModelOptions, training: TrainingOptions) -> None:
     """Refuses what no training can take, whatever its task: numbers, devices and optimisers that are not there."""
     at_least(0, threads=run.threads)
-    ranks = os.environ.get("WORLD_SIZE", "1")
-    if ranks != "1":
-        why = "several processes would train into one folder, which `continua train` cannot do yet"
-        reject("WORLD_SIZE", ranks, why, "Start it without torchrun, as one process.")
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there[run.device]:
         cure = f"Pass --device {' or '.join(name for name, here in there.items() if here)}."
         reject("--device", run.device, "torch finds no such device on this machine", cure)
     not_negative(weight_decay=training.weight_decay, kernel_learning_rate=training.kernel_learning_rate)
+    not_negative(tokens=training.tokens, seconds=training.seconds)
+    if training.tokens and training.seconds:
+        cure = "Pass one of --tokens and --seconds."
+        reject("--seconds", training.seconds, f"the training is {training.tokens:g} tokens long already", cure)
     positive(learning_rate=training.learning_rate)
     if training.learning_rate > 1e6:  # torch's optimisers fail where a step cannot be held in single precision
         cure = "Pass --learning-rate <= 1e6; 0.001 is usual."

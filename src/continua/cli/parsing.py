@@ -99,6 +99,17 @@ def _read_path(word: str) -> Path:
     return Path(word)
 
 
+def _read_amount(word: str) -> float:
+    found = re.fullmatch(r"([0-9.eE+-]+?)\s*([kKMGTP]?)(i?)(B|FLOPS|flops)?(/s)?", word)
+    try:
+        value = float(found[1]) if found else math.nan
+    except ValueError:
+        value = math.nan
+    if found is None or not 0.0 < value < math.inf:
+        raise ValueError(f"{word!r}: this is no amount. Pass one, such as 80GiB, 900GB or 400T.")
+    return value * (1024.0 if found[3] else 1000.0) ** " KMGTP".index(found[2].upper() or " ")
+
+
 _WHOLE, _NUMBER = _reader(_read_whole, "INT"), _reader(_read_number, "FLOAT")
 _PATH = _reader(_read_path)
 _READERS = ConstructorRegistry()
@@ -118,6 +129,8 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, _NO_HINT]
 Toggle = Annotated[bool, _NO_HINT]  # has --no-..., since a file of options may have turned it on
 Count = Annotated[int | None, _WHOLE, tyro.conf.arg(metavar="INT"), _NO_HINT]
 Measure = Annotated[float | None, _NUMBER, tyro.conf.arg(metavar="FLOAT"), _NO_HINT]
+Amount = Annotated[float, _reader(_read_amount), tyro.conf.arg(metavar="AMOUNT"), _NO_HINT]
+SomeAmount = Annotated[float | None, _reader(_read_amount), tyro.conf.arg(metavar="AMOUNT"), _NO_HINT]
 Word = Annotated[str | None, tyro.conf.arg(metavar="NAME"), _NO_HINT]
 Folder = Annotated[Path, _PATH, tyro.conf.arg(metavar="PATH")]
 SomeFolder = Annotated[Path | None, _PATH, tyro.conf.arg(metavar="PATH"), _NO_HINT]
@@ -125,6 +138,7 @@ SomeFile = Annotated[Path | None, _PATH, tyro.conf.arg(metavar="FILE"), _NO_HINT
 SomeFiles = Annotated[
     tuple[Annotated[Path, _PATH], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FILE"), _NO_HINT
 ]
+File = Annotated[Path, _PATH, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
 RunFolder = Annotated[Path, _PATH, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 RunFolders = Annotated[
     tuple[Path, ...],
@@ -186,6 +200,8 @@ def read_command(kind: type[Any], command: str, words: Sequence[str]) -> Any:
         except MisuseError:
             if len(plain) == len(words):
                 raise  # but whoever asks for help gets it
+        if len(plain) < len(words):
+            words = _HELP[-1:]  # tyro leaves out of the usage what stands beside --help
     return _read_above(kind, command, words, default)
 
 

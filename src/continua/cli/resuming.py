@@ -11,7 +11,7 @@ from continua.core.batch import Batch
 from continua.core.errors import SolveError, reject
 from continua.data import AbstractTask, Split
 from continua.runs import Run, present_versions
-from continua.train import DivergedError, Interrupted, TrainingError
+from continua.train import DivergedError, Interrupted, LostRankError, TrainingError
 
 
 def data_digest(task: AbstractTask, first: Batch) -> str:
@@ -61,8 +61,8 @@ def note_failure(run: Run, updates: int) -> Iterator[None]:
     again = f"Go on with: {command}"
     try:
         yield
-    except (Interrupted, BrokenPipeError) as stopped:
-        why = str(stopped) if isinstance(stopped, Interrupted) else "stopped, since nobody reads the output any more"
+    except (Interrupted, BrokenPipeError, LostRankError) as stopped:
+        why = "stopped, since nobody reads the output any more" if isinstance(stopped, OSError) else str(stopped)
         with suppress(OSError, ValueError, Interrupted):  # a second signal may come here
             run.keep_models()
             run.end("interrupted")

@@ -10,7 +10,7 @@ import torch
 import tyro
 from rich.console import Console
 
-from continua.cli.measuring import BEGUN, Results, measure_models, record_results, results_tables
+from continua.cli.measuring import Results, measure_models, record_results, results_tables
 from continua.cli.options import task_of
 from continua.cli.parsing import Count, Flag, RunFolder, RunFolders, SomeFolder, choose, refuse_missing
 from continua.cli.train import open_training, options_of
@@ -18,7 +18,7 @@ from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.data import encode
-from continua.model import ContinuousTransformer, Sampling, Window, load, stream_tokens, why_not_cacheable
+from continua.model import ContinuousTransformer, Decoding, Window, load, stream_tokens, why_not_cacheable
 from continua.report import write_report
 from continua.runs import Run, check_writable, finite
 
@@ -28,9 +28,9 @@ from continua.runs import Run, check_writable, finite
 class Evaluate:
     """Measure the models of a run: test, other samplings, other depth steps.
 
-    Nothing is trained. The test split is read as it is and in the other samplings that the task knows, and with 1 to
-    32 depth steps (anytime depth); the gap to a tight adaptive solve says how far the model leans on its grid. The
-    numbers are added to the run's records.
+    Nothing is trained. The models run on the test split as it is, in the other samplings that the task knows, and with
+    1 to 32 depth steps (anytime depth). The solver error is the distance of their output from that of a tight adaptive
+    solve: what they owe to their own steps. The numbers are added to the run's records.
     """
 
     folder: RunFolder
@@ -47,18 +47,16 @@ class Evaluate:
         run = open_training(self.folder)
         trained = options_of(run)
         task = task_of(trained.task, trained.data)
-        if not self.json:
-            console.print(BEGUN, highlight=False, soft_wrap=True)
-        results = measure_models(task, _load_models(run))
+        results = measure_models(task, _load_models(run), None if self.json else console)
         self._note(run, results)
         if self.json:
             print(json.dumps(finite({"run": str(self.folder), "results": results}), allow_nan=False))
             return 0
-        console.print(*results_tables(task, results), sep="\n")
+        console.print(*results_tables(task, results), sep="\n", soft_wrap=True)
         for name, found in results.items():
-            gap = found.get("gap to a tight solve")
-            if gap is not None:
-                console.print(f"{name}: gap to a tight adaptive solve {gap:.1%} of the output")
+            error = found.get("solver error")
+            if error is not None:
+                console.print(f"{name}: solver error {error:.1%} of the output, against a tight adaptive solve")
         return 0
 
     def _note(self, run: Run, results: Results) -> None:
@@ -75,7 +73,7 @@ class Evaluate:
 @final
 @dataclasses.dataclass(frozen=True)
 class Generate:
-    """Let a model of a text run write on.
+    """Continue a text with a model of a text run.
 
     Characters are drawn one after the other, each given all before it; the same seed writes the same text.
     """
@@ -87,7 +85,7 @@ class Generate:
     max_new_tokens: int = 500
     """characters to write"""
     temperature: float = 0.8
-    """0 takes the likeliest character, higher values dare more"""
+    """0 takes the likeliest character, higher values are more random"""
     top_k: Count = None
     """draw among so many likeliest characters only (default: all)"""
     stop: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
@@ -114,9 +112,9 @@ class Generate:
         if self.stop == "":
             reject("--stop", self.stop, "nothing is written before it", "Pass some text, or leave it out.")
         model, alphabet, written = models[self.model], facts["alphabet"], ""
-        sampling, window = Sampling(self.temperature, self.top_k), Window(facts["context"], self.slide)
+        decoding, window = Decoding(self.temperature, self.top_k), Window(facts["context"], self.slide)
         prompt = encode(self.prompt, alphabet, "--prompt").unsqueeze(0)
-        tokens = stream_tokens(model, prompt, sampling, window, generator_of(self.seed), not self.uncached)
+        tokens = stream_tokens(model, prompt, decoding, window, generator_of(self.seed), not self.uncached)
         why = why_not_cacheable(model)
         if why is not None and not self.uncached:
             note = "no keys and values are kept, and every character costs a solve of the whole window"
@@ -138,7 +136,7 @@ class Report:
     """Write one self-contained HTML page about one run, or several side by side.
 
     Reads run folders only, never a model. The page needs no network: losses, cost, steps along depth, token
-    trajectories, attention kernels with a depth slider, heads, costates, resolutions and references, as far as the
+    trajectories, attention weights with a depth slider, heads, costates, resolutions and references, as far as the
     runs have them. It goes into the run, or to --output, and its path is printed.
     """
 

@@ -3,8 +3,10 @@
 import dataclasses
 import itertools
 import json
+import math
 import shlex
-from contextlib import nullcontext, suppress
+import statistics
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, final
 
@@ -14,14 +16,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from continua.cli import options
-from continua.cli.measuring import BEGUN, keep_results, measure_models, record_results, results_tables
+from continua.cli.measuring import keep_results, measure_models, record_results, results_tables
 from continua.cli.parsing import flag, read_values, values_of
 from continua.cli.resuming import check_same, data_digest, note_failure, read_overrides
 from continua.core.batch import Batch
 from continua.core.errors import reject
 from continua.core.extras import extra
 from continua.data import AbstractTask, Split
-from continua.model import ContinuousTransformer
+from continua.model import ContinuousTransformer, load
 from continua.optim import optimiser_name
 from continua.report import write_report
 from continua.runs import Run, check_writable, finite, present_versions
@@ -38,14 +40,17 @@ from continua.train import (
     ModelOptions,
     Plan,
     Preset,
-    RandomGrids,
+    Ranks,
     StopRequest,
     Training,
+    TrainingGrids,
     TrainingOptions,
     build_continuous,
-    build_layers,
+    build_rival,
     check_sizes,
     count_parameters,
+    count_tokens,
+    name_lost,
     objective_of,
     place,
     update_memory,
@@ -53,6 +58,8 @@ from continua.train import (
 
 _BESIDE = ("quiet", "json", "tensorboard", "resume", "override")
 """What may be said anew of a run that goes on."""
+_TRIED = 8
+"""Updates of models of their own that are timed, where a training is as long as so many seconds."""
 _LOWER = 0.5
 """By how much the rates of a run that diverged are multiplied when it goes on."""
 
@@ -97,28 +104,59 @@ class Train:
     def execute(self, console: Console) -> int:
         with StopRequest() as stop:
             try:
-                self._begin_or_go_on(console, stop)
+                with Ranks.join(self._device()) as ranks, ExitStack() as held:
+                    self._begin_or_go_on(console, stop, ranks, held)
+                    ranks.leave()
             except Interrupted as stopped:
                 if str(stopped) == stop.reason:
                     raise Interrupted(f"{stopped} before it trained. Give the same command again.") from None
                 raise
         return 0
 
-    def _begin_or_go_on(self, console: Console, stop: StopRequest) -> None:
+    def _device(self) -> str:
+        """Where ranks compute: a run that goes on does so where it began."""
+        if self.run.resume is None:
+            return self.run.device
+        return open_training(self.run.resume).manifest["config"].get("device", "cpu")
+
+    def _begin_or_go_on(self, console: Console, stop: StopRequest, ranks: Ranks, held: ExitStack) -> None:
         if self.run.resume is not None:
             self._check_resumed(self.run.resume)
             run = open_training(self.run.resume)
-            with run.lock():
-                return self._go_on(console, stop, run)
-        if self.run.override:
-            reject("--override", self.run.override, "there is no run that it changes", "Pass --resume RUN too.")
-        self._train(console, stop)
+        elif self.run.override:
+            return reject("--override", self.run.override, "there is no run that it changes", "Pass --resume RUN too.")
+        elif self.run.autoresume and ranks.tell(self._find_begun):
+            run = self._open_begun(open_training(self.output.output or Path()))
+        else:
+            return self._train(console, stop, ranks, held)
+        ranks.tell(lambda: held.enter_context(run.lock()) or "")
+        self._go_on(console, stop, ranks, held, run)
 
-    def _go_on(self, console: Console, stop: StopRequest, run: Run) -> None:
+    def _find_begun(self) -> str:
+        """Whether there is a run to go on with, as a word."""
+        if self.output.output is None:
+            reject("--autoresume", True, "only a run whose folder is known is found again", "Pass --output RUN too.")
+        return "there" if (self.output.output / "manifest.json").exists() else ""
+
+    def _open_begun(self, run: Run) -> Run:
+        """The run that this command has begun; other options than its own would be lost."""
+        own, asked = values_of(options_of(run)), self._config()
+        passed = (*_BESIDE, "output", "config", "autoresume", "tokens", "seconds")
+        passed += ("updates",) if self.training.tokens or self.training.seconds else ()  # the run keeps what fitted
+        for name, value in asked.items():
+            if value != own[name] and name not in passed:
+                why = f"the run in {run.folder} began with {own[name]}"
+                cure = f"Leave it so, or: continua train --resume {shlex.quote(str(run.folder))} --override {name}="
+                reject("TASK" if name == "task" else flag(name), value, why, f"{cure}{value}")
+        return run
+
+    def _go_on(self, console: Console, stop: StopRequest, ranks: Ranks, held: ExitStack, run: Run) -> None:
         manifest = run.manifest
         if manifest["state"] == "finished":
-            if not (run.folder / "models").exists():
+            if not (run.folder / "models").exists() and ranks.first:
                 run.keep_models()
+            if self.run.autoresume:
+                return console.print(f"the run {run.folder} is finished", highlight=False, markup=False)
             cure = f"Train a new one, or look at it: `continua report {shlex.quote(str(run.folder))}`."
             reject("run", str(run.folder), "this run is finished", cure)
         before, given = options_of(run), read_overrides(self.run.override)
@@ -136,7 +174,8 @@ class Train:
         # other threads add up in another order: by default those that it began with
         threads = after.run.threads or int(manifest["facts"].get("threads", 0))
         asked = dataclasses.replace(after, run=dataclasses.replace(after.run, threads=threads), output=output)
-        asked._train(console, stop, Resumed(run, config, changes, accepted))
+        ranks.add_up([0.0])  # all have read what rank 0 is about to change
+        asked._train(console, stop, ranks, held, Resumed(run, config, changes, accepted))
 
     def _config(self) -> dict[str, Any]:
         """The options as a run keeps them: files are found from any folder."""
@@ -151,17 +190,20 @@ class Train:
                 why = f"a run goes on with the options it began with, and --resume {folder} is given"
                 reject("TASK" if name == "task" else flag(name), value, why, "Leave it out, or train a new run.")
 
-    def _train(self, console: Console, stop: StopRequest, resumed: Resumed | None = None) -> None:
+    def _train(
+        self, console: Console, stop: StopRequest, ranks: Ranks, held: ExitStack, resumed: Resumed | None = None
+    ) -> None:
         options.check_options(self.run, self.model, self.training)
+        preset, how, saving = Preset(self.model, self.depth, self.costs, self.training), self.training, self.output
+        options.check_sharding(self.run, preset)
         task = options.task_of(self.task, self.data)  # reads nothing: what can be refused without data comes first
         if resumed is None:
-            check_free(self.output.output)
+            ranks.tell(lambda: check_free(self.output.output) or "")
         if self.output.tensorboard:
             extra("tensorboard", "tensorboard")
         if self.run.threads:
             torch.set_num_threads(self.run.threads)
-        console.quiet = self.output.quiet or self.output.json
-        preset, how, saving = Preset(self.model, self.depth, self.costs, self.training), self.training, self.output
+        console.quiet = self.output.quiet or self.output.json or not ranks.first
         check_sizes(preset)
         plan = Plan(how.updates, how.batch_size, self.run.seed, how.warmup_ratio, how.clip, how.validations, how.floor,
                     saving.save_seconds, saving.save_every, saving.keep, saving.max_skipped)  # fmt: skip
@@ -171,21 +213,31 @@ class Train:
         if self.task == "csv":  # a file of the user's may have fewer windows than the batch
             plan = dataclasses.replace(plan, batch_size=min(plan.batch_size, task.count(Split.TRAIN)))
         first = task.training_batch(plan.batch_size, 0, self.run.seed)
-        data = data_digest(task, first)
-        if resumed is None:
-            facts = {"task": task.facts(), "data": data, "preset": values_of(preset), **self._facts(learners, first)}
-            folder = claim_folder(self.task) if self.output.output is None else self.output.output
-            run = Run.begin(folder, "train", self._config(), facts)
-        else:
-            run = resumed.run
-        training = Training(run, task, learners, plan, self._reporters(console, run), stop)
+        if how.tokens or how.seconds:
+            if how.seconds and ranks.size > 1:
+                why = "one rank cannot tell how long an update of all of them takes"
+                reject("--seconds", how.seconds, why, "Pass --updates or --tokens.")
+            updates = self._updates_that_fit(console, first, self._learners(task, preset), plan)
+            asked = dataclasses.replace(how, updates=updates, tokens=0.0, seconds=0.0)
+            return dataclasses.replace(self, training=asked)._train(console, stop, ranks, held, resumed)
+        data = data_digest(task, first) if ranks.first else ""
+        run = None if resumed is None else resumed.run
+        if run is None:
+            facts = {"data": data, "preset": values_of(preset), "ranks": ranks.size}
+            run = Run(Path(ranks.tell(lambda: self._begin(task, learners, first, facts, held))))
+        learners = [self._join(ranks, learner, preset) for learner in learners]
+        reporters = self._reporters(console, run) if ranks.first else []
+        training = Training(run, task, learners, plan, reporters, stop)
         done = 0 if resumed is None else self._restore(console, training, resumed, data)
-        with run.lock() if resumed is None else nullcontext(), note_failure(run, plan.updates):
-            self._introduce(console, run, task, learners)
+        with note_failure(run, plan.updates) if ranks.first else nullcontext(), name_lost():
+            self._introduce(console, run, task, learners, ranks)
             training.go(done)
             stop.obey()
-            console.print(BEGUN, highlight=False, soft_wrap=True)
-            results = measure_models(task, {learner.name: learner.model for learner in learners})
+            ranks.leave()
+            if not ranks.first:
+                return
+            learners = [_part(run, learner) for learner in learners]
+            results = measure_models(task, {learner.name: learner.model for learner in learners}, console)
             record_results(run, results)
             keep_results(run, task, learners)
             run.keep_models()
@@ -198,17 +250,53 @@ class Train:
             where = f"report: [bold]{escape(str(page))}[/bold]"
             console.print(*results_tables(task, results), where, sep="\n", soft_wrap=True)
 
+    def _begin(
+        self, task: AbstractTask, learners: list[Learner], first: Batch, facts: dict[str, Any], held: ExitStack
+    ) -> str:
+        """The folder of a new run, held by this process."""
+        folder = claim_folder(self.task) if self.output.output is None else self.output.output
+        facts = {"task": task.facts(), **facts, **self._facts(learners, first)}
+        run = Run.begin(folder, "train", self._config(), facts)
+        held.enter_context(run.lock())
+        return str(folder)
+
+    def _join(self, ranks: Ranks, learner: Learner, preset: Preset) -> Learner:
+        """The learner as all ranks train it."""
+        if ranks.size == 1:
+            return learner
+        ranks = dataclasses.replace(ranks, sharded=self.run.sharding == "fsdp2")
+        wrapped, optimiser = ranks.wrap(learner.model), learner.optimiser
+        if ranks.sharded:  # parameters are new
+            optimiser = options.OPTIMISERS[self.training.optimizer](learner.model, preset)
+        return dataclasses.replace(learner, wrapped=wrapped, optimiser=optimiser, ranks=ranks)
+
+    def _updates_that_fit(self, console: Console, batch: Batch, learners: list[Learner], plan: Plan) -> int:
+        """The updates that read so many tokens, or take so many seconds for all models; the run keeps their number."""
+        if self.training.tokens:
+            updates = math.ceil(self.training.tokens / count_tokens(batch))
+        else:
+            rows = [[one.update(batch, number, plan) for one in learners] for number in range(_TRIED)]
+            each = statistics.median(sum(row.seconds for row in some) for some in rows[1:])  # the first warms up
+            updates = max(1, int(self.training.seconds / each))
+        console.print(f"{updates:,} updates fit", highlight=False)
+        return updates
+
     def _restore(self, console: Console, training: Training, resumed: Resumed, data: str) -> int:
         """Takes up the last good checkpoint and notes what is changed from there on; says how many updates are done."""
-        run, manifest = resumed.run, resumed.run.manifest
-        changes = {**resumed.changes, **check_same(run, data, resumed.accepted)}
+        run, manifest, ranks = resumed.run, resumed.run.manifest, training.ranks
+        changes = dict(resumed.changes)
+        ranks.tell(lambda: changes.update(check_same(run, data, resumed.accepted)) or "")
         since = manifest["facts"].get("diverged") if manifest["state"] == "diverged" else None
         done = training.resume(None if since is None else since - 1)
+        if not ranks.first:
+            return done
+        if (before := manifest["facts"].get("ranks", 1)) != ranks.size:  # sums in another order: not the same digits
+            changes["ranks"] = (before, ranks.size)
         if changes:
             run.record("override", after=done, changes=changes)
             told = ", ".join(f"{name} from {was} to {now}" for name, (was, now) in changes.items())
             console.print(f"changed after update {done}: {told}", highlight=False, markup=False, soft_wrap=True)
-        run.note(data=data)
+        run.note(data=data, ranks=ranks.size)
         run.go_on(config=resumed.config, versions=present_versions())
         return done
 
@@ -236,14 +324,15 @@ class Train:
 
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.run.seed)
-        build, grids = options.OPTIMISERS[self.training.optimizer], RandomGrids(self.depth.jitter, self.depth.refined)
+        build = options.OPTIMISERS[self.training.optimizer]
+        grids = TrainingGrids(self.depth.jitter, self.depth.refined, self.depth.coarse)
         model = self._place(build_continuous(task.form, preset))
         objective = objective_of(task.form, model, preset)
         learners = [Learner("continuous", model, objective, build(model, preset), grids=grids)]
         for name in self.run.compare:
             torch.manual_seed(self.run.seed)
-            rival = self._place(build_layers(task.form, preset, count_parameters(model), usual=name == "usual"))
-            paid = objective_of(task.form, rival, preset) if name == "priced" else objective_of(task.form)
+            rival = self._place(build_rival(task.form, preset, count_parameters(model), name))
+            paid = objective_of(task.form, rival, preset) if name.endswith("priced") else objective_of(task.form)
             learners.append(Learner(name, rival, paid, build(rival, preset)))
         for learner in learners:
             if self.run.compile:
@@ -254,7 +343,7 @@ class Train:
     def _place(self, model: ContinuousTransformer) -> ContinuousTransformer:
         return model.to(self.run.device, getattr(torch, self.run.dtype))
 
-    def _introduce(self, console: Console, run: Run, task: AbstractTask, learners: list[Learner]) -> None:
+    def _introduce(self, console: Console, run: Run, task: AbstractTask, learners: list[Learner], ranks: Ranks) -> None:
         sizes = "; ".join(
             f"{learner.name} with {count_parameters(learner.model):,} parameters, {optimiser_name(learner.optimiser)}"
             for learner in learners
@@ -263,7 +352,17 @@ class Train:
         augmented = f"; augmentation: {facts['augmentation']}" if facts.get("augmentation") else ""
         notes = "".join(f"\n{note}" for note in facts.get("notes", ()))
         console.print(f"[bold]{task.name}[/bold]: {sizes}{augmented}{escape(notes)}", highlight=False)
-        console.print(f"run: {run.folder}", highlight=False, markup=False, soft_wrap=True)
+        how = f", {ranks.size} ranks" if ranks.size > 1 else ""
+        console.print(f"run: {run.folder}{how}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _part(run: Run, learner: Learner) -> Learner:
+    """The learner of one process, with the model of the last checkpoint, where ranks have trained it."""
+    last = run.last_checkpoint() if learner.ranks.size > 1 else None
+    if last is None:
+        return learner
+    like, model = next(learner.model.parameters()), load(last.folder / learner.name)
+    return dataclasses.replace(learner, wrapped=model.to(like.device, like.dtype), ranks=Ranks())
 
 
 def open_training(folder: Path) -> Run:

@@ -1,6 +1,9 @@
 """Floor 4: training as optimal control - losses, running costs, objectives, conditions of optimality, resolution."""
+# ruff: noqa: I001 - both lists of names are packed, as in api.py
 
-from continua.control.costs import AbstractRunningCost, AtRandomDepth, FieldSize, HeadNegentropy, KineticEnergy, Length
+from continua.control.costs import (
+    AbstractRunningCost, AtRandomDepth, FieldSize, HeadNegentropy, KineticEnergy, PathLength,
+)  # fmt: skip
 from continua.control.debiased import Criterion, DebiasedObjective, with_token_integral
 from continua.control.hamiltonian import Extremal, HamiltonianValue, free_parameters, solve_extremal
 from continua.control.jacobian import JacobianFrobenius, JacobianSpectral
@@ -15,8 +18,8 @@ from continua.core.batch import Batch
 __all__ = [
     "AbstractLoss", "AbstractRunningCost", "Approximations", "AtRandomDepth", "Batch",
     "Criterion", "CrossEntropy", "DebiasedObjective", "Extremal", "FieldSize", "HamiltonianValue", "HeadNegentropy",
-    "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "L2", "LeftOut", "Length", "MaskedToken",
-    "MeanSquaredError", "NextToken", "Objective", "PontryaginReport", "RelativeL2", "ResolutionReport",
+    "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "L2", "LeftOut", "MaskedToken",
+    "MeanSquaredError", "NextToken", "Objective", "PathLength", "PontryaginReport", "RelativeL2", "ResolutionReport",
     "ResolutionRow", "Resolutions", "Sobolev", "SuccessiveApproximations", "Terms", "call_model", "solve_extremal",
     "free_parameters", "pontryagin", "resolution_report", "unwrap",
     "with_token_integral",

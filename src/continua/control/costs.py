@@ -1,4 +1,4 @@
-"""Running costs: what a solve pays on its way (docs/mathematics.md, section 4); of Jacobians, in `jacobian.py`."""
+"""Running costs, integrated along depth (docs/mathematics.md, section 4); those of Jacobians are in `jacobian.py`."""
 
 import abc
 import dataclasses
@@ -65,7 +65,7 @@ class KineticEnergy(AbstractRunningCost):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Length(AbstractRunningCost):
+class PathLength(AbstractRunningCost):
     """r = |f|: the length of the path, whatever the speed along it. Zero velocity has the subgradient zero."""
 
     norm: Sobolev = L2()
@@ -98,7 +98,7 @@ class HeadNegentropy(AbstractRunningCost):
     def bind(self, setting: Setting, place: int) -> Rate:
         measures = [field for field in setting.flow.fields if field.has_masses]
         if not measures:
-            cure = "Build the flow with Attention(..., measured=True) and a field such as ContinuousHeads."
+            cure = "Build the flow with Attention(..., head_masses=True) and a field such as ContinuousHeads."
             reject("flow", [type(f).__name__ for f in setting.flow.fields], "no head of this flow has a mass", cure)
 
         def rate(z: DepthValue, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
@@ -116,8 +116,8 @@ class HeadNegentropy(AbstractRunningCost):
 class FieldSize(AbstractRunningCost):
     """r = |theta(z)|^2 over all parameters of all parts, the masses of heads apart.
 
-    The L2 term of the control problem, in theta itself and so independent of the field's modes. Weight decay is the
-    same wish in the optimiser; `Objective.check` refuses the two together.
+    The L2 term of the control problem, in theta itself and so independent of the field's modes. Weight decay has
+    the same effect in the optimiser; `Objective.check` refuses the two together.
     """
 
     decays: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""The resolution report: what a trained model's output and loss owe to how finely its axes are read."""
+"""The resolution report: how output and loss of a trained model change with the resolution of each continuum."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -21,12 +21,12 @@ Loss = Callable[[Tensor, Any], Tensor]
 """(output, targets) -> a scalar; of a readout that gives one output per token, the present tokens in one row."""
 
 UNITS = {"tokens": "t", "axis_nodes": "d", "head_nodes": "h", "steps": "z", "rtol": "z"}
-"""What a resolution counts, and the axis it belongs to."""
-AXES = {"t": "token time", "d": "embedding", "h": "heads", "z": "depth"}
+"""What a resolution counts, and the continuum it belongs to."""
+CONTINUA = {"t": "token time", "d": "embedding", "h": "heads", "z": "depth"}
 
 
 class Resolutions(NamedTuple):
-    """The resolutions to read a model at.
+    """The resolutions to run a model at.
 
     - `strides`, `factors`: t, every k-th sample alone, and k samples for one on the lines between them;
     - `axis_nodes`, `head_nodes`: d and h; `None` means half, twice and four times the model's own;
@@ -50,13 +50,14 @@ def resolution_report(
     resolutions: Resolutions = Resolutions(),
     reference: AbstractSolver | None = None,
 ) -> "ResolutionReport":
-    """How `model` answers the same `inputs`, the arguments of its call, when its axes are read more or less finely.
+    """How `model` answers the same `inputs`, the arguments of its call, at other resolutions of each continuum.
 
-    Token time is re-sampled (signals only), other axes are read by `model.at(axis_nodes=)`, `at(head_nodes=)`,
-    `at(steps=)` and `at(rtol=)`; one axis is changed at a time, nothing is drawn at random. Steps are counted as they
-    were taken: no step crosses a jump of the parameters. An axis that the model does not have, and a resolution that it
-    refuses, is left out with the reason. `reference` is the solver that the training one is compared with: by default
-    Dormand-Prince, or the model's own stepper where it estimates its error, at a tolerance of 1e-6 (1e-10 in float64).
+    Token time is re-sampled (signals only), the others are changed by `model.at(axis_nodes=)`, `at(head_nodes=)`,
+    `at(steps=)` and `at(rtol=)`, one continuum at a time; nothing is drawn at random. Steps are counted as they were
+    taken: no step crosses a jump of the parameters. A continuum that the model does not have, and a resolution that
+    it refuses, is left out with the reason. `reference` is the solver that the training one is compared with: by
+    default Dormand-Prince, or the model's own stepper where it estimates its error, at a tolerance of 1e-6 (1e-10 in
+    float64).
     """
     is_a(ContinuousTransformer, "Report on encoder and decoder apart.", model=model)
     if isinstance(inputs, Tensor):
@@ -73,7 +74,7 @@ def resolution_report(
     return ResolutionReport(
         rows=tuple(study.rows),
         own={unit: study.own[unit] for unit in UNITS if unit in study.own},
-        solver_gap=study.solver_gap(solver),
+        solver_error=study.solver_error(solver),
         reference=_describe(solver),
         loss=study.loss_of(study.flatten(study.output), study.flatten(targets)),
         left_out=tuple(study.left_out),
@@ -81,9 +82,9 @@ def resolution_report(
 
 
 class ResolutionRow(NamedTuple):
-    """The model at another resolution of one axis, against itself.
+    """The model at another resolution of one continuum, against itself.
 
-    - `axis`: t (token time), d (embedding), h (heads) or z (depth); `unit`: what `resolution` counts;
+    - `continuum`: t (token time), d (embedding), h (heads) or z (depth); `unit`: what `resolution` counts;
     - `change`: |y - y0| / |y0|, y0 the output of the model as it is (|y| where y0 = 0);
     - `loss`, `loss_change`: the loss there, and what it is more than that of y0; `None` where no loss was given.
     """
@@ -95,13 +96,13 @@ class ResolutionRow(NamedTuple):
     loss_change: float | None = None
 
     @property
-    def axis(self) -> str:
-        """The axis whose resolution is another."""
+    def continuum(self) -> str:
+        """The continuum whose resolution is another."""
         return UNITS[self.unit]
 
 
 class LeftOut(NamedTuple):
-    """What could not be measured, and why; without a resolution, the whole axis."""
+    """What could not be measured, and why; without a resolution, the whole continuum."""
 
     unit: str
     resolution: int | float | None
@@ -111,15 +112,15 @@ class LeftOut(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True)
 class ResolutionReport:
-    """Axis x resolution -> change of output and loss, and how far the training solver is from a tight one.
+    """Continuum x resolution -> change of output and loss, and how far the training solver is from a tight one.
 
     - `own`: the model's own resolutions, by unit; `loss`: its loss as it is;
-    - `solver_gap`: |y0 - y| / |y|, y the output under the `reference` solver; `None` where that solve failed.
+    - `solver_error`: |y0 - y| / |y|, y the output under the `reference` solver; `None` where that solve failed.
     """
 
     rows: tuple[ResolutionRow, ...]
     own: dict[str, int | float]
-    solver_gap: float | None
+    solver_error: float | None
     reference: str
     loss: float | None = None
     left_out: tuple[LeftOut, ...] = ()
@@ -127,26 +128,29 @@ class ResolutionReport:
     def plain(self) -> dict[str, Any]:
         """The report as plain data, which JSON can hold and `continua.report.resolution_figures` draws."""
         tables = {"rows": self.rows, "left_out": self.left_out}
-        plain = {name: [{"axis": UNITS[row.unit], **row._asdict()} for row in rows] for name, rows in tables.items()}
+        plain = {
+            name: [{"continuum": UNITS[row.unit], **row._asdict()} for row in rows] for name, rows in tables.items()
+        }
         return {**vars(self), **plain}
 
     def __str__(self) -> str:
-        head = ["axis", "resolution", "change of output", "loss", "change of loss"]
+        head = ["continuum", "resolution", "change of output", "loss", "change of loss"]
         lines = [head]
         for row in self.rows:
             losses = ["" if row.loss is None else f"{row.loss:.6g}"]
             losses += ["" if row.loss_change is None else f"{row.loss_change:+.1e}"]
-            lines.append([AXES[row.axis], _count(row.unit, row.resolution), f"{row.change:.1e}", *losses])
+            lines.append([CONTINUA[row.continuum], _count(row.unit, row.resolution), f"{row.change:.1e}", *losses])
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         table = ["  ".join(word.ljust(n) for word, n in zip(line, widths, strict=True)).rstrip() for line in lines]
         own = ", ".join(_count(unit, value) for unit, value in self.own.items())
         loss = "" if self.loss is None else f"; loss {self.loss:.6g}"
-        gap = "not measured" if self.solver_gap is None else f"{self.solver_gap:.1e}"
+        error = "not measured" if self.solver_error is None else f"{self.solver_error:.1e}"
         absent = []
         for unit, resolution, reason in self.left_out:
             place = "" if resolution is None else f" at {_count(unit, resolution)}"
-            absent.append(f"left out, {AXES[UNITS[unit]]}{place}: {reason}")
-        solver = f"gap to a tight solve {gap}, against {self.reference}"
+            continuum = "depth by tolerance" if unit == "rtol" and resolution is None else CONTINUA[UNITS[unit]]
+            absent.append(f"left out, {continuum}{place}: {reason}")
+        solver = f"solver error {error}, against {self.reference}"
         return "\n".join([f"the model as it is: {own}{loss}", *table, solver, *absent])
 
 
@@ -220,7 +224,7 @@ class _Study:
         for rtol in wanted.rtols:
             self._read("rtol", rtol)
 
-    def solver_gap(self, solver: AbstractSolver) -> float | None:
+    def solver_error(self, solver: AbstractSolver) -> float | None:
         """The distance of the model as it is to the same model under another solver, where that can be solved."""
         try:
             exact = self.flatten(self.model.at(solver=solver)(*self.inputs))

@@ -160,13 +160,13 @@ class _Run:
         """L-BFGS on the (augmented) Hamiltonian along the path."""
         ends = {"max_iter": self.rule.inner, "tolerance_grad": 0.1 * self.rule.tolerance, "tolerance_change": 0.0}
         optimiser = torch.optim.LBFGS(self.parameters, **ends, line_search_fn="strong_wolfe")
-        field = path.setting.bind(self.objective.costs, second_derivatives=self.rho > 0.0)
+        vector_field = path.setting.bind(self.objective.costs, second_derivatives=self.rho > 0.0)
         w = state_weights(path.setting.cloud.measure, path.setting.axis, path.points[0]).detach()
 
         def closure() -> Tensor:
             value = torch.zeros((), dtype=path.points.dtype, device=path.points.device)
             for k in range(len(path.depths) - 1):
-                value = value + self._step(path, field, k, w)
+                value = value + self._step(path, vector_field, k, w)
             self._set_gradients(torch.autograd.grad(value, self.parameters, allow_unused=True))
             return value.detach()
 
@@ -175,12 +175,12 @@ class _Run:
         optimiser.step(closure)  # pyright: ignore[reportArgumentType]
         self._set_gradients(before)
 
-    def _step(self, path: Extremal, field: FlowVectorField, k: int, w: Tensor) -> Float[Tensor, ""]:
+    def _step(self, path: Extremal, vector_field: FlowVectorField, k: int, w: Tensor) -> Float[Tensor, ""]:
         """<a_{k+1}, x_{k+1}(phi) - x_{k+1}> + costs, and how far the step leaves the path."""
         z, dz = path.depths[k], path.depths[k + 1] - path.depths[k]
         x = path.points[k].clone().requires_grad_(self.rho > 0.0)
         costs = tuple(x.new_zeros(x.shape[0]) for _ in self.objective.costs)
-        after = self.stepper.step(field, Step(z, dz), State(x, costs)).state
+        after = self.stepper.step(vector_field, Step(z, dz), State(x, costs)).state
         moved = after.x - path.points[k + 1]
         H = (path.cotangents[k + 1] * moved).sum()
         for weight, cost in zip(self.objective.weights, after.costs, strict=True):

@@ -14,7 +14,7 @@ from continua.core.extras import extra
 from continua.core.seeds import generator_of
 from continua.core.shapes import Int, Tensor
 from continua.data.sampling import drop_samples
-from continua.data.task import AbstractTask, Form, Question, Split
+from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
 _SIDE = 8
 _VALIDATION, _TEST = 200, 360
@@ -43,9 +43,9 @@ class Digits(AbstractTask):
 
     @property
     def form(self) -> Form:
-        return Form(
-            10, Question.LABEL, features=1 + 8 * _WAVES, span=1.0, spacing=1.0 / (_SIDE**2 - 1), gaps=self.dropped > 0.0
-        )
+        size, wording = 1 + 8 * _WAVES, Wording(picture=_SIDE)
+        about = {"spacing": 1.0 / (_SIDE**2 - 1), "wording": wording, "gaps": self.dropped > 0.0}
+        return Form(10, Question.LABEL, features=size, span=1.0, **about)
 
     def count(self, split: Split) -> int:
         held = {Split.VALIDATION: _VALIDATION, Split.TEST: _TEST}

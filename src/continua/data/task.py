@@ -41,7 +41,8 @@ class Wording:
     - `names`: of the classes, or of the numbers in an answer; without them they are counted from 0;
     - `offset`, `scale`: a number y stands for offset + scale y in the reader's units; empty where it stands for itself;
     - `time`: what token time is, `duration`: how long [0, 1] of it takes in the reader's units;
-    - `plane`: the second and third feature of a token are its place in the square [-1, 1]^2.
+    - `plane`: the second and third feature of a token are its place in the square [-1, 1]^2;
+    - `picture`: tokens are the cells of a picture of so many columns, row by row; 0 where they are no picture.
     """
 
     names: tuple[str, ...] = ()
@@ -50,6 +51,7 @@ class Wording:
     time: str = "token time t"
     duration: float = 1.0
     plane: bool = False
+    picture: int = 0
 
 
 @final

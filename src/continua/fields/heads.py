@@ -197,7 +197,7 @@ def _heads_of(structure: Structure) -> int:
     """The number of heads that all leaves with heads agree on."""
     named = [(name, leaf) for name, leaf in structure.named if leaf.role is not Role.PLAIN]
     if not any(leaf.role is Role.HEAD_MASS for _, leaf in named):
-        cure = "Build the operator with Attention(heads, key, measured=True)."
+        cure = "Build the operator with Attention(heads, key_size, head_masses=True)."
         reject("spec", list(structure.names), "no head has a mass, so the heads are no measure", cure)
     sizes = {name: leaf.shape[0] for name, leaf in named}
     if len(set(sizes.values())) > 1:

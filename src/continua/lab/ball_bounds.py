@@ -116,7 +116,7 @@ def _lions(beta: float, at: _Point) -> Tensor:
 def _pull_back(beta: float, at: _Point) -> tuple[Points, AttentionTheta]:
     masses = at.x.new_ones(len(at.x), 1)
     theta = AttentionTheta(*(w[:, None] for w in at.theta), p=masses)
-    return pullback(Attention(1, _HEAD, beta=beta, biased=False, measured=True), theta, Cloud(at.x), at.p)
+    return pullback(Attention(1, _HEAD, beta=beta, biased=False, head_masses=True), theta, Cloud(at.x), at.p)
 
 
 def _adjoint(beta: float, at: _Point) -> Tensor:

@@ -21,9 +21,9 @@ from continua.train import (
     Learner,
     Plan,
     Preset,
-    RandomGrids,
+    TrainingGrids,
     build_continuous,
-    build_layers,
+    build_rival,
     count_parameters,
     objective_of,
     update_memory,
@@ -32,7 +32,7 @@ from continua.train import (
 _MEMORY = "checkpoints of 0.1"
 """The rule that changes no number of a training, and is meant for memory."""
 RULES: Mapping[str, Mapping[str, Any]] = {
-    "RK45 at 1e-4": {"rtol": 1e-4, "jitter": 0.0, "refined": 0.0},
+    "RK45 at 1e-4": {"rtol": 1e-4, "jitter": 0.0, "refined": 0.0, "coarse": 0.0},
     "Jacobian penalty": {"jacobian": 1e-3},
     "head nodes with entropy": {"heads": 6, "head_modes": 3, "head_negentropy": 1e-2},
     "unitary FFT kernels": {"axis_kernel": "unitary", "optimizer": "recipe"},
@@ -71,11 +71,12 @@ class TrainedWay(AbstractCell):
         model = build_continuous(task.form, preset)
         if self.way == _LAYERS:
             torch.manual_seed(self.seed)
-            model = build_layers(task.form, preset, count_parameters(model))
+            model = build_rival(task.form, preset, count_parameters(model))
         if self.way in (_MEMORY, _SHEET):
             model = model.at(gradient=Checkpointed(segment=0.1))
         objective = objective_of(task.form) if self.way == _LAYERS else objective_of(task.form, model, preset)
-        grids = RandomGrids() if self.way == _LAYERS else RandomGrids(preset.depth.jitter, preset.depth.refined)
+        how = preset.depth
+        grids = TrainingGrids() if self.way == _LAYERS else TrainingGrids(how.jitter, how.refined, how.coarse)
         learner = Learner(self.way, model, objective, OPTIMISERS[preset.training.optimizer](model, preset), grids=grids)
         plan = Plan(self.updates, self.batch_size, self.seed, preset.training.warmup_ratio)
         memory = update_memory(model, objective, task.training_batch(self.batch_size, 0, self.seed))

@@ -73,7 +73,7 @@ class Lab:
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = ""
     """which experiment, or all"""
     quick: Flag = False
-    """sizes of seconds"""
+    """small sizes, which take seconds"""
     json: Flag = False
     """print one JSON object per line, and nothing else"""
     tokens: Count = None

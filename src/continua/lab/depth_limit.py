@@ -62,7 +62,7 @@ class EulerGap(AbstractCell):
 def smooth_flow(width: int) -> Flow:
     """Attention with four heads whose parameters are smooth over depth."""
     generator = torch.Generator().manual_seed(5)
-    operator = Attention(heads=4, key=width, beta=1.0, biased=False, measured=True)
+    operator = Attention(heads=4, key_size=width, beta=1.0, biased=False, head_masses=True)
     spec = operator.spec(width)
     field = Expansion(spec, Legendre(4), 1.0, generator=generator).double()
     with torch.no_grad():
@@ -179,7 +179,7 @@ class NormedLayers(AbstractCell):
     updates: int = 0
 
     def measure(self) -> Row:
-        operator = Attention(4, self.width, beta=1.0, biased=False, measured=True)
+        operator = Attention(4, self.width, beta=1.0, biased=False, head_masses=True)
         x = Sphere().project(in_ball((self.starts, 8, self.width), 1.0, 52))
         teacher = attention_flow(operator, random_theta(4, self.width, self.width, 3.0, 53))
         targets = after_steps(teacher, x, 16, Projected(RK4(), Sphere(), tangent=True))

@@ -58,7 +58,7 @@ def on_sphere(
 ) -> Solution:
     """Tokens on the unit sphere under attention with Q = K = V = I: the tangential flow, by projected steps."""
     width = points.shape[-1]
-    flow = attention_flow(Attention(heads=1, key=width, beta=beta, biased=False), identity_theta(width), depth)
+    flow = attention_flow(Attention(heads=1, key_size=width, beta=beta, biased=False), identity_theta(width), depth)
     # n orthonormal tokens have n entries each, of which all but one begin at zero: the absolute tolerance judges them.
     controller = Adaptive(rtol=rtol, atol=rtol / width, max_steps=1_000_000)
     return solve_flow(flow, Cloud(points), Projected(DormandPrince(), Sphere(), tangent=True), controller, save_at)

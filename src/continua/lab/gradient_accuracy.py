@@ -56,7 +56,7 @@ def differentiate(
 
     The bias keeps tokens away from the origin, where the gradient would vanish with them.
     """
-    attention = Attention(2, _WIDTH, beta=1.0, measured=True)
+    attention = Attention(2, _WIDTH, beta=1.0, head_masses=True)
     theta = random_theta(2, _WIDTH, _WIDTH, 2.0, 41)
     zeros = theta.q.new_zeros(2, _WIDTH)
     push = (1.0 + gamma) * in_ball((1, _WIDTH), 1.0, 44)[0]

@@ -115,7 +115,7 @@ class VelocityStretch(AbstractCell):
     ascent: int
 
     def measure(self) -> Row:
-        operator = Attention(self.heads, self.width, beta=1.0, biased=False, measured=True)
+        operator = Attention(self.heads, self.width, beta=1.0, biased=False, head_masses=True)
         theta = random_theta(self.heads, self.width, self.width, 1.5, 31)
         x = in_ball((self.pairs, 6, self.width), self.radius, 32)
         d = torch.randn(x.shape, generator=generator_of(33), dtype=torch.float64)

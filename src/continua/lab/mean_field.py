@@ -60,7 +60,7 @@ def curve(s: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch 3"]:
 
 
 def _flow(causal: bool) -> Flow:
-    operator = Attention(heads=3, key=3, beta=1.0, biased=False, measured=True, causal=causal)
+    operator = Attention(heads=3, key_size=3, beta=1.0, biased=False, head_masses=True, causal=causal)
     return attention_flow(operator, random_theta(3, 3, 3, 2.0, 43))
 
 

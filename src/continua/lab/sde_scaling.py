@@ -39,7 +39,7 @@ class Walk(AbstractCell):
         generator = generator_of(61 + self.layers + (7 if self.gaussian else 0))
         law = random_theta(_ATOMS, _WIDTH, _WIDTH, 1.5, 62)
         start = x = in_ball((1, _TOKENS, _WIDTH), 1.0, 63).repeat(self.seeds, 1, 1)
-        operator = Attention(_ATOMS, _WIDTH, beta=1.0, biased=False, measured=True)
+        operator = Attention(_ATOMS, _WIDTH, beta=1.0, biased=False, head_masses=True)
         measure = Cloud(x).measure
         with torch.no_grad():
             for _ in range(self.layers):

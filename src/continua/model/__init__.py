@@ -11,11 +11,11 @@ from continua.model.embedding import (
 from continua.model.flow import (
     AbstractProfile, BasisProfile, Cost, Flow, FlowVectorField, LinearProfile, Part, Rate, Setting,
 )  # fmt: skip
-from continua.model.generation import CachedDecoder, Sampling, Window, generate, stream_tokens, why_not_cacheable
+from continua.model.generation import CachedDecoder, Decoding, Window, generate, stream_tokens, why_not_cacheable
 from continua.model.positions import (
     AbstractPositionCode, Clock, FourierPositions, LearnedPositions, SinusoidalPositions,
 )  # fmt: skip
-from continua.model.presets import Layers, bert, decoder, encoder, encoder_decoder, gpt, macaron, parallel, sphere
+from continua.model.standard import Layers, bert, decoder, encoder, encoder_decoder, gpt, macaron, parallel, sphere
 from continua.model.readout import (
     AbstractReadout, AnalysisReadout, MeanReadout, NormReadout, SynthesisEmbedding, TokenReadout,
 )  # fmt: skip
@@ -29,10 +29,10 @@ from continua.model.transformer import ContinuousTransformer, EncoderDecoder, Re
 __all__ = [
     "AbstractEmbedding", "AbstractEmbeddingWrapper", "AbstractPositionCode", "AbstractProfile", "AbstractReadout",
     "AnalysisReadout", "BasisProfile", "CachedDecoder", "Clock", "CloudEmbedding",
-    "ContinuousTransformer", "Cost", "Depth", "EmbeddingAxis", "EncoderDecoder", "Flow", "FlowVectorField",
+    "ContinuousTransformer", "Cost", "Decoding", "Depth", "EmbeddingAxis", "EncoderDecoder", "Flow", "FlowVectorField",
     "FourierPositions", "HeadMeasure", "HypernetworkWeights", "InterpolatedStem", "LITERATURE", "Layers",
     "LearnedPositions", "LinearProfile", "MeanReadout", "NormReadout", "NormedEmbedding", "Part", "ProjectedEmbedding",
-    "Rate", "Result", "Sampling", "Setting", "SinusoidalPositions", "Stem", "StemEmbedding", "SynthesisEmbedding",
+    "Rate", "Result", "Setting", "SinusoidalPositions", "Stem", "StemEmbedding", "SynthesisEmbedding",
     "TokenEmbedding", "TokenReadout", "TokenTime", "VectorEmbedding", "Window", "activation_of", "at_budget",
     "attention_theta", "bert", "citation", "decode", "decoder", "encode", "encoder", "encoder_decoder",
     "feedforward_theta", "from_torch", "generate", "gpt", "interpolate", "load", "macaron", "model_files", "norm_theta",

@@ -20,24 +20,24 @@ def at_budget(
 ) -> ContinuousTransformer:
     """The same model, parameters shared, with the most depth steps that a call on `inputs` takes in this time.
 
-    Calls with more and more steps are timed, the median of `repeats`, until one is too slow; a model of layers is
-    read with the steps that it has. `at_budget(model, (values, times), milliseconds=5).solver` says what was chosen.
+    Calls with more and more steps are timed, the median of `repeats`, until one is too slow; a model of layers
+    runs with the steps that it has. `at_budget(model, (values, times), milliseconds=5).solver` says what was chosen.
     """
     positive(milliseconds=milliseconds)
     found, fastest = None, float("inf")
     for steps in _STEPS:
         try:
-            reading = model.at(steps=steps).in_eval_mode()
+            other = model.at(steps=steps).in_eval_mode()
         except ArgumentError:  # no steps that these layers have
             continue
-        reading(*inputs)  # what is made once is made here
-        taken = statistics.median(_time(reading, inputs) for _ in range(repeats))
+        other(*inputs)  # what is made once is made here
+        taken = statistics.median(_time(other, inputs) for _ in range(repeats))
         fastest = min(fastest, taken)
         if taken > milliseconds:
             break
         found = model.at(steps=steps)
     if found is None:
-        why = f"the coarsest reading takes {fastest:.3g} ms on these inputs"
+        why = f"the fewest depth steps take {fastest:.3g} ms on these inputs"
         reject("milliseconds", milliseconds, why, "Allow more time, or pass fewer sequences at once.")
     return found
 

@@ -1,4 +1,5 @@
-"""The one builder: `continua.transformer(width=64, outputs=10, features=1)`, continuous in all four axes.
+"""The one builder: `continua.transformer(width=64, outputs=10, features=1)`, continuous in token
+time, embedding, heads and depth.
 
 Each continuum is one argument that takes a number or an object: `time`, `axis` (embedding), `heads`, `depth`.
 """
@@ -46,7 +47,7 @@ _CHANNELS = 4
 class Stem:
     """A continuous local stem before the flow: `radius` in units of the spacing of samples, `modes` of its kernel.
 
-    With `gaps` it also hears how far away the nearest sample is, for signals that lack some.
+    With `gaps` it also receives the distance to the nearest sample, for signals with missing samples.
     """
 
     radius: float = 4.0
@@ -114,7 +115,7 @@ class EmbeddingAxis:
             reject("unitary", True, "only multipliers of a convolution are unitary", "Pass periodic=True as well.")
 
     def basis(self) -> AbstractBasis:
-        """The functions that embedding and readout speak in."""
+        """The basis of the coefficients that the embedding gives and the readout takes."""
         if self.periodic:
             return Fourier(2 * self._frequencies + 1)
         return Cosine(self.nodes if self.modes is None else self.modes)
@@ -132,7 +133,7 @@ class EmbeddingAxis:
 @final
 @dataclasses.dataclass(frozen=True)
 class HeadMeasure:
-    """Heads as a measure: parameters theta(h, z) in `modes` Legendre modes of h, read at `nodes` nodes of a rule.
+    """Heads as a measure: parameters theta(h, z) in `modes` Legendre modes of h, evaluated at `nodes` nodes of a rule.
 
     Their density is trained, a polynomial of `degree` in h. `key_size` is the size of a head's query and key vectors,
     per axis node (default: as if the heads shared the channels of an axis node).
@@ -233,7 +234,7 @@ def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; t
     heads: int | HeadMeasure = HeadMeasure(),
     depth: float | Depth = Depth(),
 ) -> ContinuousTransformer:
-    """A continuous Transformer: pre-normed attention and feed-forward along depth, continuous in all four axes.
+    """A Transformer continuous in token time, embedding, heads and depth: pre-normed attention and feed-forward.
 
     Give `features` for signals over real time (one output per sequence unless `per_token`) or `vocabulary` for whole
     numbers (one output per token unless `per_token=False`). Each continuum takes a number or an object:
@@ -245,7 +246,8 @@ def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; t
 
     `hidden` is the inner size of the feed-forward, 4 width by default, which the axis nodes share, so that print(model)
     shows hidden / nodes; `dropout` is the rate on both branches in training.
-    A trained model is read by `model.at(steps=8)`, `.at(head_nodes=12)`, `.at(axis_nodes=16)`, and on any sampling.
+    A trained model runs at other resolutions, `model.at(steps=8)`, `.at(head_nodes=12)`, `.at(axis_nodes=16)`, and at
+    any sample times.
     """
     at_least(1, width=width, outputs=outputs, hidden=hidden)
     share(all=False, dropout=dropout)
@@ -286,7 +288,11 @@ class _State:
         along = axis if isinstance(axis, EmbeddingAxis) else EmbeddingAxis(axis) if axis != 1 else None
         if along is None:
             return cls(width)
-        divides(width, "the width", axis=along.nodes)
+        if width % along.nodes:
+            low = width - width % along.nodes
+            near = f"{low} or {low + along.nodes}" if low else f"{along.nodes}"
+            cure = f"Pass a multiple, such as {near}, or axis={_divisor_near(width, along.nodes)}."
+            reject("width", width, f"it does not split over {along.nodes} axis nodes", cure)
         functions = Axis(along.nodes, width // along.nodes)
         return cls(width, along.kernel(functions), functions, along.basis())
 
@@ -299,6 +305,11 @@ class _State:
         return LayerNorm(eps, affine, axis=self.axis)
 
 
+def _divisor_near(width: int, nodes: int) -> int:
+    """The number of axis nodes that divides the width and is nearest to the one that was wanted."""
+    return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - nodes))
+
+
 def _attention(
     state: _State, heads: int | HeadMeasure, causal: bool, rotary: Rotary | None, integral: AbstractTokenIntegral
 ) -> Attention:
@@ -307,14 +318,14 @@ def _attention(
     if isinstance(heads, HeadMeasure):
         count, key = heads.nodes, heads.key_size or max(2, 2 * (channels // heads.nodes // 2))
     else:
-        divides(channels, "the width" if nodes == 1 else "the width per node", heads=heads)
+        divides(channels, "the width" if nodes == 1 else "the width per axis node", heads=heads)
         count, key = heads, channels // heads
     if rotary is not None and key % 2:
         cure = f"Pass heads that divide {channels // 2}, or HeadMeasure(key_size=...) with an even size."
-        reject("heads", count, f"each has a query of {key}, and rotary positions turn pairs", cure)
+        reject("heads", count, f"each has query vectors of size {key}, and rotary positions turn pairs", cure)
     measured = isinstance(heads, HeadMeasure)
     return Attention(
-        count, key, causal=causal, measured=measured, rotary=rotary, kernel=state.kernel, integral=integral
+        count, key, causal=causal, head_masses=measured, rotary=rotary, kernel=state.kernel, integral=integral
     )
 
 

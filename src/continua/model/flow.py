@@ -14,12 +14,14 @@ from continua.core.checks import finite, is_a, positive
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, fresh_seed, generator_of
 from continua.core.shapes import DepthValue, Float, Points, Present, Tensor
-from continua.fields import AbstractField, Expansion
-from continua.operators import AbstractOperator, Context, Filled, Spec, Theta, leaves
+from continua.fields import AbstractField, Expansion, ModalWeights, modal_weights
+from continua.operators import AbstractKernel, AbstractOperator, Context, Filled, Spec, Theta, lay_out, leaves
+from continua.operators.kernels import AbstractFunctionKernel, shows_weights
 from continua.solve import AbstractVectorField, State, within
 from continua.spaces import AbstractBasis, Axis, Cloud
 
 Act = Callable[[Theta], Points]
+Term = tuple["Part", Act, ModalWeights | None]
 Rate = Callable[[DepthValue, Points, Points], Float[Tensor, " batch"]]
 """A running cost r(z, points, velocity), one number per sequence, integrated along depth beside the tokens.
 
@@ -80,14 +82,31 @@ class Part(nn.Module):
 
     def __init__(self, operator: AbstractOperator, field: AbstractField) -> None:
         super().__init__()
-        is_a(AbstractOperator, "Pass an operator, such as Attention(heads, key).", operator=operator)
+        is_a(AbstractOperator, "Pass an operator, such as Attention(heads, key_size).", operator=operator)
         is_a(AbstractField, "Pass a field built from operator.spec(width), such as Constant(spec).", field=field)
         self.operator, self.field = operator, field
         self._compiled: Callable[..., Points] | None = None
+        self._lays_out = _along_axes(operator)  # walked once: a solve asks
 
-    def forward(self, z: DepthValue, inside: DepthValue | None, act: Act) -> Points:
-        """act(theta(z)), where `act` comes from `acting_on`."""
-        return act(self.field(z, inside))
+    def forward(
+        self, z: DepthValue, inside: DepthValue | None, act: Act, weights: ModalWeights | None = None
+    ) -> Points:
+        """act(theta(z)), where `act` comes from `acting_on`, theta by the field or by what `lay_out` made of it."""
+        return act(self.field(z, inside) if weights is None else weights(z, inside))
+
+    def lay_out(self, cloud: Cloud) -> ModalWeights | None:
+        """The weights of one solve, with kernels along the embedding axis composed once; `None` where that is no gain.
+
+        Not for few tokens, nor where sharded parameters are there inside calls of this part only, nor where a watcher
+        is to see weights as they are stored.
+        """
+        if not self._lays_out:
+            return None
+        sharded = hasattr(next(self.field.parameters(), None), "device_mesh")
+        few = not AbstractFunctionKernel.composes(cloud.points)
+        if sharded or few or shows_weights():
+            return None
+        return modal_weights(self.field, functools.partial(lay_out, self.operator))
 
     def acting_on(self, cloud: Cloud, operator: AbstractOperator, eager: bool = False) -> Act:
         """theta -> f(theta, cloud), by `operator`: this part's own, bound for a solve.
@@ -102,6 +121,19 @@ class Part(nn.Module):
     def compile_velocity(self, **options: Any) -> None:
         """Compiles the operator for given parameters: depth stays outside, or every new depth would compile anew."""
         self._compiled = torch.compile(_act, **options)
+
+
+def _along_axes(thing: Any) -> bool:
+    """Whether an operator has kernels along an embedding axis, or heads that are a measure."""
+    if isinstance(thing, tuple):
+        return any(_along_axes(x) for x in thing)
+    if isinstance(thing, AbstractKernel):
+        return thing.axis is not None
+    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
+        return False
+    return getattr(thing, "head_masses", False) or any(
+        _along_axes(getattr(thing, f.name)) for f in dataclasses.fields(thing)
+    )
 
 
 def _act(operator: AbstractOperator, cloud: Cloud, theta: Theta) -> Points:
@@ -125,13 +157,13 @@ class Flow(nn.Module):
         self._fits: set[int] = set()
 
     def forward(
-        self, z: DepthValue, inside: DepthValue | None, terms: Sequence[tuple[Part, Act]], present: Present | None
+        self, z: DepthValue, inside: DepthValue | None, terms: Sequence[Term], present: Present | None
     ) -> Points:
         """zeta(z) sum_p f_p(theta_p(z), cloud) over some parts, each with what `Part.acting_on` gave for the cloud."""
-        part, act = terms[0]
-        velocity = part(z, inside, act)
-        for part, act in terms[1:]:
-            velocity = velocity + part(z, inside, act)
+        part, act, weights = terms[0]
+        velocity = part(z, inside, act, weights)
+        for part, act, weights in terms[1:]:
+            velocity = velocity + part(z, inside, act, weights)
         if self.profile is not None:
             zeta = self.profile(z, inside)
             velocity = velocity * (zeta.view(-1, 1, 1) if isinstance(zeta, Tensor) else zeta)
@@ -157,16 +189,20 @@ class Flow(nn.Module):
         rates: Sequence[Rate] = (),
         second_derivatives: bool = False,
         random: bool | None = None,
+        one_graph: bool = False,
     ) -> "FlowVectorField":
         """Fixes masses, positions and ALL randomness of one solve; rejections and replays reuse it.
 
         `random` says whether there is any (dropout); by default as the module's training mode has it. `generator`
         seeds it, torch's global one otherwise. `rates` are running costs, `second_derivatives` says they will be taken.
+        With `one_graph`, where one backward pass goes through the whole solve or none, weights are laid out once.
         """
         self._check(cloud, memory)
         noisy = self.training if random is None else random
         seed = fresh_seed(generator) if noisy else None
-        return FlowVectorField(self, Context(cloud, memory, seed, second_derivatives), tuple(rates))
+        context = Context(cloud, memory, seed, second_derivatives)
+        weights = [part.lay_out(cloud) if one_graph else None for part in self.parts]
+        return FlowVectorField(self, context, tuple(rates), weights)
 
     def _check(self, cloud: Cloud, memory: Cloud | None) -> None:
         """The tokens have the dtype, the device and, where they move, the width of the parameters."""
@@ -222,17 +258,24 @@ def _check_reach(parts: Sequence[Part], depth: float, profile: AbstractProfile |
 class FlowVectorField(AbstractVectorField):
     """A flow with everything fixed but depth and state: deterministic, whatever the operators draw."""
 
-    def __init__(self, flow: Flow, context: Context, rates: tuple[Rate, ...], only: int | None = None) -> None:
-        self.flow, self.context, self._rates = flow, context, rates
+    def __init__(
+        self,
+        flow: Flow,
+        context: Context,
+        rates: tuple[Rate, ...],
+        weights: Sequence[ModalWeights | None],
+        only: int | None = None,
+    ) -> None:
+        self.flow, self.context, self._rates, self._weights = flow, context, rates, weights
         self._chosen = list(range(len(flow.parts))) if only is None else [only]
         self.weights = context.cloud.measure.weights()
         self._calls = 0
         self._piece: tuple[int, ...] | None = None
-        self._terms: list[tuple[Part, AbstractOperator]] = []
+        self._terms: list[tuple[Part, AbstractOperator, ModalWeights | None]] = []
         self._breaks = [flow.parts[i].field.breaks for i in self._chosen]
         jumps = () if flow.profile is None else flow.profile.breaks
         self.breaks = tuple(sorted({b for breaks in (*self._breaks, jumps) for b in breaks}))
-        self._alone = [] if only is not None else [FlowVectorField(flow, context, (), i) for i in self._chosen]
+        self._alone = [] if only is not None else [FlowVectorField(flow, context, (), weights, i) for i in self._chosen]
         self.parts = self._alone
 
     @property
@@ -259,7 +302,8 @@ class FlowVectorField(AbstractVectorField):
             self._bind(z if inside is None else inside)
         cloud = Cloud.on(state.x, self.context.cloud.measure)
         eager = self.context.second_derivatives  # compiled code has no second derivatives
-        terms = [(part, part.acting_on(cloud, operator, eager)) for part, operator in self._terms]
+        each = isinstance(z, Tensor)  # a depth per sequence has weights per sequence
+        terms = [(p, p.acting_on(cloud, operator, eager), None if each else w) for p, operator, w in self._terms]
         velocity = self.flow(z, inside, terms, cloud.measure.present)
         if not self._rates:
             return State(velocity)
@@ -284,7 +328,8 @@ class FlowVectorField(AbstractVectorField):
         places = piece or tuple(0 for _ in self._chosen)
         parts = [self.flow.parts[i] for i in self._chosen]
         contexts = [self.context.branch(i).branch(place) for i, place in zip(self._chosen, places, strict=True)]
-        self._terms = [(part, part.operator.bind(context)) for part, context in zip(parts, contexts, strict=True)]
+        weights = [self._weights[i] for i in self._chosen]
+        self._terms = [(p, p.operator.bind(c), w) for p, c, w in zip(parts, contexts, weights, strict=True)]
 
 
 @final
@@ -304,11 +349,13 @@ class Setting:
     axis: Axis | None = None
     """The axis along which states are functions: its v_a weigh in every norm."""
 
-    def bind(self, costs: Sequence["Cost"] = (), second_derivatives: bool = False) -> FlowVectorField:
+    def bind(
+        self, costs: Sequence["Cost"] = (), second_derivatives: bool = False, one_graph: bool = False
+    ) -> FlowVectorField:
         """The vector field with running costs beside the tokens, always with the same randomness."""
         rates = [cost.bind(self, place) for place, cost in enumerate(costs)]
         generator = generator_of(branch_seed(self.seed, 0))
-        return self.flow.bind(self.cloud, generator, self.memory, rates, second_derivatives, self.random)
+        return self.flow.bind(self.cloud, generator, self.memory, rates, second_derivatives, self.random, one_graph)
 
     def signs(self, place: int) -> Points:
         """Independent signs, one for each number of the state: the same at every call for one place."""

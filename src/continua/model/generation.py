@@ -93,7 +93,7 @@ def why_not_cacheable(model: ContinuousTransformer) -> str | None:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Sampling:
+class Decoding:
     """How a token is drawn from logits l: with probability softmax(l / temperature), among the `top_k` highest.
 
     Temperature 0 takes the highest; without `top_k` all tokens may be drawn.
@@ -143,7 +143,7 @@ def generate(
     model: ContinuousTransformer,
     prompt: Int[Tensor, "batch tokens"],
     max_new_tokens: int,
-    sampling: Sampling = Sampling(),
+    decoding: Decoding = Decoding(),
     window: Window | None = None,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "batch more"]:
@@ -154,14 +154,14 @@ def generate(
     """
     at_least(1, max_new_tokens=max_new_tokens)
     shown = Window(prompt.shape[1] + max_new_tokens) if window is None else window
-    tokens = stream_tokens(model, prompt, sampling, shown, generator)
+    tokens = stream_tokens(model, prompt, decoding, shown, generator)
     return torch.cat([prompt, *(next(tokens).unsqueeze(1) for _ in range(max_new_tokens))], 1)
 
 
 def stream_tokens(
     model: ContinuousTransformer,
     prompt: Int[Tensor, "batch tokens"],
-    sampling: Sampling,
+    decoding: Decoding,
     window: Window,
     generator: torch.Generator | None = None,
     cached: bool = True,
@@ -188,7 +188,7 @@ def stream_tokens(
                 if start != before:
                     decoder.reset()
                 logits = decoder.decode(tokens[:, start + decoder.length :])
-            drawn = sampling.draw(logits[:, -1], generator)
+            drawn = decoding.draw(logits[:, -1], generator)
             tokens = torch.cat([tokens, drawn.unsqueeze(1)], 1)
             yield drawn
 

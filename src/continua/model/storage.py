@@ -10,6 +10,7 @@ import enum
 import importlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import nn
 
 from continua.core.arguments import arguments_of
 from continua.core.errors import reject
+from continua.core.shapes import Tensor
 from continua.runs import digest, write_whole
 
 FORMAT = 1
@@ -34,13 +36,16 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     return Path(folder)
 
 
-def model_files(model: nn.Module) -> dict[str, bytes]:
-    """What `save` writes, by the names of the files: values first, then the description with their hash."""
+def model_files(model: nn.Module, state: Mapping[str, Tensor] | None = None) -> dict[str, bytes]:
+    """What `save` writes, by the names of the files: values first, then the description with their hash.
+
+    `state` are the values, where the model itself does not hold them whole.
+    """
     first: dict[int, str] = {}
     names = ((name, first.setdefault(id(p), name)) for name, p in model.named_parameters(remove_duplicate=False))
     shared = {name: original for name, original in names if name != original}  # further names of a parameter
-    state = {name: value.contiguous() for name, value in model.state_dict().items() if name not in shared}
-    values = safetensors.torch.save(state)
+    held = model.state_dict() if state is None else state
+    values = safetensors.torch.save({name: value.contiguous() for name, value in held.items() if name not in shared})
     description = {"format": FORMAT, "sha256": digest(values), "shared": shared, "model": encode(model)}
     return {"model.safetensors": values, "model.json": json.dumps(description, indent=1).encode()}
 

@@ -15,8 +15,8 @@ from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.fields import PiecewiseConstant
 from continua.model.embedding import CloudEmbedding
-from continua.model.presets import Layers, decoder, encoder
 from continua.model.readout import NormReadout
+from continua.model.standard import Layers, decoder, encoder
 from continua.model.transformer import ContinuousTransformer, EncoderDecoder
 from continua.operators.attention import Attention, AttentionTheta
 from continua.operators.feedforward import Activation, FeedForward, FeedForwardTheta
@@ -156,7 +156,7 @@ _WHOLE = "Export flows of two parts, attention then feed-forward, both in PreNor
 def to_torch(model: ContinuousTransformer, layers: int) -> nn.TransformerEncoder:
     """The flow, refined to `layers` layers, as `nn.TransformerEncoder(..., batch_first=True)`.
 
-    Its outputs on embedded tokens are those of Lie-Trotter with one Euler step a layer, dz = Z/L:
+    Its outputs on embedded tokens are those of Lie-Trotter with one Euler step per layer, dz = Z/L:
 
         model.to_layers(layers).at(solver=Solver(LieTrotter(Euler()), Fixed(layers)))
 
@@ -193,17 +193,17 @@ def _torch_layer(model: ContinuousTransformer) -> tuple[type, LayerNorm, Attenti
     if shapes not in ([(kind, "Attention"), (kind, "FeedForward")] for kind in ("PreNorm", "PostNorm")):
         reject("model", shapes, "torch has no layer of this make", _WHOLE)
     norm, attention, feedforward = operators[0].norm, operators[0].inner, operators[1].inner
-    heads, key, biased, width = attention.heads, attention.key, attention.biased, model.embedding.width
+    heads, key, biased, width = attention.heads, attention.key_size, attention.biased, model.embedding.width
     if norm != operators[1].norm or not isinstance(norm, LayerNorm) or norm != LayerNorm(norm.eps, biased=biased):
         reject("norm", norm, "torch's layer has a LayerNorm with a gain, and biases everywhere or nowhere", _WHOLE)
     usual = Attention(heads, key, causal=attention.causal, biased=biased)
-    same = (attention.value or key, attention.inverse_temperature) == (key, usual.inverse_temperature)
-    known = dataclasses.replace(attention, value=None, beta=None, integral=Exact())
+    same = (attention.value_size or key, attention.inverse_temperature) == (key, usual.inverse_temperature)
+    known = dataclasses.replace(attention, value_size=None, beta=None, integral=Exact())
     if not (same and isinstance(attention.integral, Exact) and known == usual):
-        cure = "Export heads on the counting measure with beta = 1/sqrt(key), value = key, Exact, Dense, no rotary."
+        cure = "Export counted heads with beta = 1/sqrt(key_size), value_size = key_size, Exact, Dense, no rotary."
         reject("attention", attention, "torch's attention is another one", cure)
     if heads * key != width:
-        cure = f"Build the model with key = {width} / heads."
+        cure = f"Build the model with key_size = {width} / heads."
         reject("attention", (heads, key), f"torch's heads share the width {width}", cure)
     if feedforward.phi1 not in _ACTIVATIONS or feedforward != FeedForward(
         feedforward.hidden, feedforward.phi1, biased=biased

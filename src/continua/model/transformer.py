@@ -120,7 +120,8 @@ class ContinuousTransformer(nn.Module):
         cloud, where = self._embed(inputs, query_times, named)
         noisy = self.training or any(cost.random for cost in costs)
         setting = Setting(self.flow, cloud, memory, fresh_seed(generator) if noisy else 0, self.training, self.axis)
-        field = setting.bind(costs, self.gradient.second_derivatives)
+        one_graph = self.gradient.one_graph or not torch.is_grad_enabled()
+        field = setting.bind(costs, self.gradient.second_derivatives, one_graph)
         solver = self.solver if grid is None else self._controlled_by(Given(tuple(grid)))
         solution = solver.solve(field, field.initial(), (0.0, self.flow.depth), self.gradient, save_at, observers)
         output = self.readout(cloud.at(solution.x))
@@ -154,14 +155,14 @@ class ContinuousTransformer(nn.Module):
         head_nodes: int | None = None,
         axis_nodes: int | None = None,
     ) -> "ContinuousTransformer":
-        """The same model, parameters shared, read otherwise.
+        """The same model, parameters shared, with another resolution, solver or gradient.
 
         Depth: `steps=8` takes eight equal steps (of a network of L layers a multiple of L, or a divisor, for which
         neighbouring layers are joined into their mean), `grid=` walks given depths, `rtol=1e-8` sets both tolerances;
         each keeps the stepper, but for `rtol` one that estimates no error (splitting) gives way to Dormand-Prince on
-        the summed velocity. `solver` and `gradient` are taken as they are. `head_nodes=12` reads a measure of heads
-        at twelve nodes, `axis_nodes=16` the embedding axis at sixteen. The result has a mode of its own, at first that
-        of this model, which its calls read; embedding, flow and readout are shared.
+        the summed velocity. `solver` and `gradient` are taken as they are. `head_nodes=12` evaluates a measure of
+        heads at twelve nodes, `axis_nodes=16` the embedding axis at sixteen. The result has a `training` flag of its
+        own, which starts as this model's; embedding, flow and readout are shared.
         """
         if sum(x is not None for x in (steps, grid, rtol, solver)) > 1:
             given = {"steps": steps, "grid": grid, "rtol": rtol, "solver": solver}
@@ -225,7 +226,9 @@ class ContinuousTransformer(nn.Module):
     def _controlled_by(self, controller: AbstractController, adaptive: bool = False) -> Solver:
         if not isinstance(self.solver, Solver):
             reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(stepper, controller)).")
-        stepper = self.solver.stepper
+        stepper, ranks = self.solver.stepper, getattr(self.solver.controller, "all_ranks", False)
+        if ranks and isinstance(controller, Fixed | Given | Adaptive):
+            controller = dataclasses.replace(controller, all_ranks=True)
         if adaptive and stepper.error_order is None and manifold_of(stepper) is None:
             stepper = DormandPrince()
         return Solver(stepper, controller)
@@ -236,11 +239,14 @@ class ContinuousTransformer(nn.Module):
 
     def __repr__(self) -> str:
         axis, count = self.axis, sum(p.numel() for p in self.parameters())
-        state = "vectors" if axis is None else f"functions at {axis.nodes} nodes x {axis.channels} channels"
+        state = "vectors" if axis is None else f"functions: {axis.nodes} axis nodes x {axis.channels} channels"
         lines = [
             f"embedding: {type(self.embedding).__name__}, width {self.embedding.width} ({state})",
-            *(f"part: {_describe(part.operator)} by {type(part.field).__name__}" for part in self.flow.parts),
-            f"depth: {self.flow.depth:g}, {_describe(self.solver)}, gradient {_describe(self.gradient)}",
+            *(
+                f"part of the flow: {_describe(part.operator)}, its weights by {type(part.field).__name__}"
+                for part in self.flow.parts
+            ),
+            f"depth: [0, {self.flow.depth:g}], {_describe(self.solver)}, gradient {_describe(self.gradient)}",
             f"readout: {type(self.readout).__name__}, {self.readout.outputs} outputs per "
             + ("token" if self.readout.per_token else "sequence"),
             f"parameters: {count:,}",

@@ -3,7 +3,9 @@
 
 from continua.operators.attention import Attention, AttentionTheta, Rotary
 from continua.operators.cache import CachedIntegral, KVCache, why_not_cacheable
-from continua.operators.compose import Cross, Dropout, Sum, attention_kernels, with_heads, with_integral, with_nodes
+from continua.operators.compose import (
+    Cross, Dropout, Sum, attention_weights, lay_out, with_heads, with_integral, with_nodes,
+)  # fmt: skip
 from continua.operators.estimates import (
     AbstractDraw, Controlled, Debiased, Independent, Lattice, LogTokens, Nystrom, Sobol, Subset, draw_level, nodes_for,
 )  # fmt: skip
@@ -26,7 +28,7 @@ __all__ = [
     "Filled", "Independent", "KVCache", "Lattice", "LayerNorm", "LogTokens", "Memory", "NoTheta", "NormTheta",
     "NormedTheta", "Nystrom", "Orthonormal", "PostNorm", "PreNorm", "Queries", "RMSNorm", "Role",
     "Rotary", "Sobol", "Spec", "Spectral", "SpectrallyNormed", "Structure", "Subset", "Sum", "Theta",
-    "Unnormalised", "attention_kernels", "bias", "draw_level",
-    "draw_theta", "leaves", "linear", "map_leaves", "nodes_for", "rebuild",
+    "Unnormalised", "attention_weights", "bias", "draw_level",
+    "draw_theta", "lay_out", "leaves", "linear", "map_leaves", "nodes_for", "rebuild",
     "spectral_norm", "why_not_cacheable", "with_heads", "with_integral", "with_nodes",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from continua.core.checks import at_least, finite, positive
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory
-from continua.operators.kernels import AbstractKernel, Dense
+from continua.operators.kernels import AbstractFunctionKernel, AbstractKernel, Dense, shows_weights
 from continua.operators.operator import AbstractOperator, Context, Filled, Role, Spec, bias
 from continua.spaces import Axis, Cloud, Measure
 
@@ -58,20 +58,23 @@ class Rotary:
         return dataclasses.replace(self, tables=tuple(self._turns(c.measure, key, axis, c.points) for c in clouds))
 
     def rotate(self, x: _InHeads, measure: Measure, key: int, axis: Axis | None = None) -> _InHeads:
-        """Every token's vector turned by its time; without positions, time is the index."""
+        """Every token's vector turned by its time; without positions, time is the index.
+
+        Numbers are laid out as (2 nodes key/2): the first components of all pairs at all nodes, then the second ones.
+        Pieces of memory that change places are then as long as they can be.
+        """
         for turns in self.tables:
             if turns.measure is measure:
                 break
         else:
             turns = self._turns(measure, key, axis, x.transpose(1, 2))
-        x = x.unflatten(-1, (-1, key))
         first, second = x.chunk(2, -1)
-        return torch.addcmul(x * turns.cos, torch.cat([second, first], -1), turns.sin).flatten(3)
+        return torch.addcmul(x * turns.cos, torch.cat([second, first], -1), turns.sin)
 
     def _turns(self, measure: Measure, key: int, axis: Axis | None, like: Float[Tensor, "batch tokens *_"]) -> "_Turns":
         times = measure.times(like)
         angles = times.masked_fill(~measure.present, 0.0) if measure.present is not None else times
-        angles = angles[:, None, :, None, None] * self.frequencies(key, axis, like)  # (batch 1 tokens nodes half)
+        angles = angles[:, None, :, None] * self.frequencies(key, axis, like).flatten()  # (batch 1 tokens nodes_half)
         cos, sin = angles.cos(), angles.sin()
         return _Turns(measure, torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1))
 
@@ -80,8 +83,8 @@ class _Turns(NamedTuple):
     """cos(om_r t_i) for both halves of a vector and -+ sin(om_r t_i), at the times of a measure."""
 
     measure: Measure
-    cos: Float[Tensor, "batch 1 tokens nodes key"]
-    sin: Float[Tensor, "batch 1 tokens nodes key"]
+    cos: Float[Tensor, "batch 1 tokens nodes_key"]
+    sin: Float[Tensor, "batch 1 tokens nodes_key"]
 
 
 class AttentionTheta(NamedTuple):
@@ -107,49 +110,58 @@ class Attention(AbstractOperator):
     p_k delta_{theta_k} (docs/mathematics.md, section 1). Q, K and V are affine unless `biased=False`, and a bias bo is
     added to the whole. With counting measures it is the multi-head attention of `torch.nn.MultiheadAttention`, exactly.
 
-    `value` defaults to `key`, `beta` to 1/sqrt(key). `causal` restricts the measure of query i to t_j <= t_i.
-    With `measured` the heads have masses p_k that sum to one, parameters like the others; without, p_k = 1. With a
-    `kernel` along an embedding axis, `key` and `value` count channels, and <q, k> = sum_a v_a q_a k_a.
+    `value_size` defaults to `key_size`, `beta` to 1/sqrt(key_size). `causal` restricts the measure of query i to
+    t_j <= t_i. With `head_masses` the heads have masses p_k that sum to one, parameters like the others; without,
+    p_k = 1. With a `kernel` along an embedding axis, both sizes count channels, and <q, k> = sum_a v_a q_a k_a.
     """
 
     heads: int
-    key: int
-    value: int | None = None
+    key_size: int
+    value_size: int | None = None
     beta: float | None = None
     causal: bool = False
     biased: bool = True
-    measured: bool = False
+    head_masses: bool = False
     rotary: Rotary | None = None
     kernel: AbstractKernel = Dense()
     integral: AbstractTokenIntegral = Exact()
 
     def __post_init__(self) -> None:
-        at_least(1, heads=self.heads, key=self.key, value=self.value)
+        at_least(1, heads=self.heads, key_size=self.key_size, value_size=self.value_size)
         finite(beta=self.beta)
-        if self.rotary is not None and self.key % 2:
-            reject("key", self.key, "rotary positions turn pairs of components", "Pass an even key.")
+        if self.rotary is not None and self.key_size % 2:
+            reject("key_size", self.key_size, "rotary positions turn pairs of components", "Pass an even key_size.")
         if self.causal and not self.integral.serves_causal:
             cure = "Use Subset or Debiased, whose causal rows see earlier tokens only."
             reject("integral", self.integral, "its landmarks would carry later tokens into earlier rows", cure)
-        _ = self.inverse_temperature, self._first  # made here: the lock of a cached property breaks a compiled graph
+        _ = (
+            self.inverse_temperature,
+            self._first,
+            self._as_weights,
+        )  # made here: the lock of a cached property breaks a compiled graph
 
     # What is read in every evaluation is cached: a property is a call, and a bound operator lives for a solve.
 
     @functools.cached_property
     def inverse_temperature(self) -> float:
-        """beta, or its default 1/sqrt(key)."""
-        return 1.0 / math.sqrt(self.key) if self.beta is None else self.beta
+        """beta, or its default 1/sqrt(key_size)."""
+        return 1.0 / math.sqrt(self.key_size) if self.beta is None else self.beta
 
     @functools.cached_property
     def _first(self) -> int:
         """Where the heads stand among the axes of a weight: (..., heads, own axes)."""
         return -1 - len(self.kernel.shape(1, 1))
 
+    @functools.cached_property
+    def _as_weights(self) -> tuple[Any, ...]:
+        """The index that gives one number per head the axes of a weight."""
+        return (..., *(None,) * (-1 - self._first))
+
     def spec(self, width: int) -> AttentionTheta:
-        heads, key, head, kernel = self.heads, self.key, Role.HEAD, self.kernel
-        value = key if self.value is None else self.value
+        heads, key, head, kernel = self.heads, self.key_size, Role.HEAD, self.kernel
+        value = key if self.value_size is None else self.value_size
         channels = kernel.channels(width)
-        fan_in, spread = kernel.fan_in(channels), kernel.fan_in(value if self.measured else heads * value)
+        fan_in, spread = kernel.fan_in(channels), kernel.fan_in(value if self.head_masses else heads * value)
         theta = AttentionTheta(
             q=kernel.weight((heads, *kernel.shape(channels, key)), fan_in, head),
             k=kernel.weight((heads, *kernel.shape(channels, key)), fan_in, head),
@@ -160,31 +172,38 @@ class Attention(AbstractOperator):
             theta = theta._replace(bq=bias((heads, key), head), bk=bias((heads, key), head))
             theta = theta._replace(bv=bias((heads, value), head), bo=bias((channels,)))
         masses: Any = Spec((heads,), Filled(1.0 / heads), Role.HEAD_MASS)  # equal at initialisation
-        return theta._replace(p=masses) if self.measured else theta
+        return theta._replace(p=masses) if self.head_masses else theta
 
     def bind(self, context: Context) -> "Attention":
         integral = self.integral.bind(context)
-        rotary = None if self.rotary is None else self.rotary.bind(context, self.key, self.kernel.axis)
+        rotary = None if self.rotary is None else self.rotary.bind(context, self.key_size, self.kernel.axis)
         same = integral is self.integral and rotary is self.rotary
         return self if same else dataclasses.replace(self, integral=integral, rotary=rotary)
 
     def velocity(self, theta: AttentionTheta, cloud: Cloud, source: Cloud | None = None) -> Points:
         source = cloud if source is None else source
         axis, beta = self.kernel.axis, self.inverse_temperature
-        q, k = self._to_heads(cloud.points, theta.q, theta.bq), self._to_heads(source.points, theta.k, theta.bk)
+        halves = 1 if self.rotary is None else 2  # the layout that `Rotary.rotate` turns
+        q = self._to_heads(cloud.points, theta.q, theta.bq, halves)
+        k = self._to_heads(source.points, theta.k, theta.bk, halves)
         if self.rotary is not None:
-            q = self.rotary.rotate(q, cloud.measure, self.key, axis)
-            k = self.rotary.rotate(k, source.measure, self.key, axis)
+            q = self.rotary.rotate(q, cloud.measure, self.key_size, axis)
+            k = self.rotary.rotate(k, source.measure, self.key_size, axis)
         if axis is not None:  # <q, k> = sum_a v_a q_a k_a along the embedding axis
             if axis.even:
                 beta = beta / axis.nodes
             else:
-                q = q * axis.weights(q).repeat_interleave(self.key)
+                q = q * axis.weights(q).repeat_interleave(self.key_size // halves).repeat(halves)
         memory = Memory(k, self._to_heads(source.points, theta.v, theta.bv), source.measure)
         y = self.integral.means(q, cloud.measure, memory, beta, self.causal)
-        if theta.p is not None:
-            y = y * theta.p[..., :, None, None]  # (batch heads queries value), p over heads
-        return self._from_heads(y, theta.o, theta.bo)
+        if theta.p is None:
+            return self._from_heads(y, theta.o, theta.bo)
+        if shows_weights():
+            return self._from_heads(y * theta.p[..., :, None, None], theta.o, theta.bo)
+        # Masses weigh the few numbers of O, not the tokens: one activation less to make and to keep.
+        laid_out = theta.o.ndim == 2
+        masses = theta.p.repeat_interleave(theta.o.shape[1] // self.heads) if laid_out else theta.p[self._as_weights]
+        return self._from_heads(y, theta.o * masses, theta.bo)
 
     def lipschitz_bound(self, theta: AttentionTheta, radius: float) -> Float[Tensor, "*batched"]:
         """How much the velocity of a cloud in the ball of this radius can change, for each unit its tokens move.
@@ -207,12 +226,28 @@ class Attention(AbstractOperator):
         p = spread.new_ones(()) if theta.p is None else theta.p
         return (p * spread * (beta * radius**2 * turn + 1.0 + 2.0 * beta * radius * query)).sum(-1)
 
-    def _to_heads(self, x: Points, w: _Weight, b: Float[Tensor, "*batched heads key"] | None) -> _InHeads:
-        heads, first = w.shape[self._first], self._first
-        joined = w.movedim(first, -3).flatten(-3, -2)  # (..., heads*key, channels)
-        y = self.kernel.apply(joined, None if b is None else b.flatten(-2), x, to_heads=heads)
+    def lay_out(self, theta: AttentionTheta) -> AttentionTheta:
+        """Theta with every kernel along the axis as one matrix (`AbstractFunctionKernel.lay_out`); modes may lead."""
+        kernel, halves = self.kernel, 1 if self.rotary is None else 2
+        assert isinstance(kernel, AbstractFunctionKernel)
+        heads = self.heads
+        asked = ((theta.q, theta.bq, halves * heads), (theta.k, theta.bk, halves * heads), (theta.v, theta.bv, heads))
+        q, k, v = (kernel.lay_out(self._join(w), to_heads=to) for w, _, to in asked)
+        bq, bk, bv = (None if b is None else kernel.spread(b.flatten(-2), to) for _, b, to in asked)
+        o = kernel.lay_out(self._join(theta.o).mT, from_heads=heads)
+        return AttentionTheta(q, k, v, o, bq, bk, bv, None if theta.bo is None else kernel.spread(theta.bo), theta.p)
+
+    def _join(self, w: _Weight) -> Tensor:
+        """(..., heads, own axes, key, channels) as (..., own axes, heads*key, channels)."""
+        return w.movedim(self._first, -3).flatten(-3, -2)
+
+    def _to_heads(self, x: Points, w: Tensor, b: Tensor | None, halves: int = 1) -> _InHeads:
+        heads = self.heads
+        if w.ndim > 2:
+            heads, w, b = w.shape[self._first], self._join(w), None if b is None else b.flatten(-2)
+        y = self.kernel.apply(w, b, x, to_heads=halves * heads)
         return y.unflatten(-1, (heads, -1)).transpose(1, 2)
 
-    def _from_heads(self, y: _InHeads, o: _Weight, b: Float[Tensor, "*batched channels"] | None) -> Points:
-        joined = o.movedim(self._first, -3).flatten(-3, -2)  # (..., heads*value, channels)
-        return self.kernel.apply(joined.transpose(-1, -2), b, y.transpose(1, 2).flatten(2), from_heads=y.shape[1])
+    def _from_heads(self, y: _InHeads, o: Tensor, b: Float[Tensor, "*batched channels"] | None) -> Points:
+        w = self._join(o).mT if o.ndim > 2 else o
+        return self.kernel.apply(w, b, y.transpose(1, 2).flatten(2), from_heads=y.shape[1])

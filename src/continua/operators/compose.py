@@ -11,8 +11,10 @@ from continua.core.errors import reject
 from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.attention import Attention
+from continua.operators.feedforward import FeedForward
 from continua.operators.integral import AbstractTokenIntegral, Means, Memory, Queries, attention_matrix, check_own
 from continua.operators.kernels import AbstractKernel
+from continua.operators.norms import AbstractNormed, NormedTheta
 from continua.operators.operator import AbstractOperator, AbstractWrapper, Context, Theta
 from continua.spaces import Axis, Cloud, Measure
 
@@ -117,9 +119,9 @@ def with_heads(part: T, heads: int) -> T:
     def change(x: Any) -> Attention | None:
         if not isinstance(x, Attention):
             return None
-        if not x.measured:
-            cure = "Build it with Attention(heads, key, measured=True) and a field ContinuousHeads or HeadHypernetwork."
-            reject("heads", heads, "these heads are counted, not a measure, and there are as many as there are", cure)
+        if not x.head_masses:
+            cure = "Build it with Attention(heads, key_size, head_masses=True) and a field such as ContinuousHeads."
+            reject("heads", heads, "these are counted heads, not a measure: their number is fixed", cure)
         return dataclasses.replace(x, heads=heads)
 
     return _replace_parts(part, change)
@@ -145,7 +147,21 @@ def _replace_parts(part: Any, change: Callable[[Any], Any]) -> Any:
     return dataclasses.replace(part, **differing) if differing else part
 
 
-class Kernel(NamedTuple):
+def lay_out(operator: AbstractOperator, theta: Theta) -> Theta:
+    """Theta with the kernels of attention and feed-forward along an embedding axis as one matrix each.
+
+    A linear map of theta, whose leaves may have an axis of modes in front; `operator` takes what it gives.
+    """
+    if isinstance(operator, Attention | FeedForward):
+        return theta if operator.kernel.axis is None else operator.lay_out(theta)
+    if isinstance(operator, AbstractNormed):
+        return NormedTheta(theta.norm, lay_out(operator.inner, theta.inner))
+    if isinstance(operator, Sum):
+        return tuple(lay_out(term, th) for term, th in zip(operator.terms, theta, strict=True))
+    return lay_out(operator.inner, theta) if isinstance(operator, Cross | Dropout) else theta
+
+
+class AttentionWeights(NamedTuple):
     """The weights of one attention, and the measure of the tokens that answer: those of the cloud, or of a memory."""
 
     weights: Float[Tensor, "batch heads queries tokens"]
@@ -157,7 +173,7 @@ class Kernel(NamedTuple):
 class Watched(AbstractTokenIntegral):
     """The exact token integral that forms alpha, O(queries * tokens) in memory, and hands it to `show`, detached."""
 
-    show: Callable[[Kernel], None]
+    show: Callable[[AttentionWeights], None]
 
     def bind(self, context: Context) -> "Watched":
         return self
@@ -165,19 +181,19 @@ class Watched(AbstractTokenIntegral):
     def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
         check_own(asked, memory.measure, causal)
         alpha = attention_matrix(q, asked, memory, beta, causal)
-        self.show(Kernel(alpha.detach(), memory.measure))
+        self.show(AttentionWeights(alpha.detach(), memory.measure))
         return alpha @ memory.values
 
 
-def attention_kernels(
+def attention_weights(
     operator: AbstractOperator, theta: Theta, cloud: Cloud, memory: Cloud | None = None
-) -> list[Kernel]:
+) -> list[AttentionWeights]:
     """alpha_ij of every attention inside an operator, in the order in which they act; none where there is none.
 
     Rows sum to one, and are those of the exact softmax wherever the operator itself would estimate. Norms, rotary
     positions, masses and causality are those of the operator. On the counting measure: the weights of
     `torch.nn.MultiheadAttention` before they are averaged over heads.
     """
-    found: list[Kernel] = []
+    found: list[AttentionWeights] = []
     with_integral(operator, Watched(found.append)).bind(Context(cloud, memory)).velocity(theta, cloud)
     return found

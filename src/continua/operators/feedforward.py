@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
-from continua.operators.kernels import AbstractKernel, Dense
+from continua.operators.kernels import AbstractFunctionKernel, AbstractKernel, Dense
 from continua.operators.operator import AbstractPointwise, NoTheta, bias
 
 
@@ -75,6 +75,13 @@ class FeedForward(AbstractPointwise):
         if not self.biased:
             return FeedForwardTheta(w1, w2)
         return FeedForwardTheta(w1, w2, bias((self.hidden,)), bias((channels,)))
+
+    def lay_out(self, theta: FeedForwardTheta) -> FeedForwardTheta:
+        """Theta with every kernel along the axis as one matrix (`AbstractFunctionKernel.lay_out`); modes may lead."""
+        kernel = self.kernel
+        assert isinstance(kernel, AbstractFunctionKernel)
+        b1, b2 = (None if b is None else kernel.spread(b) for b in (theta.b1, theta.b2))
+        return FeedForwardTheta(kernel.lay_out(theta.w1), kernel.lay_out(theta.w2), b1, b2)
 
     def act(self, theta: FeedForwardTheta, points: Points) -> Points:
         hidden = _ACTIVATIONS[self.phi1](self.kernel.apply(theta.w1, theta.b1, points))

@@ -57,6 +57,11 @@ def by_transforms() -> Iterator[None]:
         _by_transforms = before
 
 
+def shows_weights() -> bool:
+    """Whether linear maps are to show their weights as they are stored (`by_transforms`)."""
+    return _by_transforms
+
+
 Incoming: TypeAlias = Float[Tensor, "batch tokens nodes_inputs"]
 Outgoing: TypeAlias = Float[Tensor, "batch tokens nodes_outputs"]
 Bias: TypeAlias = Float[Tensor, "*batched outputs"]
@@ -152,21 +157,43 @@ class AbstractFunctionKernel(AbstractKernel):
         """W x for every token: analysis, the weights on coefficients, synthesis."""
 
     @abc.abstractmethod
-    def matrix(self, w: Tensor) -> Float[Tensor, "nodes_outputs nodes_inputs"]:
-        """The same map as one matrix between the values at the nodes."""
+    def matrix(self, w: Tensor) -> Float[Tensor, "*batched nodes nodes outputs inputs"]:
+        """The same map between the values at the nodes: a matrix for each pair of them."""
+
+    @final
+    def lay_out(
+        self, w: Tensor, from_heads: int = 1, to_heads: int = 1
+    ) -> Float[Tensor, "*batched nodes_outputs nodes_inputs"]:
+        """The same map as one matrix, in the layouts of `apply`, which takes it in place of `w`; modes may lead."""
+        matrix, nodes = self.matrix(w), self.axis.nodes
+        *batched, _, _, outputs, inputs = matrix.shape
+        each = (nodes, nodes, to_heads, outputs // to_heads, from_heads, inputs // from_heads)
+        parted = matrix.view(*batched, *each).permute((0, 3, 1, 4, 5, 2, 6) if batched else (2, 0, 3, 4, 1, 5))
+        return parted.reshape(*batched, nodes * outputs, nodes * inputs)  # one copy for all layouts
+
+    @final
+    def spread(self, b: Bias, to_heads: int = 1) -> Float[Tensor, "*batched nodes_outputs"]:
+        """The bias at every node, in the layout of `lay_out`."""
+        each = b.unflatten(-1, (to_heads, 1, -1))
+        return each.expand(*each.shape[:-2], self.axis.nodes, -1).flatten(-3)
+
+    @staticmethod
+    def composes(x: Incoming) -> bool:
+        """Whether one matrix is faster than transforms.
+
+        These cost per token what the matrix costs once: it is, from a quarter as many tokens on as a state has numbers.
+        Weights per sequence would make one matrix for each.
+        """
+        return 4 * x.shape[0] * x.shape[1] > x.shape[2]
 
     @final
     def apply(self, w: Tensor, b: Bias | None, x: Incoming, from_heads: int = 1, to_heads: int = 1) -> Outgoing:
-        # Transforms cost per token what the matrix costs once: with more tokens than numbers in a token's state, one
-        # dense product is faster. Weights per sequence would make one matrix for each.
         nodes = self.axis.nodes
-        if w.ndim == 2 + len(self.own) and x.shape[0] * x.shape[1] > x.shape[2] and not _by_transforms:
-            matrix = self.matrix(w)
-            if to_heads > 1:
-                matrix = _swap(matrix, 0, nodes, to_heads)
-            if from_heads > 1:
-                matrix = _swap(matrix, 1, nodes, from_heads)
-            return F.linear(x, matrix, None if b is None else b.view(to_heads, 1, -1).expand(-1, nodes, -1).flatten())
+        if w.ndim == 2:  # laid out before
+            return F.linear(x, w, b)
+        if w.ndim == 2 + len(self.own) and self.composes(x) and not _by_transforms:
+            w = self.lay_out(w, from_heads, to_heads)
+            return F.linear(x, w, None if b is None else self.spread(b, to_heads))
         y = self.transform(w, _swap(x, 2, from_heads, nodes))
         if b is not None:
             y = y + per_token(b.unsqueeze(-2).expand(*b.shape[:-1], nodes, -1).flatten(-2))
@@ -209,8 +236,8 @@ class Spectral(AbstractFunctionKernel):
 
     def matrix(self, w: Tensor) -> Tensor:
         nodes = self.axis.nodes
-        mixed = self._pairs.like(w) @ w.flatten(2).flatten(0, 1)  # (nodes nodes, outputs inputs)
-        return mixed.view(nodes, nodes, *w.shape[2:]).transpose(1, 2).flatten(2).flatten(0, 1)
+        mixed = self._pairs.like(w) @ w.flatten(-2).flatten(-3, -2)  # (nodes nodes, outputs inputs)
+        return mixed.view(*w.shape[:-4], nodes, nodes, *w.shape[-2:])
 
 
 def _swap(x: Tensor, axis: int, outer: int, inner: int) -> Tensor:
@@ -260,9 +287,9 @@ class Convolution(AbstractFunctionKernel):
 
     def matrix(self, w: Tensor) -> Tensor:
         nodes = self.axis.nodes
-        kappa = torch.fft.irfft(multipliers(w), n=nodes, dim=0)  # kappa(d - e) / nodes, by the distance in nodes
+        kappa = torch.fft.irfft(multipliers(w), n=nodes, dim=-3)  # kappa(d - e) / nodes, by the distance in nodes
         places = torch.arange(nodes, device=w.device)
-        return kappa[(places[:, None] - places) % nodes].transpose(1, 2).flatten(2).flatten(0, 1)
+        return kappa[..., (places[:, None] - places) % nodes, :, :]
 
 
 def multipliers(w: Float[Tensor, "*batched frequencies 2 outputs inputs"]) -> Tensor:

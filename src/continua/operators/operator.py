@@ -139,6 +139,8 @@ class Structure:
         self.unflatten: Callable[[Sequence[Any]], Theta] = eval(
             f"lambda v: {_expression(spec, itertools.count(), kinds)}", kinds
         )
+        self.flatten: Callable[[Theta], list[Any]] = eval(f"lambda t: [{', '.join(_places(spec, 't'))}]")
+        """The leaves of a tree of this make."""
 
     def read(self, values: nn.ParameterDict) -> Iterator[Tensor]:
         """The parameters under `keys`, in their order.
@@ -162,6 +164,15 @@ def _expression(template: Theta, count: Iterator[int], kinds: dict[str, type]) -
     name = f"T{len(kinds)}"
     kinds[name] = type(template)
     return f"{name}({inner})"
+
+
+def _places(template: Theta, tree: str) -> Iterator[str]:
+    """Code that finds the leaves of a tree like `template`, in their order: `t[0][1]`."""
+    if isinstance(template, tuple):
+        for place, branch in enumerate(template):
+            yield from _places(branch, f"{tree}[{place}]")
+    elif template is not None:
+        yield tree
 
 
 def map_leaves(function: Callable[[Any], Any], theta: Theta) -> Theta:

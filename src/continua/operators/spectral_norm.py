@@ -66,7 +66,7 @@ class SpectrallyNormed(AbstractWrapper):
         return rebuild(theta, {name: self._scale(leaf, specs[name].home) for name, leaf in leaves(theta)})
 
     def _scale(self, w: Tensor, space: AbstractParameterSpace) -> Tensor:
-        """The norm is that of one matrix a kernel, or one a multiplier."""
+        """One norm per kernel, or per multiplier of a convolution."""
         if isinstance(space, SpectralSpace):
             matrices = multipliers(w) if space.paired else joined_modes(w)
         elif space == FlatSpace(2):

@@ -32,7 +32,7 @@ class ModalAdamW(AbstractOptimiser):
     R = Q_new^T Q_old, and R^2 taken entry by entry: the second moments of what is uncorrelated in the old basis.
 
     This is SOAP (arXiv 2409.11321) on one axis: modes that are correlated are what AdamW cannot see. Turning n modes
-    there and back costs 4n operations a number, one product each, and statistics are gathered with the bases alone.
+    there and back costs 4n operations per number, one product each, and statistics are gathered with the bases alone.
     Updates do not depend on the basis in which the modes of the axis are written, up to rounding: in float32 directions
     that no gradient has are filled by it, as they are by AdamW in another basis. `interval` and `axis` may differ from
     group to group; a state is loaded only by groups of the axis that it was saved with. Axes before the last four count
@@ -135,7 +135,7 @@ class AbstractLibraryOptimiser(AbstractOptimiser):
 
 @final
 class SOAP(AbstractLibraryOptimiser):
-    """Adam in the eigenbasis of Shampoo's preconditioner, one factor an axis (N. Vyas et al., arXiv 2409.11321).
+    """Adam in the eigenbasis of Shampoo's preconditioner, one factor per axis (N. Vyas et al., arXiv 2409.11321).
 
     The first update only measures. Axes longer than `largest` stay as they are.
     """

@@ -91,7 +91,7 @@ class Recipe:
         kernels: type | None = None,
         kernel_lr: float | None = None,
     ) -> "Recipe":
-        """The recipe at one rate for all spaces; matrices decay, vectors do not.
+        """The recipe at one learning rate for all spaces; matrices decay, vectors do not.
 
         `kernels` is the optimiser of kernels in the flow, dense and spectral, where it is not the default's, at a rate
         of its own: `SOAP` and `Shampoo`, which precondition along every axis, the modes of depth among them, need the
@@ -178,10 +178,10 @@ def adamw(model: nn.Module, lr: float, weight_decay: float = 1e-2, betas: Betas 
 
 
 def optimiser_name(optimiser: torch.optim.Optimizer) -> str:
-    """An optimiser in a few words: the kinds it is made of and its highest rate."""
+    """An optimiser in a few words: the kinds it is made of and its highest learning rate."""
     members = optimiser.members.values() if isinstance(optimiser, Composite) else (optimiser,)
     kinds = dict.fromkeys(type(member).__name__ for member in members)
-    return f"{' + '.join(kinds)}, rate {max(group['lr'] for group in optimiser.param_groups):g}"
+    return f"{' + '.join(kinds)}, learning rate {max(group['lr'] for group in optimiser.param_groups):g}"
 
 
 def _unwrap(module: nn.Module) -> nn.Module:

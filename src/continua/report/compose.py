@@ -7,12 +7,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from continua.report.page import Page
+from continua.report.scales import format_number
 from continua.report.sections import LearnerRecord, cards, learner_sections
-from continua.runs import Reference, Run, Section, write_whole
+from continua.runs import Reference, Run, Section, Table, write_whole
 
 _ORDER = ("Results", "Predictions", "Training", "Depth", "Anytime depth", "Tokens", "Attention", "Heads",
           "Optimal control", "Other samplings", "Resolution")  # fmt: skip
 """The order of known headings; others come after them as they are."""
+_PLACES = (
+    "output",
+    "resume",
+    "override",
+    "config",
+    "quiet",
+    "json",
+    "tensorboard",
+    "save_seconds",
+    "save_every",
+    "keep",
+)
+"""Options that say where a run is kept and how it is told, and nothing of what is learnt."""
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
@@ -29,7 +43,8 @@ def report_page(folders: Sequence[Path]) -> Page:
     runs = [_read(folder, name, len(folders) > 1) for folder, name in zip(folders, names, strict=True)]
     learners = [one for run in runs for one in run.learners]
     places = {heading: place for place, heading in enumerate(_ORDER)}
-    sections = [*learner_sections(learners), *(section for run in runs for section in run.sections)]
+    sections = [*learner_sections(learners), *_differences(runs)]
+    sections += [section for run in runs for section in run.sections]
     sections.sort(key=lambda section: places.get(section.heading, len(places)))
     cited = {reference.key: reference for run in runs for reference in run.references}
     references = [cited[key] for key in sorted(cited)]
@@ -77,11 +92,42 @@ def _distinct_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _title(runs: Sequence[_RunRecord]) -> str:
+    """The data set and its size; of several runs, their names."""
     if len(runs) > 1:
         return " and ".join([", ".join(run.name for run in runs[:-1]), runs[-1].name])
-    config = runs[0].manifest.get("config", {})
-    learners = " and ".join(one.learner for one in runs[0].learners)
-    return ": ".join(str(word) for word in (config.get("task") or runs[0].name, learners) if word)
+    config, task = runs[0].manifest.get("config", {}), runs[0].manifest.get("facts", {}).get("task", {})
+    given = config.get("series") or config.get("text")
+    name = " ".join(str(word) for word in (config.get("task") or runs[0].name, given and Path(given).name) if word)
+    size = _size(task) if isinstance(task, dict) else ""
+    return f"{name}: {size}" if size else name
+
+
+def _size(task: dict[str, Any]) -> str:
+    """How much data there is, as its readers count it."""
+    if "characters" in task:  # windows overlap, and their number says little
+        return f"{task['characters']:,} characters"
+    words = {"training samples": "samples to train", "test samples": "to test"}
+    return ", ".join(f"{task[key]:,} {word}" for key, word in words.items() if key in task)
+
+
+def _differences(runs: Sequence[_RunRecord]) -> list[Section]:
+    """Options in which runs differ, a column for each run; nothing for one run, or where all agree."""
+    configs = [run.manifest.get("config", {}) for run in runs]
+    names = dict.fromkeys(name for config in configs for name in config if name not in _PLACES)
+    told = {name: tuple(_word(config.get(name)) for config in configs) for name in names}
+    rows = tuple((name.replace("_", " "), *words) for name, words in told.items() if len(set(words)) > 1)
+    if len(runs) < 2 or not rows:
+        return []
+    caption = "Options that are the same in all runs are at the end of the page."
+    table = Table(title="What differs", caption=caption, columns=("option", *(run.name for run in runs)), rows=rows)
+    return [Section("Results", figures=(table,))]
+
+
+def _word(value: Any) -> str:
+    """An option as a reader knows it from the command line."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "not given" if value is None else format_number(value)
 
 
 def _origin(run: _RunRecord) -> str:
@@ -90,7 +136,15 @@ def _origin(run: _RunRecord) -> str:
     began = str(manifest.get("began", "")).replace("T", " ")[:16]
     seed = manifest.get("config", {}).get("seed")
     used = " ".join(f"{name} {versions[name]}" for name in ("continua", "torch") if name in versions)
-    parts = (run.folder.resolve().name, began, manifest.get("state"), None if seed is None else f"seed {seed}", used)
+    models = " and ".join(one.learner for one in run.learners)
+    parts = (
+        run.folder.resolve().name,
+        models,
+        began,
+        manifest.get("state"),
+        None if seed is None else f"seed {seed}",
+        used,
+    )
     return " · ".join(str(part) for part in parts if part)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 import string
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import final
 
 from continua.report.drawing import figure_svg, read_asset
 from continua.report.scales import format_number
-from continua.runs import AbstractFigure, Reference, Section, Table, Verdict
+from continua.runs import AbstractFigure, Cell, Passage, Reference, Section, Table, Verdict
 
 
 @final
@@ -81,7 +82,7 @@ def _figures(section: Section) -> str:
     """Small figures two in a row where there is room, tables and pictures on their own."""
     parts, small = [], []
     for figure in section.figures:
-        if isinstance(figure, Table) or figure.kind in ("heat", "paths"):
+        if figure.kind in ("table", "passage", "heat", "paths"):
             parts += [_pair(small), figure_html(figure)]
             small = []
         else:
@@ -102,7 +103,8 @@ def _verdict(verdict: Verdict | None) -> str:
 
 def figure_html(figure: AbstractFigure) -> str:
     """One `<figure>`: caption, drawing or table, how it was measured."""
-    body = _table(figure) if isinstance(figure, Table) else _drawing(figure)
+    bodies = {Table: _table, Passage: _passage}
+    body = bodies.get(type(figure), _drawing)(figure)
     caption = f"<strong>{escape(figure.title)}</strong>{escape(figure.caption)}"
     measured = f'<p class="measured">Measured: {escape(figure.measured)}</p>' if figure.measured else ""
     return f'<figure class="{figure.kind}"><figcaption>{caption}</figcaption>{body}{measured}</figure>'
@@ -127,10 +129,36 @@ def _table(table: Table) -> str:
     rows = ""
     for row in table.rows:
         first, *cells = (escape(format_number(cell)) for cell in row)
-        others = "".join(f"<td{a}>{cell}</td>" for a, cell in zip(both[1:], cells, strict=True))
+        shades = _shades(table, row) if table.shaded else [""] * len(cells)
+        others = "".join(f"<td{a}{s}>{cell}</td>" for a, s, cell in zip(both[1:], shades, cells, strict=True))
         rows += f'<tr><th scope="row">{first}</th>{others}</tr>'
+    kind += " shaded" if table.shaded else ""
     whole = f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
     return f'<div class="scroll" tabindex="0">{whole}</div>'
+
+
+def _shades(table: Table, row: Sequence[Cell]) -> list[str]:
+    """The ground of each cell: its share of the row; of the column that has the row's name, in the colour of right."""
+    named = {str(other[0]) for other in table.rows}
+    counts = [cell if name in named and isinstance(cell, int | float) else 0.0
+              for name, cell in zip(table.columns[1:], row[1:], strict=True)]  # fmt: skip
+    total = max(sum(counts), 1e-300)
+    colours = ["good" if name == str(row[0]) else "accent" for name in table.columns[1:]]
+    mix = ' style="background: color-mix(in srgb, var(--{}) {:.0f}%, transparent)"'
+    return [mix.format(colour, 8 + 72 * count / total) if count else ""
+            for colour, count in zip(colours, counts, strict=True)]  # fmt: skip
+
+
+def _passage(passage: Passage) -> str:
+    """Pieces of text, each on a ground that is the stronger the smaller its number; without a number in bold."""
+    mix = '<span style="background: color-mix(in srgb, var(--c1) {:.0f}%, transparent)">{}</span>'
+    parts = []
+    for piece, value in zip(passage.pieces, passage.values.tolist(), strict=True):
+        text = escape(piece)
+        parts.append(
+            f"<b>{text}</b>" if math.isnan(value) else text if value >= 1.0 else mix.format(70 * (1 - value), text)
+        )
+    return f'<pre class="passage">{"".join(parts)}</pre>'
 
 
 def _phone_layout(table: Table) -> str:
@@ -138,13 +166,17 @@ def _phone_layout(table: Table) -> str:
 
     Of very many columns neither helps, and the table is moved sideways under its first column.
     """
-    if len(table.columns) <= 4:
-        return "plain"
     lines = [table.columns, *([format_number(cell) for cell in row] for row in table.rows)]
+    if len(table.columns) <= 4:
+        # names and words may be broken between words, numbers nowhere
+        words = [
+            max(len(word) for line in lines for word in (line[i].split() or [""])) for i in range(len(table.columns))
+        ]
+        return "plain" if 7.6 * sum(words) + 9 * len(words) < 330 else "stacked"
     letters = sum(max(len(line[i]) for line in lines) for i in range(len(table.columns)))
     if 6.2 * letters + 5 * len(table.columns) < 300:
         return "dense"
-    return "stacked" if len(table.columns) <= 12 else "plain"
+    return "stacked" if len(table.columns) <= 12 and not table.shaded else "plain"
 
 
 _TOKENS = re.compile(r'"[^"]*"|[A-Za-z]+|[α-ωΑ-Ω]|\d+(?:\.\d+)?|\S')

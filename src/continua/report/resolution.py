@@ -17,7 +17,7 @@ _PANELS = {
 
 
 def resolution_figures(report: Mapping[str, Any]) -> tuple[AbstractFigure, ...]:
-    """One figure for each axis that a resolution report has measured, from what `ResolutionReport.plain()` gives.
+    """One figure for each continuum that a resolution report has measured, from what `ResolutionReport.plain()` gives.
 
     The relative change of the output and the change of the loss against the resolution, finer to the right, the
     model's own resolution marked; along depth, the distance of the model's solver from the reference, if known.
@@ -32,7 +32,7 @@ def _resolution(unit: str, rows: Sequence[Mapping[str, Any]], report: Mapping[st
     def fineness(value: int | float) -> float:
         return 1.0 / value if unit == "rtol" else float(value)
 
-    own, gap = report["own"].get(unit), report["solver_gap"]
+    own, gap = report["own"].get(unit), report["solver_error"]
     at = [fineness(row["resolution"]) for row in rows]
     notes = [] if own is None else [Note(fineness(own), "own")]
     notes += [Note(gap, "own solver to reference", along="y")] if unit in ("steps", "rtol") and gap else []

@@ -222,28 +222,49 @@ def _anytime_section(learners: Learners) -> Section | None:
         return None
     figures: list[AbstractFigure] = []
     for name in names:
-        about = {"title": f"Test {name} by depth steps", "measured": "the whole test split", "y": Scale(name)}
         curves = [([steps for steps, _ in test], _column([row for _, row in test], name)) for test in tests]
+        y = _scale_of(name, [values for _, values in curves])
+        about = {"title": f"Test {name} by depth steps", "measured": "the whole test split", "y": y}
         figures += _curves(learners, curves, x=Scale("depth steps", log=True), **about)
-    readings = [sorted(one.test.get("readings", {}).values(), key=lambda row: row["evaluations"]) for one in learners]
-    costs = [(_column(rows, "evaluations"), _column(rows, "loss")) for rows in readings]
-    about = {"title": "Loss against evaluations", "measured": "the first sequences of the test", "y": Scale("loss")}
-    caption = "Depth steps, tolerances, twice the head nodes, twice the axis nodes: one model."
+    resolutions = [
+        sorted(one.test.get("resolutions", {}).values(), key=lambda row: row["evaluations"]) for one in learners
+    ]
+    costs = [(_column(rows, "evaluations"), _column(rows, "loss")) for rows in resolutions]
+    y = _scale_of("loss", [values for _, values in costs])
+    about = {"title": "Loss against evaluations", "measured": "the first sequences of the test", "y": y}
+    caption = f"Each model at other resolutions: {_name_resolutions(learners)}."
     figures += _curves(learners, costs, x=Scale("evaluations of the velocity", log=True), caption=caption, **about)
-    figures += [_readings_table(one) for one in learners if one.test.get("readings")]
-    gaps = [(one.name, one.test.get("gap to a tight solve")) for one in learners if one.test.get("depth_steps")]
+    figures += [_resolutions_table(one) for one in learners if one.test.get("resolutions")]
+    errors = [(one.name, one.test.get("solver error")) for one in learners if one.test.get("depth_steps")]
     prose = ("The same weights, solved in fewer or more steps: a coarse answer early, a finer one later.",
-             *(f"{name}: its gap to a tight solve is {gap:.1%} of the output."
-               for name, gap in gaps if gap is not None))  # fmt: skip
+             *(f"{name}: its solver error is {error:.1%} of the output."
+               for name, error in errors if error is not None))  # fmt: skip
     return Section("Anytime depth", prose, figures=tuple(figures))
 
 
-def _readings_table(one: LearnerRecord) -> Table:
-    rows = one.test["readings"]
+def _scale_of(name: str, curves: Sequence[np.ndarray]) -> Scale:
+    """In equal ratios where one number, such as the loss at one step, would flatten all others."""
+    known = np.concatenate([np.ravel(values) for values in curves])
+    known = known[np.isfinite(known)]
+    return Scale(name, log=bool(known.size and known.min() > 0.0 and known.max() > 5.0 * np.median(known)))
+
+
+def _name_resolutions(learners: Learners) -> str:
+    """What the other resolutions of some learners change."""
+    ends = {"steps": "depth steps", "head nodes": "more head nodes", "axis nodes": "more axis nodes"}
+    found = [name for one in learners for name in one.test.get("resolutions", {})]
+    words = [word for end, word in ends.items() if any(name.endswith(end) for name in found)]
+    return ", ".join(
+        [*words[:1], *["tolerances" for _ in found[:1] if any(n.startswith("rtol") for n in found)], *words[1:]]
+    )
+
+
+def _resolutions_table(one: LearnerRecord) -> Table:
+    rows = one.test["resolutions"]
     names = tuple(dict.fromkeys(name for row in rows.values() for name in row))
-    cells = tuple((reading, *(row.get(name) for name in names)) for reading, row in rows.items())
-    caption = "Milliseconds per sequence, in one batch of the first sequences of the test."
-    return Table(title=f"{one.name}, read otherwise", columns=("reading", *names), rows=cells, caption=caption)
+    cells = tuple((resolution, *(row.get(name) for name in names)) for resolution, row in rows.items())
+    caption = "Milliseconds per sequence: the median of a few calls on the first sequences of the test."
+    return Table(title=f"{one.name} at other resolutions", columns=("resolution", *names), rows=cells, caption=caption)
 
 
 def _samplings_section(learners: Learners) -> Section | None:

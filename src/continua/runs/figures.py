@@ -166,16 +166,33 @@ class Paths(AbstractFigure):
 @final
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Table(AbstractFigure):
-    """Rows of cells under named columns; the first column names the row, `None` is an empty cell."""
+    """Rows of cells under named columns; the first column names the row, `None` is an empty cell.
+
+    The cells of a `shaded` table are coloured by their share of the row, those whose column has the row's name in
+    another colour: a confusion matrix. Columns that no row is named after are left as they are.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    shaded: bool = False
 
     def __post_init__(self) -> None:
         for place, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 cure = "Pass one cell per column, None where there is nothing to say."
                 reject(f"rows[{place}]", row, f"there are {len(self.columns)} columns", cure)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Passage(AbstractFigure):
+    """A text in pieces, each with a number from 0 (coloured) to 1 (plain), such as how likely it was; NaN is bold."""
+
+    pieces: tuple[str, ...]
+    values: Float[np.ndarray, " pieces"]
+
+    def __post_init__(self) -> None:
+        has_shape((len(self.pieces),), _FIT, values=self.values)
 
 
 @final
@@ -231,7 +248,7 @@ def _numbers(value: Any) -> np.ndarray:
     return np.asarray([] if value is None else value, dtype=np.float64)
 
 
-_KINDS = (Bars, Heat, Lines, Note, Paths, Scale, Section, Series, Table, Verdict)
+_KINDS = (Bars, Heat, Lines, Note, Passage, Paths, Scale, Section, Series, Table, Verdict)
 KINDS: dict[str, type] = {kind.__name__.lower(): kind for kind in _KINDS}
 """The one table from words on disk to classes."""
 

@@ -13,12 +13,18 @@ from continua.core.errors import SolveError, reject
 from continua.core.shapes import Tensor
 from continua.solve.integration import AbstractController, Integration, OnStep
 from continua.solve.runge_kutta import AbstractRungeKutta, Step, StepResult
-from continua.solve.step_size import EASIER, STIFF, StepSizeState, Tolerance, first_lengths, joint_norm
+from continua.solve.step_size import EASIER, STIFF, StepSizeState, Tolerance, agree, first_lengths, joint_norm
 from continua.solve.vector_field import AbstractVectorField, State, select
 
 
+@dataclasses.dataclass(frozen=True)
 class AbstractGridController(AbstractController):
-    """A controller whose grid is known before the solve."""
+    """A controller whose grid is known before the solve.
+
+    With `all_ranks`, a state that is no longer finite on one rank of the default process group ends the solve on all.
+    """
+
+    all_ranks: bool = dataclasses.field(default=False, kw_only=True)
 
     @abc.abstractmethod
     def grid(self, integration: Integration) -> list[float]:
@@ -29,7 +35,7 @@ class AbstractGridController(AbstractController):
         stats.grid = self.grid(integration)
         for z, after in itertools.pairwise(stats.grid):
             result = integration.stepper.step(f, Step(z, after - z), state)
-            _check_finite(f, result.state, z)
+            _check_finite(f, result.state, z, self.all_ranks)
             stats.accepted += 1
             if on_step is not None:
                 on_step(result)
@@ -221,23 +227,27 @@ class PerSequence(AbstractAdaptive):
         return after
 
 
-def _check_finite(f: AbstractVectorField, state: State, z: float) -> None:
+def _check_finite(f: AbstractVectorField, state: State, z: float, all_ranks: bool) -> None:
     """Stops a solve whose tokens or costs are no longer finite; absent tokens do not count."""
     # one sum and one transfer per step: it is finite unless an entry is not, or it overflows, which is looked into
     total = sum((x.detach().sum() for x in state.costs), state.x.detach().sum())
-    if math.isfinite(total.item()):
-        return
-    advice = f"{STIFF} Take more steps: `integrate` and `model.at` take steps=."
+    broken = "" if math.isfinite(total.item()) else _find_broken(f, state)
+    if not agree(not broken, all_ranks, state.x):
+        advice = f"{STIFF} Take more steps: `integrate` and `model.at` take steps=."
+        raise SolveError(f"{broken or 'the state of another rank'} is no longer finite", z, advice)
+
+
+def _find_broken(f: AbstractVectorField, state: State) -> str:
+    """What is not finite, in words; nothing where the sum alone overflowed."""
     broken = ~torch.isfinite(state.x.detach())
     if f.weights is not None:
         broken = broken & (f.weights > 0).unsqueeze(-1)
     if bool(broken.any()):
         place = broken.nonzero()[0].tolist()
         where = f"of sequence {place[0]}, token {place[1]}" if len(place) == 3 else f"at index {tuple(place)}"
-        raise SolveError(f"the state {where} is no longer finite", z, advice)
-    for index, cost in enumerate(state.costs):
-        if not bool(torch.isfinite(cost.detach()).all()):
-            raise SolveError(f"running cost {index} is no longer finite", z, advice)
+        return f"the state {where}"
+    costs = (index for index, cost in enumerate(state.costs) if not bool(torch.isfinite(cost.detach()).all()))
+    return "".join(f"running cost {index}" for index in list(costs)[:1])
 
 
 def _depths(values: Sequence[float], like: Tensor) -> Tensor:

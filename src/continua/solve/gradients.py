@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 
@@ -22,6 +22,8 @@ class AbstractGradient(abc.ABC):
 
     second_derivatives: bool = False
     """Whether second derivatives may be taken; the flow is then bound on a twice-differentiable path."""
+    one_graph: ClassVar[bool] = False
+    """Whether one backward pass of autograd goes through the whole solve."""
 
     @abc.abstractmethod
     def solve(self, integration: Integration, state: State) -> Endpoint:
@@ -37,6 +39,7 @@ class Direct(AbstractGradient):
     """
 
     second_derivatives: bool = False
+    one_graph: ClassVar[bool] = True
 
     def solve(self, integration: Integration, state: State) -> Endpoint:
         if not (integration.observes_costate and needs_gradient(state, integration.vector_field.tensors)):

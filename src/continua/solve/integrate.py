@@ -18,6 +18,7 @@ from continua.solve.functions import FunctionVectorField
 from continua.solve.gradients import AbstractGradient, Direct
 from continua.solve.integration import AbstractController, Integration, Observer, Solution, Stats
 from continua.solve.runge_kutta import AbstractStepper, DormandPrince
+from continua.solve.step_size import agree
 from continua.solve.vector_field import AbstractVectorField, State
 
 
@@ -65,7 +66,7 @@ class Solver(AbstractSolver):
         is_a(AbstractGradient, "Pass an object such as Checkpointed() or Direct().", gradient=gradient)
         if isinstance(gradient, Backsolve):
             gradient.check(self.stepper, self.controller)
-        span, depths = check_problem(state, span, save_at, observers)
+        span, depths = check_problem(state, span, save_at, observers, getattr(self.controller, "all_ranks", False))
         if depths and isinstance(self.controller, PerSequence):
             cure = "Use Adaptive(), or walk a frozen grid: Given(stats.grid)."
             reject("save_at", depths, "a trajectory needs one grid for all sequences", cure)
@@ -136,7 +137,11 @@ def _choose_controller(
 
 
 def check_problem(
-    state: State, span: tuple[float, float], save_at: Sequence[float], observers: Sequence[Observer]
+    state: State,
+    span: tuple[float, float],
+    save_at: Sequence[float],
+    observers: Sequence[Observer],
+    all_ranks: bool = False,
 ) -> tuple[tuple[float, float], tuple[float, ...]]:
     """Span and saved depths as numbers; a state that a solve can start from, and observers that can observe it."""
     is_a((list, tuple), "Pass a list of observers, [Observer(step=...)].", observers=observers)
@@ -153,7 +158,7 @@ def check_problem(
         reject("x0", tuple(x.shape), "it is empty", "Pass a tensor with entries.")
     if x.dtype not in (torch.float32, torch.float64):
         reject("x0", x.dtype, "the dtype is neither float32 nor float64", "Convert with .to(torch.float32).")
-    if not bool(torch.isfinite(x.detach()).all()):
+    if not agree(bool(torch.isfinite(x.detach()).all()), all_ranks, x):
         reject("x0", x, "it holds nan or inf", "Mend the input, or give such tokens zero mass in a Cloud.")
     return (start, end), _check_depths(save_at, (start, end))
 

@@ -81,11 +81,24 @@ def mean_square(f: AbstractVectorField, x: Tensor, scale: Tensor) -> Float[Tenso
 
 def joint_norm(squares: Float[Tensor, " batch"], all_ranks: bool) -> float:
     """The root mean square over the batch, and over every rank's batch if `all_ranks`: one number for all."""
-    if not (all_ranks and torch.distributed.is_available() and torch.distributed.is_initialized()):
+    if not (all_ranks and _has_group()):
         return squares.mean().sqrt().item()
     total = torch.stack([squares.sum(), squares.new_tensor(float(squares.numel()))])
     torch.distributed.all_reduce(total)
     return (total[0] / total[1]).sqrt().item()
+
+
+def agree(holds: bool, all_ranks: bool, like: Tensor) -> bool:
+    """Whether it holds, on every rank if `all_ranks`: all fail or go on together; `like` is on their device."""
+    if not (all_ranks and _has_group()):
+        return holds
+    failed = torch.tensor(0 if holds else 1, device=like.device)
+    torch.distributed.all_reduce(failed)
+    return failed.item() == 0
+
+
+def _has_group() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 @dataclasses.dataclass

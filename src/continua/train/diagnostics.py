@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -164,30 +164,46 @@ def _density(field: AbstractHeadField, depths: np.ndarray, name: str) -> Heat:
     )
 
 
-_AXES = {"t": "token time", "d": "embedding", "h": "heads", "z": "depth"}
+_CONTINUA = {"t": "token time", "d": "embedding", "h": "heads", "z": "depth"}
 
 
 def resolution_section(report: Mapping[str, Any], measured: str = "") -> Section:
-    """From the plain data of a resolution report: `own`, `rows`, `solver_gap`, `reference`, `left_out`."""
+    """From the plain data of a resolution report: `own`, `rows`, `solver_error`, `reference`, `left_out`."""
     own = ", ".join(_resolution({"unit": unit, "resolution": value}) for unit, value in report["own"].items())
     rows = tuple(
-        (_AXES[row["axis"]], _resolution(row), row["change"], row.get("loss"), row.get("loss_change"))
+        (_CONTINUA[row["continuum"]], _resolution(row), row["change"], row.get("loss"), row.get("loss_change"))
         for row in report["rows"]
     )
     table = Table(
         title="Other resolutions",
-        caption=f"The model as it is: {own}. One axis is changed at a time; nothing is trained further.",
+        caption=f"The model as it is: {own}. One continuum is changed at a time; nothing is trained further.",
         measured=measured,
-        columns=("axis", "resolution", "change of output", "loss", "change of loss"),
+        columns=("continuum", "resolution", "change of output", "loss", "change of loss"),
         rows=rows,
     )
-    absent = tuple(f"Left out, {_AXES[x['axis']]}: {x['reason']}" for x in report.get("left_out", ()))
-    gap, reference = report["solver_gap"], report["reference"]
-    text = f"The gap to a tight solve was not measured: {reference} could not be solved."
+    absent = tuple(_left_out(report.get("left_out", ())))
+    gap, reference = report["solver_error"], report["reference"]
+    text = f"The solver error was not measured: {reference} could not be solved."
     if gap is not None:
-        text = f"The gap to a tight solve: the output is {gap:.1e} away, relatively, from {reference}."
+        text = f"The solver error: the output is {gap:.1e} away, relatively, from {reference}."
     prose = ("A model of functions should say the same however finely its axes are sampled.", *absent)
     return Section("Resolution", prose, figures=(table,), verdict=Verdict(text))
+
+
+def _left_out(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """One sentence for each reason: a continuum that the model does not have, or those resolutions that it refuses."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        at = [] if row["resolution"] is None else [_resolution(row)]
+        what = "depth by tolerance" if row["unit"] == "rtol" and not at else _CONTINUA[row["continuum"]]
+        places.setdefault((what, _reason(row["reason"])), []).extend(at)
+    for (what, reason), at in places.items():
+        yield f"Left out, {what}{' in ' if at else ''}{', '.join(at)}: {reason}"
+
+
+def _reason(text: str) -> str:
+    """Without the argument and its value, in which the same reason differs from resolution to resolution."""
+    return re.sub(r"^[\w.]+ = \S+: ", "", text)
 
 
 def _resolution(row: Mapping[str, Any]) -> str:

@@ -1,9 +1,10 @@
-"""What a trained model answers: its measures on a split, labels counted, series and maps beside the truth."""
+"""What a trained model answers: its measures on a split, series and maps beside the truth."""
 
 import contextlib
 import itertools
+import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,13 @@ from continua.core.errors import ArgumentError, SolveError
 from continua.core.shapes import Float, Tensor
 from continua.data import AbstractTask, Question, Split, Wording
 from continua.model import ContinuousTransformer
-from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series, Table
+from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series
 from continua.solve import Adaptive, DormandPrince, Solver
-from continua.train.learner import finer_nodes, place
+from continua.train.examples import LABEL_PROSE, TEXT_PROSE, label_figures, text_figures
+from continua.train.grids import finer_nodes
+from continua.train.learner import place
 from continua.train.models import objective_of
+from continua.train.ranks import Ranks
 
 _CURVES = 6
 """Figures of curves in all: so many sequences of one number each, or as many numbers of fewer sequences."""
@@ -27,80 +31,113 @@ _MAPS = 6
 """Frames of a map in the plane."""
 _TIMES = 101
 """Times at which a predicted series is read."""
-_CLASSES = 20
-"""Of more classes only those that are mistaken most are counted in a row of their own."""
+
+_CALLS, _TIMED = 3, 64
+"""A time is the median of so many calls, each on at most so many sequences."""
 
 Models = Mapping[str, ContinuousTransformer]
+Tell = Callable[[str], None]
+"""Told what is measured next: somebody waits."""
+
+
+def _say_nothing(what: str) -> None: ...
 
 
 @torch.no_grad()
-def evaluate(model: ContinuousTransformer, task: AbstractTask, split: Split, size: int = 250) -> dict[str, float]:
-    """The loss and every measure of the task, each a mean over the sequences of the split; no model state changes."""
+def evaluate(
+    model: ContinuousTransformer, task: AbstractTask, split: Split, size: int = 250, ranks: Ranks = Ranks()
+) -> dict[str, float]:
+    """The loss and every measure of the task, each a mean over the sequences of the split; no model state changes.
+
+    Of several ranks each reads its share.
+    """
     before, form = model.training, task.form
     model.eval()
     objective, totals, count = objective_of(form), dict[str, float](), 0
     try:
         for batch in (place(each, model) for each in task.batches(split, size)):
-            terms = objective(model, batch)
-            assert batch.targets is not None
-            rows = len(terms.output)
-            found = {"loss": float(terms.terminal) * rows}
-            found |= {name: float(each.sum()) for name, each in task.metrics(terms.output, batch.targets).items()}
+            own, share = ranks.share(batch)
+            terms = objective(model, own)
+            assert own.targets is not None
+            rows, counted = len(terms.output), len(batch.inputs[0])
+            weight = share * counted / rows  # 1, but where ranks read the same sequences
+            found = {"loss": weight * (float(terms.terminal) * rows)}
+            measures = task.metrics(terms.output, own.targets)
+            found |= {name: weight * float(each.sum()) for name, each in measures.items()}
             totals = {name: totals.get(name, 0.0) + value for name, value in found.items()}
-            count += rows
+            count += counted
     finally:
         model.train(before)
-    return {name: total / count for name, total in totals.items()}
+    added = zip(totals, ranks.add_up(list(totals.values())), strict=True)
+    return {name: total / count for name, total in added}
 
 
 def evaluate_samplings(
-    model: ContinuousTransformer, task: AbstractTask, size: int = 250
+    model: ContinuousTransformer, task: AbstractTask, size: int = 250, tell: Tell = _say_nothing
 ) -> dict[str, dict[str, float]]:
     """The test as it is, and in every other sampling that the task knows, without further training."""
-    tests = {"as trained": task, **task.variants()}
-    return {name: evaluate(model, test, Split.TEST, size) for name, test in tests.items()}
+    found = dict[str, dict[str, float]]()
+    for name, test in {"as trained": task, **task.variants()}.items():
+        tell(f"the test, {name}")
+        found[name] = evaluate(model, test, Split.TEST, size)
+    return found
 
 
 def evaluate_depth_steps(
-    model: ContinuousTransformer, task: AbstractTask, steps: Sequence[int] = (1, 2, 3, 4, 6, 8, 16, 32), size: int = 250
+    model: ContinuousTransformer,
+    task: AbstractTask,
+    steps: Sequence[int] = (1, 2, 3, 4, 6, 8, 16, 32),
+    size: int = 250,
+    tell: Tell = _say_nothing,
 ) -> dict[int, dict[str, float]]:
     """The test with other numbers of depth steps: what a coarser solve costs, and whether a finer one agrees.
 
-    A network of layers is read with the numbers that its layers divide or that divide them.
+    A network of layers runs with multiples and divisors of the number of its layers.
     """
     found = dict[int, dict[str, float]]()
     for count in steps:
+        tell(f"the test with {count} depth steps")
         with contextlib.suppress(ArgumentError):
             found[count] = evaluate(model.at(steps=count), task, Split.TEST, size)
     return found
 
 
-def evaluate_readings(model: ContinuousTransformer, task: AbstractTask, size: int = 256) -> dict[str, dict[str, float]]:
-    """The first sequences of the test read by other steps, tolerances, head nodes and axis nodes, with the cost.
+@torch.no_grad()
+def evaluate_resolutions(
+    model: ContinuousTransformer, task: AbstractTask, size: int = 256, tell: Tell = _say_nothing
+) -> dict[str, dict[str, float]]:
+    """The first sequences of the test with other depth steps, tolerances, head nodes and axis nodes, and their cost.
 
-    Beside the measures of the task: evaluations of the velocity, and milliseconds per sequence in one batch.
+    Beside the measures of the task: evaluations of the velocity, and milliseconds per sequence, the median of a few
+    calls on some of the sequences.
     """
     batch, found = place(next(iter(task.batches(Split.TEST, size))), model), dict[str, dict[str, float]]()
-    objective = objective_of(task.form)
-    readings: dict[str, dict[str, Any]] = {f"{n} steps": {"steps": n} for n in (1, 2, 3, 4, 6, 8, 16, 32)}
+    objective, few = objective_of(task.form), batch.part(0, _TIMED)
+    resolutions: dict[str, dict[str, Any]] = {f"{n} steps": {"steps": n} for n in (1, 2, 3, 4, 6, 8, 16, 32)}
     if not any(field.breaks for field in model.flow.fields):
-        readings |= {f"rtol {rtol:g}": {"rtol": rtol} for rtol in (1e-2, 1e-3, 1e-4)}
-    readings |= {f"{n} {name.replace('_', ' ')}": {name: n} for name, n in finer_nodes(model).items()}
-    for name, how in readings.items():
-        with contextlib.suppress(ArgumentError, SolveError), torch.no_grad():
-            read = model.at(**how).in_eval_mode()
-            start = time.perf_counter()
-            terms = objective(read, batch)
-            taken = 1000.0 * (time.perf_counter() - start) / len(batch.inputs[0])
+        resolutions |= {f"rtol {rtol:g}": {"rtol": rtol} for rtol in (1e-2, 1e-3, 1e-4)}
+    resolutions |= {f"{n} {name.replace('_', ' ')}": {name: n} for name, n in finer_nodes(model).items()}
+    for name, how in resolutions.items():
+        tell(f"the first sequences of the test at {name}")
+        with contextlib.suppress(ArgumentError, SolveError):
+            other = model.at(**how).in_eval_mode()
+            terms = objective(other, batch)  # before the timed calls: what is made once is made here
+            taken = statistics.median(_milliseconds(other, few) for _ in range(_CALLS)) / len(few.inputs[0])
             assert batch.targets is not None
             metrics = {k: float(v.mean()) for k, v in task.metrics(terms.output, batch.targets).items()}
-            cost = {"evaluations": float(terms.stats.evaluations), "milliseconds": taken}
+            cost = {"evaluations": terms.stats.evaluations, "milliseconds": taken}
             found[name] = cost | {"loss": float(terms.terminal)} | metrics
     return found
 
 
+def _milliseconds(model: ContinuousTransformer, batch: Batch) -> float:
+    start = time.perf_counter()
+    call_model(model, batch)
+    return 1000.0 * (time.perf_counter() - start)
+
+
 @torch.no_grad()
-def solver_gap(model: ContinuousTransformer, task: AbstractTask, size: int = 32, rtol: float = 1e-5) -> float:
+def solver_error(model: ContinuousTransformer, task: AbstractTask, size: int = 32, rtol: float = 1e-5) -> float:
     """|y0 - y| / |y|: the distance of the outputs y0 on a batch from those y of a tight adaptive solve."""
     tight = model.at(solver=Solver(DormandPrince(), Adaptive(rtol, rtol)))
     batch = place(next(iter(task.batches(Split.TEST, size))), model)
@@ -109,19 +146,16 @@ def solver_gap(model: ContinuousTransformer, task: AbstractTask, size: int = 32,
 
 
 @torch.no_grad()
-def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> Section | None:
-    """Confusions of labels, curves of series and functions, pictures of maps; nothing for text.
+def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> Section:
+    """Confusions, calibration and examples of labels, text, curves of series and functions, pictures of maps.
 
     All models are called in evaluation mode, with the depth steps of training, and are left in their own mode.
     """
-    if task.form.question is Question.TOKEN:
-        return None
     seen = {name: model.in_eval_mode() for name, model in models.items()}
     if task.form.question is Question.LABEL:
-        found = {name: _confusions(task, model, size) for name, model in seen.items()}
-        figures = tuple(_confusion(counts, task, name, len(found)) for name, counts in found.items())
-        prose = "Every sequence of the test, counted by its label and by the answer."
-        return Section("Predictions", (prose,), figures=figures)
+        return Section("Predictions", LABEL_PROSE, figures=label_figures(task, seen, size))
+    if task.form.question is Question.TOKEN:
+        return Section("Predictions", TEXT_PROSE, figures=text_figures(task, seen))
     if task.form.wording.plane:
         prose = "The given map is not shown; what the models make of it stands beside the truth."
         return Section("Predictions", (prose,), figures=(_maps(task, seen),))
@@ -129,37 +163,6 @@ def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> S
     if task.form.queries:
         prose += " They are wanted between the observations and beyond the last of them."
     return Section("Predictions", (prose,), figures=tuple(_curves(task, seen)))
-
-
-def _confusions(task: AbstractTask, model: ContinuousTransformer, size: int) -> np.ndarray:
-    """counts[label, answer] over the test."""
-    outputs = task.form.outputs
-    counts = torch.zeros(outputs * outputs, dtype=torch.long)
-    for batch in (place(each, model) for each in task.batches(Split.TEST, size)):
-        assert batch.targets is not None
-        answer = call_model(model, batch).output.argmax(-1)
-        counts += torch.bincount(batch.targets * outputs + answer, minlength=outputs * outputs).cpu()
-    return counts.view(outputs, outputs).numpy()
-
-
-def _confusion(counts: np.ndarray, task: AbstractTask, name: str, models: int) -> AbstractFigure:
-    names = task.form.wording.names or tuple(str(k) for k in range(len(counts)))
-    worst = np.argsort(np.diag(counts) - counts.sum(1), kind="stable")[:_CLASSES]
-    shown = np.sort(worst) if len(counts) > _CLASSES else np.arange(len(counts))
-    totals = counts.sum(1)
-    rows = tuple(
-        (names[i], *(int(counts[i, j]) or None for j in shown), float(counts[i, i] / totals[i]) if totals[i] else None)
-        for i in shown
-    )
-    left = f" Only the {_CLASSES} classes of the most mistakes are shown." if len(shown) < len(counts) else ""
-    return Table(
-        title="Confusion matrix" + (f", {name}" if models > 1 else ""),
-        caption="Row: the true label. Column: the answer. An empty cell is zero; the last column is the share of "
-        f"this label that was told right.{left}",
-        measured=f"{int(totals.sum())} sequences, the whole test split",
-        columns=("label", *(names[j] for j in shown), "right"),
-        rows=rows,
-    )
 
 
 def _curves(task: AbstractTask, models: Models) -> list[AbstractFigure]:

@@ -1,24 +1,25 @@
 """A model in training: its optimiser, its objective, and one update."""
 
+import contextlib
 import dataclasses
-import itertools
 import math
 import time
-from typing import Any, NamedTuple, final
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from continua.control import CrossEntropy, NextToken, Objective, call_model, unwrap
 from continua.core.batch import Batch
-from continua.core.checks import share
 from continua.core.errors import ArgumentError, SolveError, reject
 from continua.core.seeds import branch_seed, generator_of
-from continua.fields import AbstractHeadField
-from continua.model import ContinuousTransformer
+from continua.model import ContinuousTransformer, model_files
 from continua.optim import KFAC, AbstractLikelihood, Categorical, Composite, Gaussian, Schedule, clip_gradients
-from continua.solve import Fixed, Solver, Stats
+from continua.solve import Stats
+from continua.train.grids import TrainingGrids, finer_nodes
 from continua.train.presets import Plan
+from continua.train.ranks import Ranks
 
 _ASKED = ("lr", "betas", "weight_decay")
 """What options say of a group of parameters; all else of it is state."""
@@ -59,56 +60,12 @@ class Row(NamedTuple):
         return self.tokens / max(self.seconds, 1e-9)
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class RandomGrids:
-    """Nodes of its own for each update, so that the weights do not lean on one grid.
-
-    The inner depths of the model's grid move at random by up to the share `jitter` of half a step to either side: as
-    many steps, no more evaluations. Where weights jump, the jumps stay, and steps move between them. In the share
-    `refined` of the updates one continuum, drawn at random, has twice its steps or nodes on half of the batch: depth,
-    the measure of heads, or the embedding axis. The other half is read as usual, in a pass of its own, so that memory
-    stays.
-    """
-
-    jitter: float = 0.0
-    refined: float = 0.0
-
-    def __post_init__(self) -> None:
-        share(jitter=self.jitter, refined=self.refined)
-
-    def draw(self, model: ContinuousTransformer, generator: torch.Generator) -> tuple[list[float] | None, str | None]:
-        """The grid of an update, `None` for the model's own, and what is refined: depth, head_nodes or axis_nodes."""
-        solver = model.solver
-        if self == RandomGrids() or not isinstance(solver, Solver) or not isinstance(solver.controller, Fixed):
-            return None, None
-        refined = None
-        if float(torch.rand((), generator=generator)) < self.refined:
-            kinds = ["depth", *finer_nodes(model)]
-            refined = kinds[int(torch.randint(len(kinds), (), generator=generator))]
-        steps, depth = solver.controller.steps * (2 if refined == "depth" else 1), model.flow.depth
-        breaks = {b for field in model.flow.fields for b in field.breaks if 0.0 < b < depth}
-        grid = [0.0]
-        for start, end in itertools.pairwise([0.0, *sorted(breaks), depth]):
-            count = max(1, math.ceil(steps * (end - start) / depth - 1e-9))
-            moves = self.jitter * (torch.rand(count - 1, generator=generator) - 0.5)
-            inner = start + (torch.arange(1, count) + moves) * ((end - start) / count)
-            grid += [*inner.tolist(), end]
-        return grid, refined
-
-
-def finer_nodes(model: ContinuousTransformer) -> dict[str, int]:
-    """Twice the nodes of the measure of heads and of the embedding axis, of those that it has, as `model.at` takes."""
-    heads = [field.heads for field in model.flow.fields if isinstance(field, AbstractHeadField)]
-    nodes = [] if model.axis is None else [model.axis.nodes]
-    return {name: 2 * found[0] for name, found in (("head_nodes", heads), ("axis_nodes", nodes)) if found}
-
-
 @dataclasses.dataclass(eq=False)
 class Learner:
     """A named model with the optimiser that moves it, and the schedule of its rates: that of the plan by default.
 
     The model may be wrapped (`DistributedDataParallel`, `fully_shard`, `torch.compile`): updates call what wraps it.
+    With `ranks`, whose `wrap` has wrapped it, a batch is that of all of them, and each reads its share.
     """
 
     name: str
@@ -116,7 +73,8 @@ class Learner:
     objective: Objective
     optimiser: torch.optim.Optimizer
     schedule: Schedule | None = None
-    grids: RandomGrids = RandomGrids()
+    grids: TrainingGrids = TrainingGrids()
+    ranks: Ranks = Ranks()
 
     def __post_init__(self) -> None:
         self.model: ContinuousTransformer = unwrap(self.wrapped)  # pyright: ignore[reportAttributeAccessIssue]
@@ -135,14 +93,14 @@ class Learner:
         lr = self.schedule.get_last_lr()[0]
         self.wrapped.train()
         self.optimiser.zero_grad(set_to_none=True)
-        passes = self._differentiate(batch, seed)
+        passes = self._differentiate(batch, seed, number / plan.updates)
         norm = math.nan if passes is None else self._clip(plan.clip)
         if passes is None or not math.isfinite(norm):
             self.schedule.step(0)
             self.skipped += 1
             seconds = time.perf_counter() - start
-            return Row(math.nan, math.nan, {}, lr, 0, 0, _tokens(batch), seconds, math.nan, skipped=True)
-        tokens = _tokens(batch)
+            return Row(math.nan, math.nan, {}, lr, 0, 0, count_tokens(batch), seconds, math.nan, skipped=True)
+        tokens = count_tokens(batch)
         for member in self._observing:
             member.observe(lambda: call_model(self.model.in_eval_mode(), batch).output, self._likelihood,
                            generator=generator_of(branch_seed(seed, 2)))  # fmt: skip
@@ -155,25 +113,50 @@ class Learner:
         named = dict(zip(self.objective.names, running, strict=True))
         return Row(total, loss, named, lr, *counts, time.perf_counter() - start, norm)
 
-    def _differentiate(self, batch: Batch, seed: int) -> list[tuple[tuple[float, ...], Stats]] | None:
+    def _differentiate(self, batch: Batch, seed: int, progress: float) -> list[tuple[tuple[float, ...], Stats]] | None:
         """Adds up the gradients of all passes; their shares of J, of the loss and of the running costs.
 
         Nothing is returned where one is not finite or its solve cannot be finished.
         """
         found = []
         try:
-            for model, part, grid, portion in self._passes(batch, seed):
-                terms = self.objective(model, part, generator_of(seed), grid)
-                if not math.isfinite(terms.total.item()):
-                    return None
-                (terms.total if portion == 1.0 else portion * terms.total).backward()
-                values = (terms.total, terms.terminal, *terms.running.values())
-                found.append((tuple(portion * value.item() for value in values), terms.stats))
+            for model, part, grid, portion in self._passes(batch, seed, progress):
+                own, share = self.ranks.share(part)
+                with self._wrap(model) as wrapped:
+                    terms = self.objective(wrapped, own, self._generator(seed), grid)
+                    finite = math.isfinite(terms.total.item())
+                    values = (terms.total, terms.terminal, *terms.running.values())
+                    values = [share * (portion * value.item()) for value in values]
+                    lost, *values = self.ranks.add_up([float(not finite), *values])
+                    if lost:
+                        return None
+                    weight = portion * share * self.ranks.size  # gradients are averaged over ranks
+                    (terms.total if weight == 1.0 else weight * terms.total).backward()
+                    found.append((tuple(values), terms.stats))
             return found
-        except (SolveError, ArgumentError) as error:
+        except (SolveError, ArgumentError) as error:  # which every rank meets at the same step
             if not is_lost(error):
                 raise
             return None
+
+    @contextlib.contextmanager
+    def _wrap(self, model: nn.Module) -> Iterator[nn.Module]:
+        """What wraps the model, around a finer reading of it inside: parameters are the same, and so are the hooks."""
+        if model is self.wrapped or (self.wrapped is self.model and self.ranks.size == 1):
+            yield model
+            return
+        before = {name: getattr(self.model, name) for name in ("embedding", "flow", "readout")}
+        try:
+            for name in before:
+                setattr(self.model, name, getattr(model, name))
+            yield self.wrapped
+        finally:
+            for name, part in before.items():
+                setattr(self.model, name, part)
+
+    def _generator(self, seed: int) -> torch.Generator:
+        """Dropout and estimates of a rank are its own; alone, or on rank 0, they are those of the seed."""
+        return generator_of(branch_seed(seed, 2 + self.ranks.rank) if self.ranks.rank else seed)
 
     def _clip(self, limit: float) -> float:
         try:
@@ -183,7 +166,8 @@ class Learner:
 
     def is_finite(self) -> bool:
         """Whether all weights are finite numbers."""
-        return all(bool(torch.isfinite(each).all()) for each in self.model.parameters())
+        shards = (each.to_local() if hasattr(each, "to_local") else each for each in self.model.parameters())  # pyright: ignore[reportAttributeAccessIssue]
+        return not self.ranks.any(not all(bool(torch.isfinite(each).all()) for each in shards))[0]
 
     @property
     def _likelihood(self) -> AbstractLikelihood:
@@ -192,14 +176,22 @@ class Learner:
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps beside the model."""
         schedule = self.schedule.state_dict() if self.schedule else {}
-        return {"optimiser": self.optimiser.state_dict(), "schedule": schedule, "skipped": self.skipped}
+        optimiser = self.ranks.gather(self.optimiser.state_dict())
+        return {"optimiser": optimiser, "schedule": schedule, "skipped": self.skipped}
+
+    def files(self) -> dict[str, bytes]:
+        """The model as `continua.save` writes it; every rank takes part, and rank 0 has it."""
+        state = self.ranks.gather(self.model.state_dict())
+        return model_files(self.ranks.alone(self.model), state) if self.ranks.first else {}
 
     def restore(self, state: dict[str, Any], model: nn.Module) -> None:
         """Goes back to what `state` gave, and to the weights of a model; rates and decay stay as they are asked for."""
         asked = [{key: group[key] for key in _ASKED if key in group} for group in self.optimiser.param_groups]
         try:
-            self.model.load_state_dict(model.state_dict())
-            self.optimiser.load_state_dict(state["optimiser"])
+            self.model.load_state_dict(self.ranks.scatter(model.state_dict(), self.model.state_dict()))
+            parameters = dict(enumerate(p for group in self.optimiser.param_groups for p in group["params"]))
+            held = self.ranks.scatter(state["optimiser"]["state"], parameters)
+            self.optimiser.load_state_dict({**state["optimiser"], "state": held})
             self.skipped = int(state["skipped"])
             if self.schedule is not None:
                 self.schedule.load_state_dict(state["schedule"])
@@ -211,26 +203,30 @@ class Learner:
             group.update(own)
             group.pop("initial_lr", None)  # the schedule, which is made anew, takes the rate for the highest
 
-    def _passes(self, batch: Batch, seed: int) -> list[tuple[nn.Module, Batch, list[float] | None, float]]:
+    def _passes(
+        self, batch: Batch, seed: int, progress: float
+    ) -> list[tuple[nn.Module, Batch, list[float] | None, float]]:
         """What an update reads: model, examples, depths, and the share of the batch."""
         generator, size = generator_of(branch_seed(seed, 1)), len(batch.inputs[0])
-        grid, refined = self.grids.draw(self.model, generator)
-        if refined is None or size < 2:
-            return [(self._read(refined), batch, grid, 1.0)]
-        fine, usual = (size // 2) / size, dataclasses.replace(self.grids, refined=0.0).draw(self.model, generator)[0]
+        kind = self.grids.draw_kind(self.model, progress, generator)
+        usual = self.grids.draw_grid(self.model, progress, generator)
+        refined = size // (4 if kind == "axis_nodes" else 2)
+        if kind is None or refined == 0:
+            return [(self.wrapped, batch, usual, 1.0)]
+        grid = self.grids.draw_grid(self.model, progress, generator, finer=kind == "depth")
         return [
-            (self._read(refined), batch.part(0, size // 2), grid, fine),
-            (self.wrapped, batch.part(size // 2, size), usual, 1.0 - fine),
+            (self._read(kind), batch.part(0, refined), grid, refined / size),
+            (self.wrapped, batch.part(refined, size), usual, 1.0 - refined / size),
         ]
 
-    def _read(self, refined: str | None) -> nn.Module:
-        """The model at the nodes of this update; what wraps it knows only its own."""
-        if refined in (None, "depth") or self.wrapped is not self.model:
+    def _read(self, kind: str) -> nn.Module:
+        """The model at the nodes of a refined pass."""
+        if kind == "depth":
             return self.wrapped
-        if refined not in self._finer:
-            finer: dict[str, Any] = {refined: finer_nodes(self.model)[refined]}
-            self._finer[refined] = self.model.at(**finer)
-        return self._finer[refined].train()
+        if kind not in self._finer:
+            finer: dict[str, Any] = {kind: finer_nodes(self.model)[kind]}
+            self._finer[kind] = self.model.at(**finer)
+        return self._finer[kind].train()
 
 
 def is_lost(error: Exception) -> bool:
@@ -244,6 +240,7 @@ def place(batch: Batch, model: nn.Module) -> Batch:
     return batch if like.dtype is torch.float32 and like.device.type == "cpu" else batch.to(like.device, like.dtype)
 
 
-def _tokens(batch: Batch) -> int:
+def count_tokens(batch: Batch) -> int:
+    """How many tokens an update reads, queries included."""
     tokens = batch.inputs[0].shape[0] * batch.inputs[0].shape[1]
     return tokens if batch.query_times is None else tokens + batch.query_times.numel()

@@ -11,11 +11,12 @@ from typing import Any, NoReturn, final
 
 from continua.core.errors import ArgumentError, DamageWarning, SolveError, reject
 from continua.data import AbstractTask, Split
-from continua.model import load, model_files
-from continua.runs import Run
+from continua.model import load
+from continua.runs import Run, read_checkpoint
 from continua.train.evaluation import evaluate
 from continua.train.learner import DivergedError, Learner, is_lost
 from continua.train.presets import Plan
+from continua.train.ranks import Ranks
 from continua.train.reporter import AbstractReporter
 
 
@@ -84,36 +85,50 @@ class Training:
     reporters: Sequence[AbstractReporter] = ()
     stop: StopRequest = dataclasses.field(default_factory=StopRequest)
 
+    @property
+    def ranks(self) -> Ranks:
+        """Those that train together; rank 0 alone writes into the run."""
+        return self.learners[0].ranks
+
     def resume(self, before: int | None = None) -> int:
         """Takes up the latest checkpoint, with `before` one of fewer updates; says how many updates are done."""
-        last = self.run.last_checkpoint(before)
-        if last is None:
-            if self.run.records("update"):
-                cure = "Copy the folder again with them, or train a new run."
-                reject("run", str(self.run.folder), "it has records of updates, but its checkpoints are gone", cure)
-            warnings.warn("the run has no checkpoint yet: it begins anew.", DamageWarning, stacklevel=1)
+        folder = self.ranks.tell(lambda: self._find_checkpoint(before))
+        if not folder:
             return 0
+        last = read_checkpoint(self.run.folder / "checkpoints" / folder)
         learners = last.state.get("learners")
         if not isinstance(learners, dict) or set(learners) != {learner.name for learner in self.learners}:
             cure = "Go on with the configuration of the run itself."
             reject("checkpoint", str(last.folder), "it is of other learners", cure)
         for learner in self.learners:
             learner.restore(learners[learner.name], load(last.folder / learner.name))
-        if before is not None:  # else a kill before the next checkpoint would lead back to what was left
-            self.run.drop_checkpoints(last.update)
-        self.run.forget(last.update)
-        self._note_best()
+        if self.ranks.first:
+            if before is not None:  # else a kill before the next checkpoint would lead back to what was left
+                self.run.drop_checkpoints(last.update)
+            self.run.forget(last.update)
+            self._note_best()
         return last.update
+
+    def _find_checkpoint(self, before: int | None) -> str:
+        """The name of the latest checkpoint that is whole; nothing where the run begins anew."""
+        last = self.run.last_checkpoint(before)
+        if last is None:
+            if self.run.records("update"):
+                cure = "Copy the folder again with them, or train a new run."
+                reject("run", str(self.run.folder), "it has records of updates, but its checkpoints are gone", cure)
+            warnings.warn("the run has no checkpoint yet: it begins anew.", DamageWarning, stacklevel=1)
+            return ""
+        return last.folder.name
 
     def go(self, done: int = 0) -> None:
         """Trains from update `done` to the end; asked to stop, it writes a checkpoint and raises `Interrupted`."""
-        clocks = [row.get("clock", 0.0) for row in self.run.records("update")] if done else []
+        clocks = [row.get("clock", 0.0) for row in self.run.records("update")] if done and self.ranks.first else []
         began = time.perf_counter() - (clocks[-1] if clocks else 0.0)  # the clock of the run goes on
         with self.stop, self.stop.holding(True):
             self._tell("begin", self.plan, done)
             try:
                 if done == 0:
-                    self._keep(0)
+                    self.keep(0)
                 else:
                     self._validate(done, began)
                 self._train(done, began)
@@ -127,9 +142,13 @@ class Training:
             self._update(number, began)
             now = time.monotonic()
             # before the next update, which takes as long again, could be lost beyond the limit
-            if self.plan.saves(number + 1, now - saved + (now - start)) or self.stop.reason:
-                self._keep(number + 1)
+            due = self.plan.saves(number + 1, now - saved + (now - start))
+            due, stopped = self.ranks.any(due, bool(self.stop.reason))
+            if due or stopped:
+                self.keep(number + 1)
                 saved = time.monotonic()
+            if stopped:
+                self.stop.reason = self.stop.reason or "stopped by a signal to another rank"
             self.stop.obey()
             self._validate(number + 1, began)
 
@@ -139,7 +158,8 @@ class Training:
         for name, row in rows.items():
             facts: dict[str, Any] = row._asdict()
             facts |= {"tokens_per_second": row.tokens_per_second, "clock": time.perf_counter() - began}
-            self.run.record("update", update=number + 1, learner=name, **facts)
+            if self.ranks.first:
+                self.run.record("update", update=number + 1, learner=name, **facts)
             self._tell("on_update", number + 1, name, row)
         for learner in self.learners:
             if learner.skipped >= self.plan.max_skipped:
@@ -149,19 +169,25 @@ class Training:
         """Reads the validation split, where it is due and was not read before; nothing is lost if it is stopped."""
         if not self.plan.validates(update):
             return
-        read = {row.get("learner") for row in self.run.records("validation") if row.get("update") == update}
+        read = self.ranks.tell(lambda: self._names_read(update)).split()
         with self.stop.holding(False):
             for learner in self.learners:
                 if learner.name not in read:
                     metrics = self._measure(learner, update)
                     named = {"update": update, "learner": learner.name, "clock": time.perf_counter() - began}
-                    self.run.record("validation", **named, metrics=metrics)
+                    if self.ranks.first:
+                        self.run.record("validation", **named, metrics=metrics)
                     self._tell("on_validation", update, learner.name, metrics)
-        self._note_best()
+        if self.ranks.first:
+            self._note_best()
+
+    def _names_read(self, update: int) -> str:
+        rows = (row for row in self.run.records("validation") if row.get("update") == update)
+        return " ".join(str(row.get("learner")) for row in rows)
 
     def _measure(self, learner: Learner, update: int) -> dict[str, float]:
         try:
-            return evaluate(learner.model, self.task, Split.VALIDATION)
+            return evaluate(learner.model, self.task, Split.VALIDATION, ranks=self.ranks)
         except (SolveError, ArgumentError) as error:
             if is_lost(error):
                 self._diverge(learner, update)
@@ -174,7 +200,7 @@ class Training:
         loss, update = min(losses, default=(None, None))
         self.run.note(best={"update": update, "loss": loss})
 
-    def _keep(self, update: int) -> None:
+    def keep(self, update: int) -> None:
         """Writes a checkpoint, unless the weights are lost or updates are being skipped: good ones are not replaced."""
         for learner in self.learners:
             if not learner.is_finite():
@@ -183,11 +209,10 @@ class Training:
             return
         learners = {learner.name: learner.state() for learner in self.learners}
         files = {
-            f"{learner.name}/{name}": content
-            for learner in self.learners
-            for name, content in model_files(learner.model).items()
+            f"{learner.name}/{name}": content for learner in self.learners for name, content in learner.files().items()
         }
-        self.run.keep_checkpoint(update, {"learners": learners}, files, self.plan.keep)
+        if self.ranks.first:
+            self.run.keep_checkpoint(update, {"learners": learners}, files, self.plan.keep)
 
     def _diverge(self, learner: Learner, update: int) -> NoReturn:
         since = update - learner.skipped + 1

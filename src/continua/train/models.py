@@ -16,10 +16,10 @@ from continua.control import (
     JacobianFrobenius,
     JacobianSpectral,
     KineticEnergy,
-    Length,
     MeanSquaredError,
     NextToken,
     Objective,
+    PathLength,
     RelativeL2,
 )
 from continua.core.checks import at_least, not_negative, positive, share
@@ -55,6 +55,7 @@ from continua.solve import (
     Tsitouras,
 )
 from continua.spaces import AbstractBasis, Cosine, Counting, Legendre, WeightedBasis
+from continua.train.grids import TrainingGrids
 from continua.train.presets import CostOptions, DepthOptions, ModelOptions, Preset, StepperName
 
 STEPPERS: dict[StepperName, AbstractStepper] = {
@@ -77,7 +78,7 @@ _LOSSES: dict[Question, AbstractLoss] = {
 _FASTEST = 2.5
 """Angle by which the fastest pair of a sinusoidal code turns from one token to the next."""
 
-RivalName = Literal["layers", "priced", "usual"]
+RivalName = Literal["layers", "priced", "usual", "deep", "deep-priced"]
 
 
 def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
@@ -91,22 +92,25 @@ def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     return _build(form, sizes, axis, heads, _time(form, sizes), _depth(preset.depth))
 
 
-def build_layers(form: Form, preset: Preset, parameters: int, usual: bool = False) -> ContinuousTransformer:
+def build_rival(form: Form, preset: Preset, parameters: int, name: RivalName = "layers") -> ContinuousTransformer:
     """The layered network to compare with: as many layers as evaluations, parameters within 5 %, plain vectors.
 
     Embedding, stem, positions and readout are those of the continuous model, heads are counted; the hidden size makes
     up the number of parameters. The `usual` one has no stem, and the textbook's positions: learned codes for tokens,
-    sinusoidal ones for signals.
+    sinusoidal ones for signals. The `deep` ones have the preset's own hidden size in every layer, and so more
+    parameters.
     """
     check_sizes(preset)
     heads = _even_heads(preset.model)
-    time = _usual_time(form, preset.model.width) if usual else _time(form, preset.model)
+    time = _usual_time(form, preset.model.width) if name == "usual" else _time(form, preset.model)
 
     def build(layers: int, hidden: int) -> ContinuousTransformer:
         sizes = dataclasses.replace(preset.model, hidden=hidden)
         return _build(form, sizes, 1, heads, time, Depth(float(layers), layers))
 
     each = 3 if preset.depth.stepper == "strang" else STEPPERS[preset.depth.stepper].stages  # one part takes half-steps
+    if name in ("deep", "deep-priced"):
+        return build(each * preset.depth.steps, preset.model.hidden)
     for layers in range(each * preset.depth.steps, 0, -1):
         one, two = (count_parameters(build(layers, hidden)) for hidden in (1, 2))
         hidden = round(1 + (parameters - one) / (two - one))  # the number of parameters is affine in it
@@ -194,18 +198,21 @@ def check_sizes(preset: Preset) -> None:
     positive(depth=depth.depth)
     share(none=False, mode_ratio=depth.mode_ratio)
     share(all=False, dropout=sizes.dropout)
-    share(jitter=depth.jitter, refined=depth.refined)
+    TrainingGrids(depth.jitter, depth.refined, depth.coarse)  # refuses shares that are none
     if sizes.width % (2 * sizes.axis_nodes):
         even = [n for n in range(1, sizes.width // 2 + 1) if sizes.width % (2 * n) == 0]
-        cure = f"Pass a --width that is a multiple of {2 * sizes.axis_nodes}"
+        cure = f"Pass a multiple of {2 * sizes.axis_nodes}"
         cure += f", or --axis-nodes from {', '.join(map(str, even))}." if even else "."
-        reject("axis_nodes", sizes.axis_nodes, f"they do not share the width {sizes.width} in equal, even parts", cure)
+        why = f"it does not split into even parts over {sizes.axis_nodes} axis nodes"
+        reject("width", sizes.width, why, cure)
     channels = sizes.width // sizes.axis_nodes
     if sizes.head_modes == 0 and channels % (2 * sizes.heads):
         even = [heads for heads in range(1, channels // 2 + 1) if channels % (2 * heads) == 0]
         others = f", or heads from {', '.join(map(str, even))}" if even else ""
-        cure = f"Pass a width that is a multiple of {2 * sizes.heads * sizes.axis_nodes}{others}."
-        reject("heads", sizes.heads, f"they do not share the {channels} channels of a node in equal, even parts", cure)
+        cure = f"Pass a --width that is a multiple of {2 * sizes.heads * sizes.axis_nodes}{others}."
+        reject(
+            "heads", sizes.heads, f"they do not share the {channels} channels per axis node in equal, even parts", cure
+        )
     if sizes.head_modes and depth.field == "piecewise":
         cure = "Pass --head-modes 0, or another --field."
         reject("head_modes", sizes.head_modes, "weights that are constant on pieces of depth have counted heads", cure)
@@ -223,7 +230,7 @@ def objective_of(form: Form, model: ContinuousTransformer | None = None, preset:
     mean = L2(mean=True)
     priced: list[tuple[AbstractRunningCost, float]] = [
         (KineticEnergy(mean), paid.energy),
-        (Length(mean), paid.path_length),
+        (PathLength(mean), paid.path_length),
         (AtRandomDepth(JacobianSpectral(), share_of_step), paid.jacobian),
         (AtRandomDepth(JacobianFrobenius(), share_of_step), paid.jacobian_frobenius),
         (FieldSize(), paid.field_size),

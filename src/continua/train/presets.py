@@ -1,4 +1,4 @@
-"""What a training run does: the model, its flow along depth, what is paid for, how long and how fast it learns.
+"""What a training run does: the model, its flow along depth, its running costs, how long and how fast it learns.
 
 The groups of a preset are the groups of options of `continua train`, one field per option; the string under a field is
 its help.
@@ -37,9 +37,9 @@ class ModelOptions:
     axis_modes: int = 0
     """basis functions of the kernels; 0: as many as axis nodes, of a convolution the frequencies that they resolve"""
     heads: int = 4
-    """attention heads: with --head-modes the quadrature nodes of their measure, else parts of the width"""
+    """attention heads in training; of a measure of heads (--head-modes above 0) they are its quadrature nodes"""
     head_modes: int = 3
-    """basis functions of the weights along a measure of heads, whose density is trained; 0: heads are counted"""
+    """basis functions of the weights along a measure of heads, whose density is trained; 0: counted heads"""
     integral: IntegralName = "exact"
     """the integral over tokens: exact, or estimated from a few of them"""
     integral_tokens: int = 16
@@ -51,7 +51,7 @@ class ModelOptions:
     stem_modes: int = 7
     """basis functions of the stem's kernel"""
     stem_gaps: bool = False
-    """the stem also hears how far away the nearest sample is, for signals that lack some"""
+    """the stem also receives the distance to the nearest sample, for signals with missing samples"""
 
 
 @final
@@ -66,7 +66,7 @@ class DepthOptions:
     depth_modes: int = 4
     """basis functions of the weights along depth; of a hypernetwork its frequencies, of pieces their number"""
     mode_ratio: float = 0.8
-    """each further depth mode weighs this times the one before: less is smoother, 1 is as rough as they allow"""
+    """scale of each depth mode relative to the one before: smaller values give weights that vary more smoothly"""
     steps: int = 4
     """equal depth steps in training"""
     rtol: float = 0.0
@@ -77,10 +77,12 @@ class DepthOptions:
     """autograd through the solve, the checkpointed adjoint (less memory), or the adjoint equation solved backwards"""
     clip_costate: float = 0.0
     """largest costate that enters the adjoint equation of backsolve; 0: no limit"""
-    jitter: float = 1.0
-    """in each update the inner depths of the grid move at random, 1 by up to half a step, 0 not at all"""
-    refined: float = 0.25
-    """share of the updates in which depth, heads or embedding axis has twice its steps or nodes, on half the batch"""
+    jitter: float = 0.3
+    """random shift of the inner depths of the grid in each update: 1 by up to half a step, 0 none"""
+    coarse: float = 0.15
+    """share of the updates, the first ones, with half the depth steps: they cost half"""
+    refined: float = 0.4
+    """share of the updates, the last ones, with twice the depth steps, head or axis nodes on a part of the batch"""
     damping: float = 0.0
     """gamma of -gamma x, which pulls every token towards the origin"""
     spectral_limit: float = 0.0
@@ -90,20 +92,20 @@ class DepthOptions:
 @final
 @dataclasses.dataclass(frozen=True)
 class CostOptions:
-    """Weights of the running costs that are integrated along depth; 0: not paid."""
+    """Running costs, integrated along depth: what each is multiplied by in the objective; 0: not used."""
 
     energy: float = 0.1
-    """kinetic energy, a mean over tokens and channels: more makes a smoother flow, for fewer steps"""
+    """kinetic energy, a mean over tokens and channels: larger values give a smoother flow, which needs fewer steps"""
     path_length: float = 0.0
-    """length of the tokens' paths, a mean likewise"""
+    """length of the tokens' paths, a mean over tokens and channels"""
     jacobian: float = 0.0
     """spectral norm of the flow's Jacobian, at one random step per update, for flows that steps do not resolve"""
     jacobian_frobenius: float = 0.0
-    """Frobenius norm of the flow's Jacobian, likewise"""
+    """Frobenius norm of the flow's Jacobian, at one random step per update"""
     head_negentropy: float = 1e-3
-    """negentropy of the density of heads, which keeps heads alive"""
+    """negentropy of the density of heads: larger values keep it from collapsing on few heads"""
     field_size: float = 0.0
-    """squared size of the weights along depth; needs --weight-decay 0, which is the same wish"""
+    """squared norm of the weights, integrated along depth; needs --weight-decay 0, which has the same effect"""
 
 
 @final
@@ -112,7 +114,11 @@ class TrainingOptions:
     """How long and how fast it learns."""
 
     updates: int = 1000
-    """updates of the optimiser"""
+    """updates of the optimiser; the learning rate rises and falls over all of them"""
+    tokens: float = 0.0
+    """the length of the training in tokens instead, such as 1e6; 0: --updates"""
+    seconds: float = 0.0
+    """the length of the training in seconds instead, by the time of a few updates before it; 0: --updates"""
     batch_size: int = 50
     """sequences in a batch (csv: at most the windows of the file)"""
     optimizer: OptimizerName = "adamw"
@@ -124,11 +130,11 @@ class TrainingOptions:
     weight_decay: float = 0.05
     """weight decay of matrices at the learning rate; kernels under other optimisers shrink by as much in an update"""
     beta2: float = 0.98
-    """how much adamw and recipe keep of their second moments"""
+    """decay rate of the second moments of adamw and recipe"""
     warmup_ratio: float = 0.1
     """share of the updates in which the learning rate rises"""
     floor: float = 0.0
-    """share of the highest learning rate that it falls to"""
+    """learning rate at the end, as a share of the highest"""
     clip: float = 1.0
     """largest norm of a gradient"""
     validations: int = 5
@@ -162,15 +168,12 @@ def _demo(**values: Any) -> Preset:
 
 
 _DEMO = {
-    # counted heads and plain vectors: a measure of heads costs about a point here (docs/logbook.md, 2026-11-17)
-    "mnist1d": _demo(axis_nodes=1, heads=3, head_modes=0, stem_radius=5.5, stem_modes=11, updates=2200,
-                     learning_rate=5e-3),
+    "mnist1d": _demo(stem_radius=5.5, stem_modes=11, updates=2200, learning_rate=5e-3),
     # the budget of nanoGPT's CPU recipe, width 128, 4 heads, 2,000 updates of 12 windows, about 0.8 M numbers, and its
     # AdamW: a rate that falls to a tenth, a rise over the first twentieth, betas (0.9, 0.99), decay 0.1. Its rate 1e-3
-    # is too low here: layers gain 0.034 nats by 2e-3, the continuous model 0.017; and grids that move by up to half a
-    # step and not by a seventh cost that model 0.027 (docs/logbook.md, 2026-11-17)
+    # is too low here: layers gain 0.034 nats by 2e-3, the continuous model 0.017 (docs/logbook.md, 2026-11-17)
     "text": _demo(width=128, hidden=512, axis_nodes=8, head_modes=4, updates=2000, batch_size=12, learning_rate=2e-3,
-                  weight_decay=0.1, warmup_ratio=0.05, floor=0.1, beta2=0.99, jitter=0.3),
+                  weight_decay=0.1, warmup_ratio=0.05, floor=0.1, beta2=0.99),
     "digits": _demo(width=32, hidden=64, axis_nodes=4, updates=1000, learning_rate=5e-3),
     "spirals": _demo(stem_radius=6.0, stem_gaps=True, updates=1000),
     "burgers": _demo(width=32, hidden=64, axis_nodes=4, stem_radius=3.0, stem_modes=5, updates=600, batch_size=16,

@@ -10,13 +10,15 @@ import torch
 from continua.control import Objective, PontryaginReport, pontryagin
 from continua.core.batch import Batch
 from continua.model import ContinuousTransformer, Part
-from continua.operators import attention_kernels
+from continua.operators import attention_weights
 from continua.runs import Heat, Lines, Note, Paths, Scale, Section, Series, Table, Verdict
 from continua.solve import Solution, Solver, manifold_of
 from continua.spaces import Cloud
 
 _MOST = 64
 """More tokens than this are thinned out evenly in a figure."""
+_CURVE = 5
+"""Fewer depths than this make no curve: of a solve in one to three steps the conditions alone are told."""
 
 
 @final
@@ -90,7 +92,7 @@ def attention_section(subject: Subject, measured: str, frames: int = 13) -> Sect
     for z, points in zip(depths, states, strict=True):
         now = cloud.at(points)
         inside = min(z, model.flow.depth * (1.0 - 1e-9))  # a jump at the very end belongs to nobody
-        found = [a for part in parts for a in attention_kernels(part.operator, part.field(inside), now, memory)]
+        found = [a for part in parts for a in attention_weights(part.operator, part.field(inside), now, memory)]
         stacks.append([a.weights[0].double().cpu().numpy() for a in found])
         answering = [memory if memory is not None and a.answering is memory.measure else cloud for a in found]
     if not answering:
@@ -115,7 +117,7 @@ def _heat(
     names = (*(["mean of the heads"] if len(stack) > 1 else []), *(f"head {k + 1}" for k in range(len(stack))))
     across = answering is not asking
     return Heat(
-        title=("Cross-attention kernel" if across else "Attention kernel") + place,
+        title=("Cross-attention weights" if across else "Attention weights") + place,
         caption="Row: the token that asks. Column: the token that answers"
         f"{', one of the encoder' if across else ''}. Move the slider through depth.",
         measured=measured,
@@ -172,10 +174,15 @@ def costate_section(subject: Subject, batch: Batch, objective: Objective, measur
     )
     formula = 'H = ⟨a, f⟩ + sum_c lambda_c r_c , "  " frac{d a}{d z} = - frac{del H}{del X} , "  " '
     formula += "a(Z) = frac{del ℓ}{del X(Z)}"
-    about = {"title": "Conditions of optimality", "caption": "How far the model on this batch is from an extremal."}
-    columns = ("condition", "value", "meaning")
-    table = Table(**about, measured=measured, columns=columns, rows=report.conditions)
-    figures = (*_along_depth(report, measured), table)
+    table = Table(
+        title="Conditions of optimality",
+        caption="How far the model on this batch is from an extremal.",
+        measured=measured,
+        columns=("condition", "value", "meaning"),
+        rows=report.conditions,
+    )
+    drawn = _along_depth(report, measured) if len(report.depths) >= _CURVE else ()
+    figures = (*drawn, table)
     return Section("Optimal control", prose, formula, figures, Verdict(mismatch, gap < 1e-3))
 
 

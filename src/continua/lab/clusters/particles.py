@@ -99,7 +99,7 @@ def angular_velocity(angles: Float[Tensor, "batch tokens"], beta: float) -> Floa
     """d(theta_i)/dt = <tau_i, P_{x_i} A(x_i)>, tau_i the unit tangent at x_i."""
     points = torch.stack([angles.cos(), angles.sin()], -1)
     tangents = torch.stack([-angles.sin(), angles.cos()], -1)
-    velocity = Attention(heads=1, key=2, beta=beta, biased=False).velocity(identity_theta(2), Cloud(points))
+    velocity = Attention(heads=1, key_size=2, beta=beta, biased=False).velocity(identity_theta(2), Cloud(points))
     return (tangents * Sphere().tangent(points, velocity)).sum(-1)
 
 

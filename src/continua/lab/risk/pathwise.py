@@ -35,7 +35,7 @@ KINDS = {
 def controlled_flow(kind: str, width: int) -> Flow:
     """Fixed controls, smooth in depth: attention, and where normed a feed-forward beside it."""
     generator, heads = generator_of(61), KINDS[kind]
-    attention = Attention(heads, width, beta=1.0, biased=False, measured=True)
+    attention = Attention(heads, width, beta=1.0, biased=False, head_masses=True)
     operators: list[AbstractOperator] = [attention]
     if kind.startswith("pre-norm"):
         operators = [PreNorm(LayerNorm(), f) for f in (attention, FeedForward(2 * width))]

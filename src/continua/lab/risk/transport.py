@@ -43,7 +43,7 @@ class WeakForm(AbstractCell):
     def measure(self) -> Row:
         x = in_ball((self.sequences, 8, self.width), 1.5, 71)
         labels = (x[:, :, 0].mean(1) > 0).double()
-        operator = Attention(self.heads, self.width, beta=1.0, biased=False, measured=True)
+        operator = Attention(self.heads, self.width, beta=1.0, biased=False, head_masses=True)
         flow = attention_flow(operator, random_theta(self.heads, self.width, self.width, 1.5, 72))
         accuracy = self._train(flow, x, labels)
         tests = self._tests(labels)

@@ -76,7 +76,7 @@ class Problem:
 
     def operator(self, heads: int) -> Attention:
         """The attention of a layer, on the measure of its heads."""
-        return Attention(heads, self.key, beta=self.beta, biased=False, measured=True)
+        return Attention(heads, self.key, beta=self.beta, biased=False, head_masses=True)
 
     def start(self, update: int = 0) -> Float[Tensor, "sequences tokens width"]:
         """x(0) of every sequence."""

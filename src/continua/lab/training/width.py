@@ -126,7 +126,7 @@ class ScaledPair(AbstractCell):
         return [end.detach() / scale, adjoint * scale, *(w.detach() for w in parameters)]
 
     def _pass(self, problem: Problem, parameters: list[Tensor], scale: float) -> tuple[Points, Tensor, Points]:
-        operator = Attention(self.heads, 4, beta=problem.beta / scale**2, biased=False, measured=True)
+        operator = Attention(self.heads, 4, beta=problem.beta / scale**2, biased=False, head_masses=True)
         p = torch.full((self.heads,), 1.0 / self.heads, dtype=torch.float64)
         start = x = (scale * problem.start()).requires_grad_()
         for layer in range(self.layers):

@@ -33,7 +33,7 @@ def sphere_flow(heads: int, beta: float, width: int = 3) -> Flow:
     """Attention with Q = K = V = I, or with random heads, as a flow of depth 1."""
     if heads == 0:
         return attention_flow(Attention(1, width, beta=beta, biased=False), identity_theta(width))
-    operator = Attention(heads, width, beta=beta, biased=False, measured=True)
+    operator = Attention(heads, width, beta=beta, biased=False, head_masses=True)
     return attention_flow(operator, random_theta(heads, width, width, 2.0, 5))
 
 

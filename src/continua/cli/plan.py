@@ -1,0 +1,224 @@
+"""`continua plan`: what a training needs, before anybody pays for it."""
+
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+from rich.console import Console
+
+from continua.cli.measuring import show_table
+from continua.cli.options import OPTIMISERS, task_of
+from continua.cli.parsing import Amount, Count, File, Flag, SomeAmount, read_command
+from continua.cli.train import Train
+from continua.core.batch import Batch
+from continua.core.checks import at_least
+from continua.core.errors import reject
+from continua.data import Form
+from continua.runs import Table
+from continua.train import Learner, Plan, Preset, build_continuous, objective_of
+from continua.train.counting import CountModel, Counts, Machine, count_update, example_batch, text_form
+
+_NUMBER = 4
+"""Bytes of a number."""
+_MOMENTS = 2
+"""Numbers that AdamW remembers of each parameter."""
+_SHORT = (64, 128)
+"""Tokens of the sequences on which small copies are counted, where they can be chosen."""
+_LATENCY, _LAUNCH = 2e-5, 5e-6
+"""Seconds that a collective takes to begin, and an operation of an accelerator: usual orders, not measured here."""
+
+
+class Needs(NamedTuple):
+    """What an update needs on each of several devices, and all of them together."""
+
+    parameters: float
+    weights: float
+    memory: dict[str, float]
+    """bytes on a device, by what they hold"""
+    most: int
+    """sequences of the largest batch that fits, over all devices"""
+    compute: float
+    """seconds"""
+    communication: float
+    """seconds"""
+    sent: float
+    """bytes that a device sends"""
+    checkpoint: float
+    """bytes on disk"""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """Predict what a training needs: memory, time, communication, largest batch.
+
+    CONFIG is a file of options as `continua train --config` takes it. Small copies of its model are counted, tensor by
+    tensor, and scaled up by polynomials in the sizes (docs/runs.md, "Planning"). How fast a device is is measured here
+    on a few models, unless --flops says so. Nothing is trained, and nothing is written.
+    """
+
+    settings: File
+    """a TOML file of options of `continua train`"""
+    devices: int = 1
+    """devices that share each batch"""
+    memory: Amount = 80 * 2.0**30
+    """bytes of each, such as 80GiB"""
+    flops: SomeAmount = None
+    """operations per second that each reaches, such as 200T (default: measured on this machine)"""
+    bandwidth: SomeAmount = None
+    """bytes of its memory that each reads and writes per second, such as 2TB (beside --flops)"""
+    link: Amount = 25e9
+    """bytes per second between devices"""
+    vocabulary: Count = None
+    """plan for a text over so many tokens, instead of the data of the task (with --context)"""
+    context: Count = None
+    """tokens of a sequence of that text"""
+    check: Flag = False
+    """also count and time the updates of one device here, and compare"""
+    json: Flag = False
+    """print one JSON object instead of a table"""
+
+    def execute(self, console: Console) -> int:
+        at_least(1, devices=self.devices)
+        if (self.vocabulary is None) != (self.context is None):
+            cure = "Pass both --vocabulary and --context, or neither."
+            reject("--vocabulary", self.vocabulary, "a text has a vocabulary and a length", cure)
+        if self.flops is None and self.bandwidth is not None:
+            reject("--bandwidth", self.bandwidth, "the machine is measured as a whole", "Pass --flops too.")
+        asked: Train = read_command(Train, "train", ["--config", str(self.settings)])
+        preset = Preset(asked.model, asked.depth, asked.costs, asked.training)
+        model, form, batch, tokens = self._count(asked, preset)
+        machine = measure_machine() if self.flops is None else Machine(self.flops, self.bandwidth or 2e12, _LAUNCH)
+        sharded = asked.run.sharding == "fsdp2"
+        needs = self._needs(model, preset, machine, tokens, sharded)
+        found: dict[str, Any] = {"needs": needs._asdict(), "machine": dataclasses.asdict(machine)}
+        if self.check:
+            found["check"] = self._compare(model, machine, preset, form, batch, tokens)
+        if self.json:
+            print(json.dumps(found))
+        else:
+            console.print(show_table(self._table(needs, preset)))
+            for line in _lines(found):
+                console.print(line, highlight=False)
+        return 0
+
+    def _count(self, asked: Train, preset: Preset) -> tuple[CountModel, Form, Callable[[Form, int, int], Batch], int]:
+        """The counts of the configuration, the form of its data, how a batch is made, and the tokens of a sequence."""
+        build = OPTIMISERS[asked.training.optimizer]
+        if self.vocabulary is not None and self.context is not None:
+            vocabulary, form = self.vocabulary, text_form(self.vocabulary, self.context)
+            model = CountModel(lambda n: text_form(vocabulary, n), preset, example_batch, _SHORT, build)
+            return model, form, example_batch, self.context
+        task = task_of(asked.task, asked.data)
+        tokens = task.training_batch(1, 0, 0).inputs[0].shape[1]
+
+        def batch(form: Form, size: int, n: int) -> Batch:
+            return task.training_batch(size, 0, 0)
+
+        return CountModel(lambda n: task.form, preset, batch, (tokens,), build), task.form, batch, tokens
+
+    def _needs(self, model: CountModel, preset: Preset, machine: Machine, tokens: int, sharded: bool) -> Needs:
+        devices, own = self.devices, preset.training.batch_size / self.devices
+        fixed, slope = model.split(preset.model.width, tokens)
+        parts = devices if sharded else 1  # what does not hang on the batch is shared out where weights are
+        held = _NUMBER * fixed.parameters / parts
+        gathered = 1.5 * _NUMBER * fixed.weights if sharded and devices > 1 else 0.0
+        stepping = held + fixed.step / parts  # the optimiser's step, in which nothing else is held but gradients
+        passing = fixed.peak / parts + own * slope.peak
+        memory = {"weights": held, "optimiser": _MOMENTS * held, "weights at one depth, gathered": gathered,
+                  "gradients and activations": max(stepping, passing)}  # fmt: skip
+        room = self.memory - (1 + _MOMENTS) * held - gathered - fixed.peak / parts
+        most = max(0, int(room / slope.peak)) * devices if stepping < self.memory - (1 + _MOMENTS) * held else 0
+        counts = Counts(*(p / parts + own * s for p, s in zip(fixed, slope, strict=True)))
+        moved = (devices - 1) / devices * _NUMBER
+        passes = (
+            2 if preset.depth.gradient == "direct" else 1.5
+        )  # per evaluation: gathered, and scattered on the way back
+        sent = moved * (passes * fixed.evaluations * fixed.weights if sharded else 2 * fixed.parameters)
+        calls = passes * fixed.evaluations * 12 if sharded else 10
+        waiting = 0.0 if devices == 1 else sent / self.link + calls * _LATENCY
+        checkpoint = (1 + _MOMENTS) * _NUMBER * fixed.parameters
+        return Needs(fixed.parameters, fixed.weights, memory, most, machine.seconds(counts), waiting, sent, checkpoint)
+
+    def _compare(
+        self, model: CountModel, machine: Machine, preset: Preset, form: Form, batch: Any, tokens: int
+    ) -> dict[str, tuple[float, float]]:
+        """Predicted and found, on this machine, of one device's share of the batch."""
+        size = max(1, preset.training.batch_size // self.devices)
+        foreseen, given = model.at(preset.model.width, tokens, size), batch(form, size, tokens)
+        counted = count_update(form, preset, given, OPTIMISERS[preset.training.optimizer])
+        pairs = {"parameters": (foreseen.parameters, counted.parameters), "bytes": (foreseen.peak, counted.peak)}
+        if self.flops is None:
+            pairs["seconds"] = (machine.seconds(foreseen), time_update(form, preset, given))
+        return pairs
+
+    def _table(self, needs: Needs, preset: Preset) -> Table:
+        total = sum(needs.memory.values())
+        seconds = needs.compute + needs.communication
+        rows = [
+            ("parameters", f"{needs.parameters:.4g}"),
+            ("weights at one depth", f"{needs.weights:.4g}"),
+            *((f"memory of a device: {name}", _bytes(size)) for name, size in needs.memory.items() if size),
+            ("memory of a device", f"{_bytes(total)} of {_bytes(self.memory)}"),
+            ("largest batch that fits", f"{needs.most} sequences, asked for {preset.training.batch_size}"),
+            ("an update, computing", f"{needs.compute:.3g} s"),
+            ("an update, communicating", f"{needs.communication:.3g} s, {_bytes(needs.sent)} sent by each device"),
+            (f"{preset.training.updates} updates", f"{seconds * preset.training.updates / 3600:.3g} h"),
+            ("a checkpoint on disk", _bytes(needs.checkpoint)),
+        ]
+        return Table(title=f"plan for {self.devices} devices", columns=("what", "how much"), rows=tuple(rows))
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    machine = found["machine"]
+    speeds = f"{machine['flops']:.3g} flops and {_bytes(machine['bandwidth'])} per second"
+    lines = [f"each device: {speeds}, {machine['overhead']:.2g} s per operation"]
+    for name, (foreseen, counted) in found.get("check", {}).items():
+        lines.append(f"check of {name}: predicted {foreseen:.4g}, found {counted:.4g}, {foreseen / counted - 1:+.1%}")
+    return lines
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024.0 or unit == "TiB":
+            break
+        size /= 1024.0
+    return f"{size:.3g} {unit}"
+
+
+def time_update(form: Form, preset: Preset, batch: Batch, repeats: int = 5) -> float:
+    """Processor seconds of an update: on a busy machine the clock on the wall tells of others."""
+    model = build_continuous(form, preset)
+    build = OPTIMISERS[preset.training.optimizer]
+    learner = Learner("timed", model, objective_of(form, model, preset), build(model, preset))
+    plan, taken = Plan(100, len(batch.inputs[0])), []
+    for number in range(repeats + 1):
+        start = time.process_time()
+        learner.update(batch, number, plan)
+        taken.append(time.process_time() - start)
+    return statistics.median(taken[1:])  # the first warms up
+
+
+CALIBRATION: tuple[tuple[dict[str, Any], int, int], ...] = (
+    ({"width": 16, "hidden": 32, "axis_nodes": 4, "steps": 2}, 16, 2),
+    ({"width": 32, "hidden": 64, "axis_nodes": 4, "steps": 4, "gradient": "checkpointed"}, 32, 4),
+    ({"width": 64, "hidden": 256, "axis_nodes": 1, "head_modes": 0, "steps": 2}, 64, 8),
+    ({"width": 96, "hidden": 192, "axis_nodes": 6, "steps": 3}, 64, 16),
+    ({"width": 128, "hidden": 512, "axis_nodes": 8, "steps": 2}, 48, 4),
+    ({"width": 64, "hidden": 64, "axis_nodes": 4, "steps": 8, "stepper": "rk4", "gradient": "checkpointed"}, 32, 8),
+)
+"""Options, tokens and batches of the models on which a machine is measured."""
+
+
+def measure_machine() -> Machine:
+    """How fast this machine is, from updates of a few small models."""
+    counts, seconds = [], []
+    for options, tokens, size in CALIBRATION:
+        preset, form = Preset().replace(**options), text_form(64, tokens)
+        batch = example_batch(form, size, tokens)
+        counts.append(count_update(form, preset, batch, OPTIMISERS["adamw"]))
+        seconds.append(time_update(form, preset, batch))
+    return Machine.fit(counts, seconds)

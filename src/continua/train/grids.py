@@ -1,0 +1,80 @@
+"""The depths and nodes that each update of a training has: coarse at first, refined at last, moved at random."""
+
+import dataclasses
+import itertools
+import math
+from typing import final
+
+import torch
+
+from continua.core.checks import share
+from continua.core.errors import reject
+from continua.fields import AbstractHeadField
+from continua.model import ContinuousTransformer
+from continua.solve import Fixed, Solver
+
+_OTHERS = 0.25
+"""Share of the refined updates in which heads or embedding axis are refined, not depth."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TrainingGrids:
+    """Grids of their own for each update: coarse ones at first, refined ones at last, none of them twice the same.
+
+    The first updates, the share `coarse` of all, take half the depth steps, at half the cost. Of the last ones, the
+    share `refined`, each reads half of its batch with twice the depth steps; in a quarter of them, where there is a
+    measure of heads or an embedding axis, that has twice its nodes instead (of an axis, on a quarter of the batch,
+    since its kernels cost four times as much). The rest of the batch is read as usual, in a pass of its own, so that
+    memory stays. The inner depths of every grid move at random by up to the share `jitter` of half a step to either
+    side. Where weights jump, the jumps stay, and steps move between them.
+    """
+
+    jitter: float = 0.0
+    refined: float = 0.0
+    coarse: float = 0.0
+
+    def __post_init__(self) -> None:
+        share(jitter=self.jitter, refined=self.refined, coarse=self.coarse)
+        if self.coarse + self.refined > 1.0:
+            why = f"with the share {self.refined:g} of refined updates there are more than all"
+            reject("coarse", self.coarse, why, f"Pass at most {1.0 - self.refined:g}.")
+
+    def draw_kind(self, model: ContinuousTransformer, progress: float, generator: torch.Generator) -> str | None:
+        """What is refined after the share `progress` of all updates: depth, head_nodes, axis_nodes, or nothing."""
+        if progress < 1.0 - self.refined or _fixed_steps(model) is None:
+            return None
+        kinds, drawn = [*finer_nodes(model)], float(torch.rand((), generator=generator))
+        return "depth" if drawn >= _OTHERS or not kinds else kinds[int(len(kinds) * drawn / _OTHERS)]
+
+    def draw_grid(
+        self, model: ContinuousTransformer, progress: float, generator: torch.Generator, finer: bool = False
+    ) -> list[float] | None:
+        """Depths of a pass, with twice the usual steps if `finer`; `None` for the model's own."""
+        usual, depth = _fixed_steps(model), model.flow.depth
+        coarse = progress < self.coarse
+        if usual is None or not (self.jitter or finer or coarse):
+            return None
+        steps = 2 * usual if finer else math.ceil(usual / 2) if coarse else usual
+        breaks = {b for field in model.flow.fields for b in field.breaks if 0.0 < b < depth}
+        grid = [0.0]
+        for start, end in itertools.pairwise([0.0, *sorted(breaks), depth]):
+            count = max(1, math.ceil(steps * (end - start) / depth - 1e-9))
+            moves = self.jitter * (torch.rand(count - 1, generator=generator) - 0.5)
+            inner = start + (torch.arange(1, count) + moves) * ((end - start) / count)
+            grid += [*inner.tolist(), end]
+        return grid
+
+
+def _fixed_steps(model: ContinuousTransformer) -> int | None:
+    """The equal steps that a model takes; `None` where its steps adapt."""
+    solver = model.solver
+    controller = solver.controller if isinstance(solver, Solver) else None
+    return controller.steps if isinstance(controller, Fixed) else None
+
+
+def finer_nodes(model: ContinuousTransformer) -> dict[str, int]:
+    """Twice the nodes of the measure of heads and of the embedding axis, of those that it has, as `model.at` takes."""
+    heads = [field.heads for field in model.flow.fields if isinstance(field, AbstractHeadField)]
+    nodes = [] if model.axis is None else [model.axis.nodes]
+    return {name: 2 * found[0] for name, found in (("head_nodes", heads), ("axis_nodes", nodes)) if found}

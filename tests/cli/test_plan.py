@@ -1,0 +1,82 @@
+"""What a training needs is foreseen on sizes that were never counted."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from continua.cli.main import main
+from continua.cli.options import OPTIMISERS
+from continua.cli.plan import measure_machine, time_update
+from continua.train import Preset
+from continua.train.counting import CountModel, count_update, example_batch, text_form
+
+pytestmark = pytest.mark.usefixtures("unchecked_module")
+full = pytest.mark.faults
+SPECTRAL = {"hidden": 2, "axis_nodes": 2, "heads": 2, "steps": 2}
+DENSE = {"hidden": 4, "axis_nodes": 1, "heads": 2, "head_modes": 0, "steps": 3, "gradient": "checkpointed"}
+
+
+def sized(options: dict, width: int) -> Preset:
+    """A hidden size in proportion to the width."""
+    return Preset().replace(**{**options, "width": width, "hidden": options["hidden"] * width})
+
+
+@pytest.mark.parametrize(
+    "options", [pytest.param(SPECTRAL, id="spectral"), pytest.param(DENSE, id="dense", marks=full)]
+)
+def test_counts_are_foreseen_at_sizes_that_were_not_counted(options):
+    """To a thousandth, as a few things are made once for all sequences; the peak of memory may change its moment."""
+    build = OPTIMISERS["adamw"]
+    model = CountModel(lambda n: text_form(20, n), sized(options, 128), example_batch, (32, 64), build)
+    for width, tokens, size in ((96, 48, 18), (56, 96, 7)):
+        assert width not in model.widths and tokens not in model.tokens
+        form = text_form(20, tokens)
+        found = count_update(form, sized(options, width), example_batch(form, size, tokens), build)
+        foreseen = model.at(width, tokens, size)
+        assert foreseen.parameters == pytest.approx(found.parameters, rel=1e-12)
+        assert foreseen._replace(peak=0.0) == pytest.approx(found._replace(peak=0.0), rel=1e-3)
+        assert foreseen.peak == pytest.approx(found.peak, rel=0.2)
+
+
+@full  # half a minute of measurements
+def test_times_are_foreseen_for_models_that_were_not_timed():
+    machine = measure_machine()
+    for options, tokens, size in (
+        ({"width": 48, "hidden": 96, "axis_nodes": 6, "steps": 3}, 40, 12),
+        ({"width": 128, "hidden": 256, "axis_nodes": 4, "steps": 3, "gradient": "checkpointed"}, 64, 6),
+        ({"width": 96, "hidden": 384, "axis_nodes": 1, "head_modes": 0, "steps": 4}, 32, 10),
+    ):
+        form, preset = text_form(65, tokens), Preset().replace(**options)
+        batch = example_batch(form, size, tokens)
+        counts = count_update(form, preset, batch, OPTIMISERS["adamw"])
+        assert machine.seconds(counts) == pytest.approx(time_update(form, preset, batch), rel=0.2)
+
+
+def plan(tmp_path: Path, capsys, *words: str) -> dict:
+    (tmp_path / "run.toml").write_text('task = "text"\nwidth = 64\nhidden = 128\naxis_nodes = 1\nheads = 2\n'
+                                       'head_modes = 0\nsteps = 1\ndepth_modes = 2\nbatch_size = 64\n')  # fmt: skip
+    given = ["--flops", "100T", "--bandwidth", "2TB", "--vocabulary", "50", "--context", "512", "--json"]
+    assert main(["plan", str(tmp_path / "run.toml"), *given, *words]) == 0
+    return json.loads(capsys.readouterr().out)["needs"]
+
+
+def test_more_devices_share_the_batch_and_sharded_ones_the_weights(tmp_path, capsys):
+    one, eight = (plan(tmp_path, capsys, "--devices", str(k)) for k in (1, 8))
+    assert one["communication"] == 0.0 < eight["communication"]
+    assert eight["memory"]["weights"] == one["memory"]["weights"] and eight["compute"] < one["compute"]
+    assert eight["most"] == pytest.approx(8 * one["most"], rel=0.01)
+    assert eight["sent"] == pytest.approx(2 * 4 * one["parameters"] * 7 / 8)  # a ring's all-reduce
+    assert eight["checkpoint"] == 12 * one["parameters"]
+
+
+def test_a_plan_says_what_is_wrong(tmp_path, capsys):
+    (tmp_path / "run.toml").write_text("wdith = 3\n")
+    for words, why in (
+        (["--memory", "lots"], "this is no amount. Pass one, such as 80GiB"),
+        (["--vocabulary", "10"], "a text has a vocabulary and a length"),
+        (["--bandwidth", "1TB"], "the machine is measured as a whole"),
+        ([], "there is no option '--wdith'"),
+    ):
+        assert main(["plan", str(tmp_path / "run.toml"), *words]) == 2
+        assert why in capsys.readouterr().err
