@@ -36,7 +36,7 @@ def test_every_command_explains_itself(name, capsys):
         main([name, "--help"])
     assert left.value.code == 0
     printed = capsys.readouterr().out
-    assert f"continua {name}" in printed and any(word in printed for word in ("--output", "RUN", "CONFIG"))
+    assert f"continua {name}" in printed and any(word in printed for word in ("--output", "RUN", "CONFIG", "FOLDER"))
     if name != "generate":
         assert "None" not in printed and "(default: )" not in printed
 

@@ -37,7 +37,12 @@ CHOICES = {
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_choice_learns_and_is_noted(choice, tmp_path, monkeypatch, unchecked):
     monkeypatch.chdir(tmp_path)
-    for name, found in (("measure_models", {}), ("keep_results", None), ("write_report", Path("report.html"))):
+    for name, found in (
+        ("measure_models", {}),
+        ("record_references", None),
+        ("keep_results", None),
+        ("write_report", Path("report.html")),
+    ):
         monkeypatch.setattr(train, name, lambda *_, found=found: found)  # what comes after training has its own tests
     Path("tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 12)
     text = ["text", "--text", "tale.txt", "--context", "8"]
@@ -55,7 +60,12 @@ def test_a_choice_learns_and_is_noted(choice, tmp_path, monkeypatch, unchecked):
 
 def test_a_training_of_some_seconds_has_the_updates_that_fit(tmp_path, monkeypatch, unchecked):
     monkeypatch.chdir(tmp_path)
-    for name, found in (("measure_models", {}), ("keep_results", None), ("write_report", Path("report.html"))):
+    for name, found in (
+        ("measure_models", {}),
+        ("record_references", None),
+        ("keep_results", None),
+        ("write_report", Path("report.html")),
+    ):
         monkeypatch.setattr(train, name, lambda *_, found=found: found)
     Path("tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 12)
     words = ["text", "--text", "tale.txt", "--context", "8", *WORDS.split(), "--seconds", "1"]

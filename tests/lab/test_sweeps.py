@@ -86,7 +86,7 @@ def test_a_key_changes_with_every_field():
 
 def test_without_ray_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r"continua\[scale\]"):
+    with pytest.raises(MissingExtraError, match=r"'\.\[scale\]'"):
         list(Ray().rows([Equiangular(2, 1.0, 0.5)]))
 
 

@@ -9,6 +9,7 @@ import continua
 from continua.model import ContinuousTransformer, Flow, Layers, Part, decode, encode, load, save
 from continua.operators import AbstractPointwise, FeedForward, NoTheta
 from continua.solve import BogackiShampine, Checkpointed, Fixed, PerSequence, Solver
+from continua.train.trained import load as load_run_or_model
 from models import adaptive_model
 from parity import run, shaken, tokens_and_padding
 from registries import VOCABULARY, all_presets
@@ -81,7 +82,7 @@ def test_a_field_that_serves_twice_serves_twice_again(tmp_path):
 
 
 def test_the_public_names_are_these():
-    assert continua.save is save and continua.load is load
+    assert continua.save is save and continua.load is load_run_or_model
 
 
 def test_a_damaged_file_is_refused(saved):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from continua import ContinuousTransformer, Direct, DormandPrince, Fixed, Observer, integrate
-from continua.model import presets
+from continua.model import standard
 from continua.solve import Adaptive, PerSequence, Solver
 from models import adaptive_model
 
@@ -79,6 +79,6 @@ def test_padding_without_a_mask_is_recognised(model):
 @pytest.mark.parametrize("name", ["gpt", "bert", "encoder", "parallel", "macaron", "sphere", "encoder_decoder"])
 def test_a_preset_without_its_parts_says_which_to_build(name):
     with pytest.raises(TypeError, match=rf"{name}: missing a required argument: 'layers'.*Pass built parts: {name}\("):
-        getattr(presets, name)()
+        getattr(standard, name)()
     with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'depth'.*Pass built parts"):
-        getattr(presets, name)(1, 2, 3, depth=4)
+        getattr(standard, name)(1, 2, 3, depth=4)

@@ -65,7 +65,7 @@ def bound_nodes(flow: Flow, training: bool = True) -> list[torch.Tensor]:
     first = []
     for inside in (0.1, 0.7):
         bound._bind(inside)
-        first += [operator for _, operator in bound._terms]
+        first += [operator for _, operator, _ in bound._terms]
     attentions = [first[0], *first[1].terms, first[2], *first[3].terms]
     return [attention.integral.nodes.chosen for attention in attentions]
 

@@ -68,7 +68,7 @@ def test_adamw_is_told_its_betas_and_both_have_a_name():
     model = build_continuous(TASK.form, SMALL)
     plain, recipe = adamw(model, 1e-3, 0.1, (0.7, 0.8)), Recipe.with_lr(3e-3, 0.1, BETAS, SOAP).build(model)
     assert {group["betas"] for group in plain.param_groups} == {(0.7, 0.8)} and isinstance(recipe, Composite)
-    assert optimiser_name(plain) == "AdamW, rate 0.001"
+    assert optimiser_name(plain) == "AdamW, learning rate 0.001"
     assert set(optimiser_name(recipe).partition(",")[0].split(" + ")) == {"SOAP", "BlockwiseAdamW"}
     assert optimiser_name(recipe).endswith("rate 0.003")
 

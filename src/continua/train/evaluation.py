@@ -124,7 +124,7 @@ def evaluate_resolutions(
             terms = objective(other, batch)  # before the timed calls: what is made once is made here
             taken = statistics.median(_milliseconds(other, few) for _ in range(_CALLS)) / len(few.inputs[0])
             metrics = {k: float(v.mean()) for k, v in task.metrics(terms.output, batch).items()}
-            cost = {"evaluations": terms.stats.evaluations, "milliseconds": taken}
+            cost = {"evaluations": float(terms.stats.evaluations), "milliseconds": taken}
             found[name] = cost | {"loss": float(terms.terminal)} | metrics
     return found
 
