@@ -1,11 +1,15 @@
 """The whole model as one graph: `torch.compile(model, fullgraph=True)`, `torch.export` and back from a file."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
-import continua
-from continua.solve import RK4, Checkpointed, Fixed, Solver
-from parity import assert_close, shaken
+from graph_cases import BATCH, TOKENS, cases, signal_model, signals
+from parity import assert_close
 
 pytestmark = [
     # The shape checker of the tests does not know the symbolic tensors of a compiler.
@@ -16,70 +20,21 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
 ]
-BATCH, TOKENS = 3, 8
-PRESENT = torch.arange(TOKENS) < torch.tensor([TOKENS, 5, 6])[:, None]
+COMPILED = ["padding", "causal", "text"]
 
 
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+@pytest.fixture(scope="module")
+def compiled():
+    script = Path(__file__).parents[1] / "graph_cases.py"
+    command = [sys.executable, "-W", "ignore", str(script), *COMPILED]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
 
 
-def signals(batch=BATCH, tokens=TOKENS):
-    generator = torch.Generator().manual_seed(batch + tokens)
-    times = torch.rand(batch, tokens, generator=generator).sort(-1).values
-    return torch.randn(batch, tokens, 1, generator=generator), times
-
-
-def words(batch=BATCH, tokens=TOKENS):
-    return (torch.randint(9, (batch, tokens), generator=torch.Generator().manual_seed(tokens)),)
-
-
-def signal_model(**named):
-    torch.manual_seed(0)
-    return shaken(continua.transformer(width=8, outputs=3, features=1, axis=2, depth=1.0, **named))
-
-
-def text_model():
-    torch.manual_seed(0)
-    return shaken(continua.transformer(width=8, outputs=9, vocabulary=9, causal=True, axis=2, depth=1.0))
-
-
-def cases():
-    asked = {"query_times": torch.tensor([[0.2, 0.7]]).expand(BATCH, -1)}
-    queries = signal_model(per_token=True, causal=True, time=continua.TokenTime(queries=True))
-    fourth = signal_model().at(solver=Solver(RK4(), Fixed(1)), gradient=Checkpointed())
-    return {
-        "evenly spaced": (signal_model(), signals()[:1], {}),
-        "padding": (signal_model(), (*signals(), PRESENT), {}),
-        "causal": (signal_model(causal=True, per_token=True), signals(), {}),
-        "causal padding": (signal_model(causal=True, per_token=True), (*signals(), PRESENT), {}),
-        "query times": (queries, signals(), asked),
-        "text": (text_model(), words(), {}),
-        "padded text": (text_model(), (*words(), None, PRESENT), {}),
-        "fourth order": (fourth, signals(), {}),
-    }
-
-
-def outcome(call, model, inputs, named):
-    model.zero_grad()
-    output = call(*inputs, **named)
-    output.square().mean().backward()
-    return output.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
-
-
-@pytest.mark.parametrize("name", ["padding", "causal", "query times", "text", "fourth order"])
-def test_a_training_step_is_one_graph(name):
-    """`fullgraph` makes a break an error; masks and causal rows may take another path, equal to rounding."""
-    model, inputs, named = cases()[name]
-    model.train()
-    expected = outcome(model, model, inputs, named)
-    found = outcome(torch.compile(model, fullgraph=True, backend="aot_eager"), model, inputs, named)
-    assert_close(found[0], expected[0], 1e-5)
-    for a, b in zip(found[1], expected[1], strict=True):
-        assert_close(a, b, 1e-5)
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_training_step_is_one_graph(name, compiled):
+    assert compiled[name] == ""
 
 
 @pytest.mark.parametrize("name", ["evenly spaced", "causal padding", "query times", "padded text"])
@@ -100,14 +55,6 @@ def test_an_exported_model_is_read_from_a_file_for_other_sizes(tmp_path):
         assert_close(found(*inputs), model(*inputs), 1e-6)
 
 
-def test_a_traced_model_is_not_bound_to_what_it_was_traced_with():
-    """Padding and ties are values: a trace that looked at them would be wrong for a batch that has others."""
-    model, (values, times) = signal_model(causal=True, per_token=True).eval(), signals()
-    traced = torch.jit.trace(model, (values, times, torch.ones_like(PRESENT)), check_trace=False)
-    found, expected = traced(values, times, PRESENT), model(values, times, PRESENT)
-    assert_close(found[PRESENT], expected[PRESENT], 1e-6)
-
-
 def test_adaptive_steps_are_not_exported():
     model = signal_model().at(rtol=1e-3).eval()
     with pytest.raises(
@@ -118,7 +65,7 @@ def test_adaptive_steps_are_not_exported():
 
 def test_checks_of_values_stay_where_there_is_no_graph():
     model, (values, times) = signal_model().eval(), signals()
-    torch.compile(model, fullgraph=True, backend="eager")(values, times)
+    torch.export.export(model, (values, times))
     with pytest.raises(ValueError, match="a sample is not finite"):
         model(values.masked_fill(values == values[0, 0], torch.nan), times)
     with pytest.raises(ValueError, match="times may not decrease"):
