@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import numpy as np
+import torch
 
 from continua.control import CrossEntropy
 from continua.lab import (
@@ -19,6 +20,7 @@ from continua.lab import (
     sde_scaling,
 )
 from continua.lab.risk import pathwise, problem, sampling, softmax_residual, transport
+from continua.lab.stacks import cells as stacks
 from continua.lab.training import cells as training_cells
 from continua.lab.training import width
 from continua.lab.training.networks import Network, compute_limits
@@ -178,6 +180,12 @@ def mistake_digits(monkeypatch):
     )
 
 
+def shuffle_layers(monkeypatch):
+    """Layers that are read in another order than tokens meet them."""
+    plain = stacks.layer_weights
+    monkeypatch.setattr(stacks, "layer_weights", lambda model: torch.cat([plain(model)[::2], plain(model)[1::2]][::-1]))
+
+
 SABOTEURS = {
     "depth-limit": (take_better_layers, range(2)),
     "adamw-limit": (turn_gradients, range(1, 4)),
@@ -198,5 +206,6 @@ SABOTEURS = {
     "optimal-values": (solve_layers_better, (0,)),
     "gradient-accuracy": (replay_finer, (0,)),
     "estimator-bias": (call_it_debiased, (0,)),
+    "trained-networks": (shuffle_layers, range(12, 16)),
 }
 """For each experiment what breaks it, and the cells that are measured again."""

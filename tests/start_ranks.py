@@ -16,6 +16,6 @@ def start_ranks(script: str, folder: Path) -> list[dict]:
     It imports torch, which takes seconds, and forks the ranks: all cases of a script belong into one start.
     """
     command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / script), str(folder)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert ran.returncode == 0, ran.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]

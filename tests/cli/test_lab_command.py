@@ -1,5 +1,6 @@
 """`continua lab`: list, run, report; single questions; refusals."""
 
+import dataclasses
 import html
 import io
 import json
@@ -12,16 +13,10 @@ from rich.console import Console
 from continua.cli.main import main
 from continua.core.errors import SolveError
 from continua.lab import CellStore, ExperimentResult
-from continua.lab.command import (
-    EXPERIMENTS,
-    Unfinished,
-    find_unfinished,
-    list_experiments,
-    note_measuring,
-    show_record,
-)
+from continua.lab.command import EXPERIMENTS, list_experiments, show_record
 from continua.lab.experiment import AtMost, plain
 from continua.lab.intervals import Interval
+from continua.lab.standing import Unfinished, find_unfinished, note_measuring
 from continua.runs import Run
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
@@ -210,3 +205,16 @@ def test_mistakes_are_one_line(words, said, capsys, monkeypatch, tmp_path):
     error = capsys.readouterr().err
     assert said in error and len(error.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_text_is_read_by_trained_networks_alone_and_named_in_the_command_that_goes_on(capsys, tmp_path):
+    assert main(["lab", "run", "clusters", "--text", __file__]) == 2
+    assert "clusters reads no text" in capsys.readouterr().err
+    assert main(["lab", "run", "trained-networks", "--text", str(tmp_path / "missing")]) == 2
+    assert "there is no such file" in capsys.readouterr().err
+    run = Run.begin(tmp_path / "lab", "lab", {})
+    own = dataclasses.replace(EXPERIMENTS["trained-networks"], text="a text")
+    with pytest.raises(KeyboardInterrupt), note_measuring(run, [own], quick=True):
+        raise KeyboardInterrupt
+    (left,) = find_unfinished(run, EXPERIMENTS)
+    assert "trained-networks --quick --text 'a text'" in left.command and left.cells == len(own.quick().cells())

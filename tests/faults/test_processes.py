@@ -279,16 +279,6 @@ def test_a_diverged_run_goes_back_to_its_last_good_state(tmp_path):
 
 
 @full
-def test_solves_that_cannot_be_finished_end_a_run_that_goes_on_with_another_tolerance(tmp_path):
-    """No step in single precision meets such a tolerance: every update is skipped, and the first weights are kept."""
-    child = train(tmp_path, *SPIRALS, "--rtol", "1e-14", "--max-skipped", "2")
-    assert child.wait() == 1 and "diverged" in child.told()
-    again = resume(tmp_path, "run", "--override", "rtol=0.01")
-    assert again.wait() == 0, again.err.read_text()
-    assert None not in losses(tmp_path / "run") and len(losses(tmp_path / "run")) == 3
-
-
-@full
 def test_a_moved_run_goes_on_elsewhere(tmp_path):
     (tmp_path / "there").mkdir()
     write_data(tmp_path)

@@ -34,6 +34,7 @@ from continua.lab import (
     RMSScaling,
     SDEScaling,
     SoftmaxResidual,
+    TrainedNetworks,
     Transport,
     Word,
     silent,
@@ -59,8 +60,12 @@ TINY = [
         (2, 4),
         4,
         2,
+        wide=2,
+        nodes=16,
+        practical=1,
+        fine=64,
     ),
-    AdamWCompactness(updates=40, settle=40, converge=48, seeds=2),
+    AdamWCompactness(updates=40, settle=40, converge=48, seeds=2, climb=5),
     DimensionFree(widths=(4, 8), layers=4, heads=2, seeds=3, updates=1),
     LionsDerivative(seeds=1),
     AttentionLipschitz(tilts=(0.5, 2.0), pairs=8, ascent=5, tokens=4),
@@ -78,18 +83,20 @@ TINY = [
     OptimalValues(size=8, layers=(8, 16, 32), shifts=(0.1,), draws=2, sizes=(64, 512)),
     GradientAccuracy(steps=(8, 16, 32), tolerances=(1e-3, 1e-4), rates=(0.0, 12.0)),
     EstimatorBias(tokens=128, nodes=(4, 8, 16), calls=20),
+    TrainedNetworks(layers=(4, 8), few=(), seeds=2, updates=10, width=16, context=16, batch_size=4, windows=8),
     CheatSheet(2, 1, 8, 2, 4, ("checkpoints of 0.1", "hypernetwork")),
 ]
 REFUTED = ("cheat-sheet",)
 """Claims that are measured to fail."""
 LONG = {
     "depth-limit", "adamw-limit", "adamw-compactness", "euler-lagrange", "pathwise", "transport",
-    "softmax-residual", "sampling", "optimal-values", "gradient-accuracy", "estimator-bias",
+    "softmax-residual", "sampling", "optimal-values", "gradient-accuracy", "estimator-bias", "trained-networks",
 }  # fmt: skip
 """Their cells are long; shapes are checked where each kind of cell is tested alone, here and in `test_training`."""
 OPEN = {
     "depth-limit", "adamw-limit", "adamw-compactness", "dimension-free", "mean-field", "sde-scaling", "mnist1d-ceiling",
     "euler-lagrange", "pathwise", "transport", "optimal-values", "gradient-accuracy", "estimator-bias",
+    "trained-networks",
 }  # fmt: skip
 """At these sizes their intervals are too wide, or training has not converged: they may stay inconclusive."""
 KEYS = ["experiment", "claim", "source", "measured", "bound", "verdict", "seconds"]
@@ -150,6 +157,7 @@ CONTRADICTIONS = {
     "optimal-values": ("start", lambda row: 2.0 * row["allowed"]),
     "gradient-accuracy": ("apart", lambda row: 1e-6),
     "estimator-bias": ("found", lambda row: {k: {**v, "bias": [1.0, 1.0, 1.0]} for k, v in row["found"].items()}),
+    "trained-networks": ("weights", lambda row: 0.2),
     "cheat-sheet": ("milliseconds", lambda row: 1e6 if row["way"] == "the whole sheet" else 1.0),
 }
 """For each experiment one number of its rows, and what it would be if the claim were wrong."""

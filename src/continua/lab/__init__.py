@@ -17,6 +17,7 @@ from continua.lab.risk.sampling import RiskSampling
 from continua.lab.risk.softmax_residual import SoftmaxResidual
 from continua.lab.risk.transport import Transport
 from continua.lab.sde_scaling import SDEScaling
+from continua.lab.stacks.experiment import TrainedNetworks
 from continua.lab.sweep import AbstractCell, AbstractEngine, CellStore, LocalProcesses, Progress, Ray, silent, sweep
 from continua.lab.training.adamw_limit import AdamWLimit
 from continua.lab.training.cells import AgainstLimit
@@ -32,6 +33,6 @@ __all__ = [
     "AttentionLipschitz", "CellStore", "CheatSheet", "Clusters", "DepthLimit", "DimensionFree", "EstimatorBias",
     "EulerLagrange", "ExperimentResult", "FastestMode", "Findings", "GradientAccuracy", "Judgement", "LionsDerivative",
     "LocalProcesses", "MeanField", "Mnist1dCeiling", "OptimalValues", "Overlap", "Pathwise", "PostNormLimit",
-    "Problem", "Progress", "RMSScaling", "Ray", "SDEScaling", "RiskSampling", "SoftmaxResidual", "TrajectoryQuestion",
-    "Transport", "UpdateRule", "Word", "check_question", "silent", "sweep",
+    "Problem", "Progress", "RMSScaling", "Ray", "SDEScaling", "RiskSampling", "SoftmaxResidual", "TrainedNetworks",
+    "TrajectoryQuestion", "Transport", "UpdateRule", "Word", "check_question", "silent", "sweep",
 ]  # fmt: skip

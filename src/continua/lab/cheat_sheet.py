@@ -1,6 +1,5 @@
 """`cheat-sheet`: seven rules for training a continuous Transformer, each switched on by itself, and all of them."""
 
-import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ import torch
 from continua.cli.options import OPTIMISERS
 from continua.data import Mnist1d, Split
 from continua.lab.experiment import AbstractExperiment, Findings, curves
-from continua.lab.intervals import Interval, student_quantile
+from continua.lab.intervals import mean_interval
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most, stays_below
 from continua.optim import CosineDecay, Schedule, by_seconds
@@ -154,7 +153,11 @@ class CheatSheet(AbstractExperiment):
         def mean(way: str, what: str) -> float:
             return float(np.mean([row[what] for row in by[way]]))
 
-        gains = {rule: _paired_interval(by[rule], by[_DEFAULT]) for rule in (*self.rules, _SHEET) if rule != _MEMORY}
+        gains = {
+            rule: mean_interval([a["test"] - b["test"] for a, b in zip(by[rule], by[_DEFAULT], strict=True)])
+            for rule in (*self.rules, _SHEET)
+            if rule != _MEMORY
+        }
         cost = {what: {way: mean(way, what) / mean(_LAYERS, what) for way in by} for what in ("milliseconds", "memory")}
         judgement = all_of(
             at_most("time of an update, the whole sheet over layers", cost["milliseconds"][_SHEET], 1.5),
@@ -184,13 +187,6 @@ class CheatSheet(AbstractExperiment):
         measured |= {f"{way}, time": ratio for way, ratio in cost["milliseconds"].items()}
         measured |= {f"{way}, memory": ratio for way, ratio in cost["memory"].items()}
         return Findings(figures, measured, {f"{rule}, gain": 0.0 for rule in gains}, judgement)
-
-
-def _paired_interval(with_it: Sequence[Row], without: Sequence[Row]) -> Interval:
-    """The mean difference of test losses of the same seeds, with Student's interval of 95 %."""
-    gaps = np.array([a["test"] - b["test"] for a, b in zip(with_it, without, strict=True)])
-    half = student_quantile(0.95, len(gaps) - 1) * float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
-    return Interval(float(gaps.mean()), float(gaps.mean()) - half, float(gaps.mean()) + half)
 
 
 def _lines(at: np.ndarray, values: Mapping[str, np.ndarray], smooth: int) -> list[Series]:

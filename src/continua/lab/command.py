@@ -2,11 +2,10 @@
 
 import dataclasses
 import json
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Literal, final
 
 import tyro
 from rich.console import Console
@@ -36,6 +35,8 @@ from continua.lab.risk.sampling import RiskSampling
 from continua.lab.risk.softmax_residual import SoftmaxResidual
 from continua.lab.risk.transport import Transport
 from continua.lab.sde_scaling import SDEScaling
+from continua.lab.stacks.experiment import TrainedNetworks
+from continua.lab.standing import FOLDER, elsewhere, find_unfinished, note_measuring, overview, run_command, text_of
 from continua.lab.sweep import AbstractEngine, CellStore, LocalProcesses, Progress, Ray
 from continua.lab.training.adamw_limit import AdamWLimit
 from continua.lab.training.compactness import AdamWCompactness
@@ -43,40 +44,18 @@ from continua.lab.training.width import DimensionFree, RMSScaling
 from continua.lab.variations.experiment import EulerLagrange
 from continua.lab.variations.trajectory import TrajectoryQuestion
 from continua.report import write_report
-from continua.runs import Run, Section, Table
+from continua.runs import Run
 
 _KINDS = (DepthLimit, AdamWLimit, AdamWCompactness, DimensionFree, LionsDerivative, AttentionLipschitz,
           MeanField, Clusters, RMSScaling, PostNormLimit, SDEScaling, Mnist1dCeiling, EulerLagrange, Pathwise,
           Transport, SoftmaxResidual, RiskSampling, OptimalValues, GradientAccuracy, EstimatorBias,
-          CheatSheet)  # fmt: skip
+          TrainedNetworks, CheatSheet)  # fmt: skip
 EXPERIMENTS: dict[str, AbstractExperiment] = {each.name: each for each in (kind() for kind in _KINDS)}
 """The one table from words to experiments."""
 
 _LINE = 100
 """Longer lines are hard to read, however wide the terminal is."""
-FOLDER = Path("runs/lab")
-"""Where results are kept, unless told otherwise."""
 _COLOURS = {"holds": "green", "fails": "bold red", "inconclusive": "yellow"}
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Unfinished:
-    """An experiment that was begun at some size and has no verdict since."""
-
-    experiment: str
-    quick: bool
-    done: int
-    cells: int
-    folder: Path
-
-    @property
-    def command(self) -> str:
-        """What to type to go on."""
-        return run_command(self.experiment, self.quick, self.folder)
-
-    def __str__(self) -> str:
-        return f"{self.experiment}, {self.done} of {self.cells} cells are done; go on with `{self.command}`"
 
 
 @final
@@ -109,6 +88,8 @@ class Lab:
     """euler-lagrange: an .npz file with `states` (layers + 1, tokens, width) and `mask` (tokens): is it an extremal?"""
     model: SomeFolder = None
     """euler-lagrange: the saved model whose flow the trajectory is held against (otherwise a fitted attention)"""
+    text: SomeFile = None
+    """trained-networks: a text file to learn, character by character (otherwise a language that is drawn)"""
     engine: Annotated[Literal["local", "ray"], tyro.conf.arg(metavar="local|ray")] = "local"
     """where cells run: local (processes on this machine) or ray (a cluster; needs the extra `scale`)"""
     processes: Count = None
@@ -149,7 +130,7 @@ class Lab:
                 record = result.record()
                 failed = failed or record["verdict"] == "fails"
                 if run is not None:
-                    command = run_command(experiment.name, self.quick, self.output)
+                    command = run_command(experiment.name, self.quick, self.output, text_of(experiment))
                     run.record("experiment", quick=self.quick, **record)
                     run.keep_section(experiment.name, result.section(command))
                 if self.json:
@@ -174,6 +155,8 @@ class Lab:
             reject("NAME", self.name, "the lab needs to know what to run", f"{names} {more('lab')}")
         choose("NAME", self.name, (*EXPERIMENTS, "all"), "experiment", "lab")
         chosen = list(EXPERIMENTS.values()) if self.name == "all" else [EXPERIMENTS[self.name]]
+        if self.text is not None:
+            chosen = [reads_text(experiment, self.text) for experiment in chosen]
         return [experiment.quick() if self.quick else experiment for experiment in chosen]
 
     def _question(self) -> AbstractExperiment:
@@ -285,87 +268,13 @@ def _number(value: object) -> str:
     return f"{value:.8g}" if isinstance(value, float) else str(value)
 
 
-def run_command(experiment: str, quick: bool, folder: Path) -> str:
-    """What to type to measure an experiment."""
-    return f"continua lab run {experiment}{' --quick' if quick else ''}{elsewhere(folder)}"
-
-
-def elsewhere(folder: Path) -> str:
-    """The option that names a folder, where it is not the usual one."""
-    return "" if folder == FOLDER else f" --output {shlex.quote(str(folder))}"
-
-
-@contextmanager
-def note_measuring(run: Run, chosen: Sequence[AbstractExperiment], quick: bool) -> Iterator[None]:
-    """Notes what is about to be measured, and how that ended.
-
-    What is killed before its verdict is then known to be missing, though the run says that it is running.
-    """
-    for experiment in chosen:
-        run.record("begun", experiment=experiment.name, quick=quick)
-    try:
-        yield
-    except KeyboardInterrupt:
-        run.end("interrupted")
-        raise
-    except Exception:
-        with suppress(OSError):
-            run.end("failed")
-        raise
-    run.end("finished")
-
-
-def find_unfinished(run: Run, experiments: Mapping[str, AbstractExperiment]) -> list[Unfinished]:
-    """What was begun after its last verdict, in the order of the experiments; cells of other code do not count.
-
-    A verdict at full size says more than a quick one, and closes both.
-    """
-    open_ones: set[tuple[str, bool]] = set()
-    for row in run.records():
-        if row["kind"] == "begun":
-            open_ones.add((row["experiment"], row["quick"]))
-        elif row["kind"] == "experiment":
-            open_ones -= {(row["experiment"], row["quick"]), (row["experiment"], True)}
-    store = CellStore(run.folder / "cells")
-    found = []
-    for name, experiment in experiments.items():
-        for quick in (True, False):
-            if (name, quick) in open_ones:
-                cells = (experiment.quick() if quick else experiment).cells()
-                found.append(Unfinished(name, quick, store.count(cells), len(cells), run.folder))
-    return found
-
-
-def overview(records: Sequence[Mapping[str, Any]], left: Sequence[Unfinished]) -> Section:
-    """The first part of the page: every verdict, and what has none."""
-    held = sum(record["verdict"] == "holds" for record in records)
-    verdicts = Table(
-        title="verdicts",
-        columns=("experiment", "verdict", "size", "seconds"),
-        rows=tuple((r["experiment"], r["verdict"], _size(r["quick"]), f"{r['seconds']:.1f}") for r in records),
-    )
-    prose = (
-        f"{len(records)} claims about the continuous Transformer, measured; {held} of them hold at these sizes. Every "
-        "part below states a claim and its source, shows what was measured against what bounds it, and says how to "
-        "measure it again.",
-    )
-    if not left:
-        return Section("Results", prose, figures=(verdicts,))
-    warning = (
-        f"Incomplete: {', '.join(one.experiment for one in left)}. Begun and stopped, or still running: verdicts are "
-        "missing or older. Cells that are done are kept, and the commands below go on from them."
-    )
-    missing = Table(
-        title="incomplete",
-        caption="Cells count if they were measured by the code that is installed now.",
-        columns=("experiment", "size", "cells done", "of", "go on with"),
-        rows=tuple((one.experiment, _size(one.quick), one.done, one.cells, one.command) for one in left),
-    )
-    return Section("Results", (warning, *prose), figures=(missing, verdicts))
-
-
-def _size(quick: bool) -> str:
-    return "quick" if quick else "full"
+def reads_text(experiment: AbstractExperiment, file: Path) -> AbstractExperiment:
+    """The experiment on the text of a file."""
+    if not isinstance(experiment, TrainedNetworks):
+        reject("--text", str(file), f"{experiment.name} reads no text", "Leave it out, or run trained-networks.")
+    if not file.is_file():
+        reject("--text", str(file), "there is no such file", "Pass a text file, or leave it out.")
+    return dataclasses.replace(experiment, text=str(file))
 
 
 def list_experiments(console: Console, experiments: Mapping[str, AbstractExperiment], as_json: bool) -> None:

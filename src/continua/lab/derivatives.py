@@ -50,17 +50,39 @@ class Tilted:
 
     def lions(self, v: Float[Tensor, "batch asked width"]) -> Float[Tensor, "batch queries asked width width"]:
         """d_mu Gamma(q, mu)(v) at any points v: how Gamma changes when mass at v moves, for each unit of mass."""
-        drawn = radial(v, self.radius)
+        core, _ = self._core(v)
+        return self.density(v)[..., None, None] * core @ radial_slope(v, self.radius)[:, None]
+
+    def query_slope_of_lions(
+        self, v: Float[Tensor, "batch asked width"]
+    ) -> Float[Tensor, "batch queries asked width width width"]:
+        """D_q d_mu Gamma(q, mu)(v) = d_mu D_q Gamma(q, mu)(v); the last axis is the direction in q.
+
+            rho(v) beta { [I + beta a q^T] a^T + a (x) I - (D_q Gamma) (x) q } ,   a = P v - Gamma
+
+        with rho the density; in the ball of at most rho(v) beta R (4 + 5 beta R |q|) (arXiv 2605.11059, Lemma 13).
+        """
+        core, away = self._core(v)
+        eye = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
+        tilt = torch.einsum("bqnij,bqnh->bqnijh", core, away) + torch.einsum("bqni,jh->bqnijh", away, eye)
+        tilt = tilt - torch.einsum("bqih,bqj->bqijh", self.slope, self.queries)[:, :, None]
+        whole = self.beta * self.density(v)[..., None, None, None] * tilt
+        return torch.einsum("bqnijh,bnjk->bqnikh", whole, radial_slope(v, self.radius))
+
+    def density(self, v: Float[Tensor, "batch asked width"]) -> Float[Tensor, "batch queries asked"]:
+        """e^{beta <q, P v>}/Z: of the tilted measure with respect to mu, at most e^{2 beta R |q|}."""
         top = self.beta * self.queries @ self._inside.mT
         mass = self.cloud.measure.weights()
-        shift = top.amax(-1, keepdim=True)
+        shift = top.detach().amax(-1, keepdim=True)
         rises = (top - shift).exp()
         Z = rises.mean(-1) if mass is None else (rises * mass[:, None, :]).sum(-1)
-        density = (self.beta * self.queries @ drawn.mT - shift).exp() / Z[..., None]  # (batch queries asked)
-        away = drawn[:, None] - self.mean[:, :, None]  # (batch queries asked width)
+        return (self.beta * self.queries @ radial(v, self.radius).mT - shift).exp() / Z[..., None]
+
+    def _core(self, v: Float[Tensor, "batch asked width"]) -> tuple[Tensor, Float[Tensor, "batch queries asked width"]]:
+        """I + beta a q^T, and a = P v - Gamma."""
+        away = radial(v, self.radius)[:, None] - self.mean[:, :, None]
         eye = torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)
-        core = eye + self.beta * away[..., :, None] * self.queries[:, :, None, None, :]
-        return density[..., None, None] * core @ radial_slope(v, self.radius)[:, None]
+        return eye + self.beta * away[..., :, None] * self.queries[:, :, None, None, :], away
 
     @property
     def _inside(self) -> Points:

@@ -43,6 +43,15 @@ def slope_interval(sizes: Sequence[float | int], errors: Sequence[float], level:
     return Interval(slope, slope - half, slope + half)
 
 
+def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
+    """The mean of a few draws with Student's interval, mean +- t s / sqrt(n)."""
+    if len(values) < 2:
+        reject("values", values, "one draw does not tell how draws differ", "Give at least two.")
+    mean = float(np.mean(values))
+    half = student_quantile(level, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
 def bootstrap_slopes(
     sizes: Float[np.ndarray, "cells factors"],
     squares: Float[np.ndarray, "cells seeds"],

@@ -103,7 +103,7 @@ class DiscreteValues(AbstractCell):
 
 @final
 class SampledValues(AbstractCell):
-    """(min J_{L,n} - min J)^2 over draws of n sequences."""
+    """(min J_{L,n} - min J)^2 over draws of n sequences, and (min J_{L,n} - min J_L)^2: what sampling alone does."""
 
     size: int
     layers: int
@@ -113,12 +113,14 @@ class SampledValues(AbstractCell):
     def measure(self) -> Row:
         population = Population(self.size)
         value, c, _ = Minimiser(population, None).best()
-        squares = []
+        same, *_ = Minimiser(population, self.layers).best((tuple(c.tolist()),))
+        squares, own = [], []
         for n in self.sizes:
-            counts = torch.tensor(draw_counts(self.size, n, self.draws, n) / n)
+            counts = torch.tensor(draw_counts(self.size, n, self.draws, 101 * n + self.layers) / n)
             found = [Minimiser(population, self.layers, w).best((tuple(c.tolist()),))[0] for w in counts]
             squares.append([(least - value) ** 2 for least in found])
-        return {"layers": self.layers, "sizes": list(self.sizes), "squares": squares}
+            own.append([(least - same) ** 2 for least in found])
+        return {"layers": self.layers, "sizes": list(self.sizes), "squares": squares, "own": own}
 
 
 @final
@@ -155,6 +157,8 @@ class OptimalValues(AbstractExperiment):
         recovery = slope_interval(self.layers, row["recovery"])
         sizes, squares = np.array(self.sizes, dtype=float), np.array([s["squares"] for s in sampled])
         (samples,) = bootstrap_slopes(sizes[:, None], squares[1])
+        # of both depths together: at a fixed L the error of depth, which n does not move, is taken away
+        (alone,) = bootstrap_slopes(sizes[:, None], np.concatenate([s["own"] for s in sampled], 1))
         bounds = np.array([[1.0 / s["layers"] + n**-0.5 for n in self.sizes] for s in sampled])
         errors = np.sqrt(squares.mean(-1)) / bounds
         steepest = {
@@ -165,6 +169,7 @@ class OptimalValues(AbstractExperiment):
             at_most("minima from two starts, difference", max(row["agree"]), 1e-8),
             equals("slope in L: optimal value", depth, -1.0, 0.2),
             stays_below("slope in L: recovery", recovery, -1.0, 0.2),
+            stays_below("slope in n: against the same layers", alone, -0.5, 0.2),
             at_most("error over eps + n^-1/2, last over first", float((errors[:, -1] / errors[:, 0]).max()), 1.0),
             *(at_most(name, value, RANGE) for name, value in steepest.items()),
             at_most("int |theta*|^2 of its range", row["start"] / row["allowed"], 1.0),
@@ -173,6 +178,7 @@ class OptimalValues(AbstractExperiment):
         measured = {
             "slope in L: optimal value": depth,
             "slope in L: recovery": recovery,
+            "slope in n: against the same layers": alone,
             "slope in n: optimal value, 8 layers": samples,
             **steepest,
             "error over eps + n^-1/2": errors.tolist(),
@@ -191,6 +197,10 @@ class OptimalValues(AbstractExperiment):
             curves("optimal values over depth", "layers L", "difference", over, "xy"),
             curves("optimal values over samples", "samples n", "root mean square of min J_{L,n} - min J", many, "xy"),
         )
-        bound = {"slope in L: optimal value": -1.0, "int |theta*|^2": AtMost(row["allowed"])}
+        bound = {
+            "slope in L: optimal value": -1.0,
+            "slope in n: against the same layers": AtMost(-0.5),
+            "int |theta*|^2": AtMost(row["allowed"]),
+        }
         bound |= dict.fromkeys(steepest, AtMost(RANGE))
         return Findings(figures, measured, bound, judgement)

@@ -10,7 +10,7 @@ import numpy as np
 from continua.lab.experiment import AbstractExperiment, AtMost, Findings, rms_series
 from continua.lab.intervals import Interval, bootstrap_slopes, slope_interval
 from continua.lab.sweep import AbstractCell, Row
-from continua.lab.training.cells import Adversarial, AgainstLimit, ClosedForm
+from continua.lab.training.cells import Adversarial, AgainstFine, AgainstLimit, ClosedForm
 from continua.lab.training.problem import Problem, UpdateRule
 from continua.lab.verdicts import Judgement, all_of, at_most, equals, stays_below
 from continua.runs import Lines, Scale, Series
@@ -22,8 +22,10 @@ _MARGIN = 0.1
 class AdamWLimit(AbstractExperiment):
     """Errors of states, adjoints and parameters over L and H, before and after updates.
 
-    Beside these, after the last update: initial conditions in the ball that climb the error of the states, over L, and
-    the same number of tokens in more and fewer sequences, over N.
+    Beside these, after the last update: initial conditions in the ball that climb the error of the states, terminal
+    values that climb that of the adjoints, and the same number of tokens in more and fewer sequences, over N. `wide`: a
+    continuous law of heads, fresh data in every update, and more of them. `practical`: eps = 1e-8, where gradients
+    become signs and no rate is claimed.
     """
 
     name = "adamw-limit"
@@ -43,6 +45,14 @@ class AdamWLimit(AbstractExperiment):
     tokens: tuple[int, ...] = (4, 16, 64)
     climbers: int = 32
     ascent: int = 12
+    wide: int = 20
+    """updates of the continuous law on fresh data"""
+    nodes: int = 64
+    """of the continuous law, in its limit"""
+    practical: int = 5
+    """updates with eps = 1e-8"""
+    fine: int = 2048
+    """layers of their limit"""
 
     def quick(self) -> "AdamWLimit":
         return AdamWLimit(
@@ -54,6 +64,10 @@ class AdamWLimit(AbstractExperiment):
             tokens=(4, 8, 16),
             climbers=12,
             ascent=5,
+            wide=5,
+            nodes=32,
+            practical=3,
+            fine=512,
         )
 
     def cells(self) -> Sequence[AbstractCell]:
@@ -71,7 +85,16 @@ class AdamWLimit(AbstractExperiment):
                 for L in self.layers
             ),
             *(AgainstLimit(16, 4, self.seeds, (last,), self._in_sequences_of(n), rule) for n in self.tokens),
+            *(AgainstLimit(L, self.heads[-1], self.seeds // 2, (self.wide,), self._wide(), rule) for L in self.layers),
+            *(self._against_fine(L, H) for L in self.layers[:4] for H in self.heads[-1:]),
         ]
+
+    def _wide(self) -> Problem:
+        return dataclasses.replace(self.problem, fresh=True, curve=True, atoms=self.nodes)
+
+    def _against_fine(self, layers: int, heads: int) -> AgainstFine:
+        sizes = (layers, heads, self.seeds // 2, self.practical, self.problem)
+        return AgainstFine(*sizes, UpdateRule(eps=1e-8), self.fine)
 
     def _in_sequences_of(self, tokens: int) -> Problem:
         """The same problem with as many tokens as there are in the longest sequence, in sequences of another length.
@@ -84,9 +107,8 @@ class AdamWLimit(AbstractExperiment):
     def conclude(self, rows: Sequence[Row]) -> Findings:
         left = iter(rows)
         closed, depths = next(left), len(self.layers)
-        every, drawn, climbed, counts = (
-            list(itertools.islice(left, size)) for size in (depths, depths * len(self.heads), depths, len(self.tokens))
-        )
+        parts = (depths, depths * len(self.heads), depths, len(self.tokens), depths, len(self.layers[:4]))
+        every, drawn, climbed, counts, wide, small = (list(itertools.islice(left, size)) for size in parts)
         slopes: dict[str, Interval] = {}
         judgements: list[Judgement] = [
             at_most("adjoint recursion against autograd", closed["adjoint"], 1e-12),
@@ -100,6 +122,11 @@ class AdamWLimit(AbstractExperiment):
                 slopes |= self._slopes(f"{kind}, {update} updates", drawn, squares)
         found = np.array([row["found"] for row in climbed])
         slopes |= self._slopes(f"adversarial states, {self.milestones[-1]} updates", climbed, found, axes="L")
+        turned = np.array([row["adjoints"] for row in climbed])
+        slopes |= self._slopes(f"adversarial adjoints, {self.milestones[-1]} updates", climbed, turned, axes="L")
+        for kind in ("states", "adjoints", "parameters"):
+            squares = np.array([row[kind][0] for row in wide])
+            slopes |= self._slopes(f"{kind}, continuous law, fresh data, {self.wide} updates", wide, squares, axes="L")
         tokens = np.array([[n] for n in self.tokens], dtype=float)
         for kind in ("states", "adjoints", "parameters"):
             (slope,) = bootstrap_slopes(tokens, np.array([row[kind][-1] for row in counts]))
@@ -115,6 +142,7 @@ class AdamWLimit(AbstractExperiment):
             "gradient_gap": closed["gradient"],
             "slope_without_sampling": unsampled,
             **slopes,
+            **self._practical_slopes(small),
             "adversarial gain": [(np.mean(row["found"]) / np.mean(row["drawn"])) ** 0.5 for row in climbed],
         }
         bound = {"adjoint_gap": AtMost(1e-12), "gradient_gap": AtMost(1e-12), "slope_without_sampling": -1.0}
@@ -132,6 +160,16 @@ class AdamWLimit(AbstractExperiment):
         plain, excess = (bootstrap_slopes(sizes, s) for s in (squares, squares / _bounds(rows)[:, None] ** 2))
         found = {f"slope in {axis}: {name}": slope for axis, slope in zip(axes, plain, strict=True)}
         return found | {f"excess in {axis}: {name}": slope for axis, slope in zip(axes, excess, strict=True)}
+
+    def _practical_slopes(self, rows: Sequence[Row]) -> dict[str, Interval | float]:
+        """What is seen at eps = 1e-8, with the error of the limit itself beside it; nothing is required of it."""
+        sizes = np.array([[row["layers"]] for row in rows], dtype=float)
+        found: dict[str, Interval | float] = {}
+        for kind in ("states", "adjoints", "parameters"):
+            (slope,) = bootstrap_slopes(sizes, np.array([row[kind][0] for row in rows]))
+            found[f"at eps 1e-8: slope of {kind} in L"] = slope
+        least = min(np.mean(row["states"][0]) ** 0.5 for row in rows)
+        return found | {"at eps 1e-8: error of the limit, of the least error": rows[0]["resolution"] / float(least)}
 
     def _ascent_figure(self, rows: Sequence[Row]) -> Lines:
         L = [row["layers"] for row in rows]

@@ -1,5 +1,6 @@
 """Cells of the training experiments: networks against their limit, drawn and adversarial, and closed forms."""
 
+import functools
 from typing import Any, NamedTuple, final
 
 import torch
@@ -47,7 +48,7 @@ class AgainstLimit(AbstractCell):
             errors["states"].append(_largest(passed.states - limit.at(depths, limit.path.states)[:, None]))
             errors["adjoints"].append(_largest(passed.adjoints - limit.at(depths, limit.path.adjoints)[:, None]))
             errors["parameters"].append(_distances(network, limit, depths[:-1]))
-            errors["losses"].append(problem.loss(passed.states[-1].flatten(0, 1)).tolist())
+            errors["losses"].append(problem.loss(passed.states[-1].flatten(0, 1), update).tolist())
 
         train(network, self.rule, updates, compare)
         sizes = {"layers": self.layers, "heads": self.heads, "width": problem.width, "sampled": self.sampled}
@@ -60,10 +61,9 @@ def _largest(gap: Tensor) -> list[float]:
 
 
 def _distances(network: Network, limit: TrainedLimit, depths: Tensor) -> list[float]:
-    layer = torch.arange(network.layers)[:, None, None]
     total = torch.zeros(network.seeds, dtype=torch.float64)
     for own, path in zip(network.parameters, limit.parameters, strict=True):
-        gap = own - limit.at(depths, path)[layer, network.places]
+        gap = own - network.problem.read_atoms(limit.at(depths, path), network.places)
         total += gap.square().sum((-1, -2)).mean((0, 2))
     return total.tolist()
 
@@ -102,6 +102,11 @@ class ClosedForm(AbstractCell):
                 float((c - scale * g).abs().max() / c.abs().max()) for c, g in zip(closed, gradients, strict=True)
             ),
         }
+
+
+_TURNS = 3
+"""Terminal values of adjoints that are tried, each better than the last."""
+_DIFFERENCE = 1e-5
 
 
 class _Climb(NamedTuple):
@@ -159,5 +164,79 @@ class Adversarial(AbstractCell):
                 x = radial(x + 0.3 * problem.radius * (here.slope / lengths), problem.radius)
                 here = compare(x)
                 found = torch.maximum(found, here.largest)
+            turned = self._adjoints(network, limit, exact, x)
         sizes = {"layers": self.layers, "heads": self.heads, "updates": self.updates}
-        return {**sizes, "drawn": drawn.tolist(), "found": found.tolist()}
+        return {**sizes, "drawn": drawn.tolist(), "found": found.tolist(), "adjoints": turned.amax(0).tolist(),
+                "adjoints_drawn": turned[0].tolist()}  # fmt: skip
+
+    def _adjoints(self, network: Network, limit: Limit, exact: TrainedLimit, x: Points) -> Float[Tensor, "turns seeds"]:
+        """Squared errors of adjoints over terminal values of at most 1 for every token, each better than the last.
+
+        It is linear in the terminal value, E p(1), so that p <- E^T E p climbs it; E^T w is how far the two flows move
+        apart when x(0) moves along w, by differences.
+        """
+        depths = torch.arange(self.layers + 1, dtype=torch.float64) / self.layers
+        states, path = network.forward(x), limit.forward(x)
+        p = in_ball(x.shape, 1.0, 6001)
+        found: list[Float[Tensor, " seeds"]] = []
+        for _ in range(_TURNS):
+            own, other = network.backward(states, p, lambda layer, g: None), limit.backward(path, p)
+            gaps = torch.stack(own) - exact.at(depths, other)
+            found.append(gaps.square().sum(-1).amax((0, 2)).unflatten(0, (self.seeds, -1)).amax(-1))
+            w = _DIFFERENCE * gaps[0] / gaps[0].norm(dim=(-1, -2), keepdim=True).clamp_min(1e-300)
+            ends = [network.forward(x + s * w)[-1] - limit.forward(x + s * w)[-1] for s in (1.0, -1.0)]
+            slope = ends[0] - ends[1]
+            p = slope / slope.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+        return torch.stack(found)
+
+
+class _Fine(NamedTuple):
+    """A network of very many layers, every atom in each: the limit where polynomials over depth do not reach it."""
+
+    passed: NetworkPass
+    parameters: list[Tensor]
+
+
+@functools.lru_cache(maxsize=2)
+def _train_fine(problem: Problem, rule: UpdateRule, updates: int, layers: int) -> _Fine:
+    network = Network(problem, problem.all_atoms(layers))
+    seen: list[NetworkPass] = []
+    train(network, rule, updates, lambda update, passed: seen.append(passed) if update == updates else None)
+    return _Fine(seen[0], [w[:, 0] for w in network.parameters])
+
+
+@final
+class AgainstFine(AbstractCell):
+    """As `AgainstLimit` after the last update, with a network of `fine` layers and no sampling for the limit.
+
+    With an eps as small as in practice updates are signs of gradients, and paths of atoms over depth jump where one
+    changes its sign: no polynomial resolves them. The error of the fine network itself, of order 1/fine, is told by
+    that of one of half as many layers.
+    """
+
+    layers: int
+    heads: int
+    seeds: int
+    updates: int
+    problem: Problem
+    rule: UpdateRule
+    fine: int
+
+    def measure(self) -> Row:
+        problem, stride = self.problem, self.fine // self.layers
+        limit = _train_fine(problem, self.rule, self.updates, self.fine)
+        network = Network(problem, problem.draw_atoms(self.layers, self.seeds, self.heads, 0))
+        errors: dict[str, Any] = {"layers": self.layers, "heads": self.heads}
+
+        def compare(update: int, passed: NetworkPass) -> None:
+            if update == self.updates:
+                errors["states"] = [_largest(passed.states - limit.passed.states[::stride])]
+                errors["adjoints"] = [_largest(passed.adjoints - limit.passed.adjoints[::stride])]
+
+        train(network, self.rule, self.updates, compare)
+        total = torch.zeros(self.seeds, dtype=torch.float64)
+        for own, path in zip(network.parameters, limit.parameters, strict=True):
+            total += (own - problem.read_atoms(path[::stride], network.places)).square().sum((-1, -2)).mean((0, 2))
+        half = _train_fine(problem, self.rule, self.updates, self.fine // 2)
+        gap = max(_largest(half.passed.states - limit.passed.states[::2]))
+        return {**errors, "parameters": [total.tolist()], "resolution": gap**0.5}

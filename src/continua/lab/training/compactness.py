@@ -13,6 +13,7 @@ from continua.lab.sweep import AbstractCell, Row
 from continua.lab.training.cells import AgainstLimit
 from continua.lab.training.networks import Network, NetworkPass, train
 from continua.lab.training.problem import Problem, UpdateRule
+from continua.lab.training.update_stretch import UpdateStretch
 from continua.lab.verdicts import Judgement, all_of, at_least, at_most, once_converged
 from continua.operators import AttentionTheta
 from continua.optim import parameter_bound
@@ -192,19 +193,22 @@ class AdamWCompactness(AbstractExperiment):
     claim = (
         "AdamW keeps parameters, states and adjoints in sets that do not depend on the length of training, while SGD "
         "leaves them; it ends at KKT points of its box; as training converges the adjoint vanishes and errors stop "
-        "growing"
+        "growing; updates are Lipschitz in the gradients, with the constant of Lemma 43 and 1/eps"
     )
     formula = '|b(theta_k)|_infty ≤ "max" ( |b(theta_0)|_infty , C / lambda ) , " " C = sqrt{frac{1 - b_1}{1 - b_2}}'
-    source = "arXiv 2605.11059, Lemmas 20, 26 and 43, Remark 27, section 4; for KKT points S. Xie, Z. Li, ICML 2024"
+    source = (
+        "arXiv 2605.11059, Lemmas 20, 26, 28, 43 and 44, Remark 27, section 4; for KKT points S. Xie, Z. Li, ICML 2024"
+    )
 
     updates: int = 1000
     settle: int = 3000
     converge: int = 800
     seeds: int = 8
     plain: int = 500
+    climb: int = 80
 
     def quick(self) -> "AdamWCompactness":
-        return AdamWCompactness(updates=100, settle=600, converge=100, seeds=4)
+        return AdamWCompactness(updates=100, settle=600, converge=100, seeds=4, climb=40)
 
     def cells(self) -> Sequence[AbstractCell]:
         entry = UpdateRule(learning_rate=0.05, weight_decay=1.0)
@@ -225,16 +229,19 @@ class AdamWCompactness(AbstractExperiment):
                 for rule, b2, rate in ends
             ),
             AgainstLimit(16, 4, self.seeds, milestones, _NEAR, converging),
+            *(UpdateStretch(UpdateRule(blockwise=blockwise), 5, 24, self.climb) for blockwise in (False, True)),
         ]
 
     def conclude(self, rows: Sequence[Row]) -> Findings:
-        entry, block, plain, *ends, near = rows
+        entry, block, plain, *ends, near, entrywise, by_block = rows
         parts = [
             _judge_sizes("AdamW", entry),
             _judge_sizes("Blockwise AdamW", block),
             _judge_escape(plain, entry["allowed"]),
             *(_judge_end(row) for row in ends),
             _judge_convergence(near),
+            _judge_stretch("AdamW", entrywise),
+            _judge_stretch("Blockwise AdamW", by_block),
         ]
         measured = {name: value for part in parts for name, value in part.measured.items()}
         bound = {name: value for part in parts for name, value in part.bound.items()}
@@ -300,6 +307,16 @@ def _judge_end(row: Row) -> _Part:
     measured = {first: residual, second: size, f"share of parameters at the edge, {_label(row)}": row["edge"][-1]}
     measured[f"movement at the end, {_label(row)}"] = row["moves"]
     return _Part(judgements, measured, {first: RESIDUAL, second: 1.0 + OUTSIDE})
+
+
+def _judge_stretch(name: str, row: Row) -> _Part:
+    """Lemmas 28 and 44: parameters move apart no further than gradients and starts allow."""
+    judgements = [
+        at_most(f"{name}: change of the parameters, of what gradients allow", row["found"], 1.0),
+        at_most(f"{name}: the formula of its updates against the optimiser", row["parity"], 1e-12),
+    ]
+    measured = {f"{name}: change of the parameters, of what gradients allow": row["found"]}
+    return _Part(judgements, measured, {name: AtMost(1.0) for name in measured})
 
 
 def _judge_convergence(near: Row) -> _Part:

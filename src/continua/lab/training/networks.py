@@ -7,9 +7,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from jaxtyping import Shaped
 
 from continua.core.errors import SolveError
-from continua.core.shapes import Float, Int, Points, Tensor
+from continua.core.shapes import Float, Points, Tensor
 from continua.lab.derivatives import pullback
 from continua.lab.training.problem import Problem, UpdateRule
 from continua.operators import AttentionTheta
@@ -33,12 +34,11 @@ class Network:
     Layers follow each other; seeds, sequences, heads and tokens are axes of tensors.
     """
 
-    def __init__(self, problem: Problem, places: Int[Tensor, "layers seeds heads"]) -> None:
-        law = problem.law()
+    def __init__(self, problem: Problem, places: Shaped[Tensor, "layers seeds heads"]) -> None:
         self.problem, self.places = problem, places
         self.layers, self.seeds, self.heads = places.shape
         self.step = 1.0 / self.layers
-        self.parameters = [w[places] for w in (law.q, law.k, law.v, law.o)]
+        self.parameters = problem.heads_at(places)
         """Q, K, V, O: each (layers, seeds, heads, key, width)."""
         self.operator = problem.operator(self.heads)
 
@@ -68,12 +68,12 @@ class Network:
             keep(layer, back.theta)
         return adjoints[::-1]
 
-    def both(self) -> NetworkPass:
-        """A pass forward and back; the rescaled gradients are left in `.grad` of the parameters."""
+    def both(self, update: int = 0) -> NetworkPass:
+        """A pass forward and back on the data of an update; `.grad` of the parameters has the rescaled gradients."""
         for w in self.parameters:
             w.grad = torch.empty_like(w) if w.grad is None else w.grad
-        states = self.forward(self.problem.start().repeat(self.seeds, 1, 1))
-        adjoints = self.backward(states, self.problem.costate(states[-1]), self._keep_gradient)
+        states = self.forward(self.problem.start(update).repeat(self.seeds, 1, 1))
+        adjoints = self.backward(states, self.problem.costate(states[-1], update), self._keep_gradient)
         shape = (self.seeds, self.problem.sequences)
         stacked = (torch.stack(path).unflatten(1, shape) for path in (states, adjoints))
         return NetworkPass(*stacked)
@@ -110,10 +110,10 @@ class Limit:
         """Q, K, V, O of every atom at every node: each (nodes, atoms, key, width)."""
         self.operator = problem.operator(problem.atoms)
 
-    def both(self) -> LimitPass:
+    def both(self, update: int = 0) -> LimitPass:
         """Solves both equations; gradients at the nodes are left in `.grad` of the parameters."""
-        states = self.forward(self.problem.start())
-        adjoints = self.backward(states, self.problem.costate(states[-1]))
+        states = self.forward(self.problem.start(update))
+        adjoints = self.backward(states, self.problem.costate(states[-1], update))
         cloud, nodes = Cloud(states.flatten(0, 1)), len(self.depths)
         gradient = pullback(self.operator, self._theta(states.shape[1]), cloud, adjoints.flatten(0, 1)).theta
         for w, g in zip(self.parameters, (gradient.q, gradient.k, gradient.v, gradient.o), strict=True):
@@ -154,7 +154,7 @@ def train(learner: Network | Limit, rule: UpdateRule, updates: int, watch: Calla
     optimiser = rule.build(learner.parameters)
     with torch.no_grad():
         for update in range(updates + 1):
-            watch(update, learner.both())
+            watch(update, learner.both(update))
             if update < updates:
                 optimiser.step()
 
