@@ -39,10 +39,10 @@ def advise(function: str, words: Mapping[str, str]) -> Callable[[Callable[P, R]]
         known = [name for name in inspect.signature(call).parameters if name != "self"]
 
         @functools.wraps(call)
-        def check_and_call(*args: P.args, **named: P.kwargs) -> R:
+        def guard(*args: P.args, **named: P.kwargs) -> R:
             refuse_unknown(function, named, known, words)
             return call(*args, **named)
 
-        return check_and_call
+        return guard
 
     return decorate
