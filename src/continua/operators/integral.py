@@ -74,7 +74,7 @@ class Exact(AbstractTokenIntegral):
         in_order = not causal or (asked is measure and not measure.tied and not measure.early)
         if self.materialised or not in_order:
             return attention_matrix(q, asked, memory, beta, causal) @ v
-        log_mass, mask = measure.log_mass, None
+        log_mass, mask, folded = measure.log_mass, None, own
         if own:
             q, k, v, beta = *_fold_own_rows(q, memory, beta), 1.0
         elif (causal and measure.even and measure.suffix) or log_mass is None:
@@ -82,10 +82,9 @@ class Exact(AbstractTokenIntegral):
             # has not looked at `log_mass` needs no graph of its own for batches without padding.
             pass
         elif causal or log_mass.requires_grad:  # a mask with a gradient, or beside is_causal, would not be fused
-            q, k, beta = *_fold_masses(q, k, log_mass, beta), 1.0
+            q, k, beta, folded = *_fold_masses(q, k, log_mass, beta), 1.0, True
         else:
             mask = log_mass[:, None, None, :]
-        folded = own or (mask is None and log_mass is not None)
         if beta <= 0:  # the fused kernel multiplies the -inf of its causal mask by the scale
             q, beta = q * beta, 1.0
         size = v.shape[-1]
