@@ -33,17 +33,18 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-def test_a_choice_learns_and_is_noted(choice, tmp_path, monkeypatch, unchecked):
+@pytest.fixture
+def training_alone(tmp_path, monkeypatch):
+    """A folder with a text, and a command without what comes after training, which has tests of its own."""
     monkeypatch.chdir(tmp_path)
-    for name, found in (
-        ("measure_models", {}),
-        ("record_references", None),
-        ("keep_results", None),
-        ("write_report", Path("report.html")),
-    ):
-        monkeypatch.setattr(train, name, lambda *_, found=found: found)  # what comes after training has its own tests
+    after = {"measure_models": {}, "record_references": None, "keep_results": None, "write_report": Path("report.html")}
+    for name, found in after.items():
+        monkeypatch.setattr(train, name, lambda *_, found=found: found)
     Path("tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 12)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_choice_learns_and_is_noted(choice, tmp_path, training_alone, unchecked):
     text = ["text", "--text", "tale.txt", "--context", "8"]
     task = ["spirals"] if "nystrom" in choice else text  # its landmarks serve no causal model
     assert main(["train", *task, *WORDS.split(), *choice.split(), "--output", "run"]) == 0
@@ -55,16 +56,7 @@ def test_a_choice_learns_and_is_noted(choice, tmp_path, monkeypatch, unchecked):
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]["updates"] == 20
 
 
-def test_a_training_of_some_seconds_has_the_updates_that_fit(tmp_path, monkeypatch, unchecked):
-    monkeypatch.chdir(tmp_path)
-    for name, found in (
-        ("measure_models", {}),
-        ("record_references", None),
-        ("keep_results", None),
-        ("write_report", Path("report.html")),
-    ):
-        monkeypatch.setattr(train, name, lambda *_, found=found: found)
-    Path("tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 12)
+def test_a_training_of_some_seconds_has_the_updates_that_fit(training_alone, unchecked):
     words = ["text", "--text", "tale.txt", "--context", "8", *WORDS.split(), "--seconds", "1"]
     assert main(["train", *words, "--output", "run"]) == 0
     run = Run.open(Path("run"))

@@ -20,7 +20,7 @@ _OTHERS = 0.25
 @final
 @dataclasses.dataclass(frozen=True)
 class TrainingGrids:
-    """Grids of their own for each update: coarse ones at first, refined ones at last, none of them twice the same.
+    """The grids of a training: coarse in the first updates, refined in the last ones, moved at random in each.
 
     The first updates, the share `coarse` of all, take half the depth steps, at half the cost. Of the last ones, the
     share `refined`, each reads half of its batch with twice the depth steps; in a quarter of them, where there is a
