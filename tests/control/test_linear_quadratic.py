@@ -27,7 +27,7 @@ from continua.control import (
 )
 from continua.fields import Expansion
 from continua.model import CloudEmbedding, ContinuousTransformer, Flow, NormReadout, Part, Setting
-from continua.operators import AbstractPointwise, Unnormalised, bias
+from continua.operators import AbstractPointwise, Filled, Spec, Unnormalised
 from continua.solve import Direct, Fixed, Solver, Tsitouras
 from continua.spaces import Cloud, Legendre
 
@@ -50,7 +50,7 @@ class Linear(AbstractPointwise):
     """f(x) = A x + B u."""
 
     def spec(self, width: int) -> Control:
-        return Control(bias((1,)))
+        return Control(Spec((1,), Filled(0.0)))
 
     def act(self, theta: Control, points: Tensor) -> Tensor:
         A_, B_ = (torch.from_numpy(x).to(points) for x in (A, B))

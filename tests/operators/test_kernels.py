@@ -57,19 +57,20 @@ def test_the_registry_is_complete():
 
 
 @each_kernel
-def test_a_kernel_is_linear_and_its_bias_constant_along_the_axis(kernel):
+def test_a_kernel_is_linear_and_its_bias_a_function_along_the_axis(kernel):
     channels = kernel.channels(6)
-    w, b, x = weight(kernel, channels), normal(3, seed=2), normal(2, 4, 6)
+    w, b, x = weight(kernel, channels), normal(*kernel.bias(3).shape, seed=2), normal(2, 4, 6)
     y = kernel.apply(w, None, x)
     assert y.shape == (2, 4, 3 * kernel.nodes)
     torch.testing.assert_close(kernel.apply(w, None, 2 * x + x.flip(1)), 2 * y + y.flip(1))
-    torch.testing.assert_close(kernel.apply(w, b, x), y + b.repeat(kernel.nodes))
+    at_nodes = b if kernel.axis is None else (kernel.axis.synthesis(kernel.basis) @ b).flatten()
+    torch.testing.assert_close(kernel.apply(w, b, x), y + at_nodes)
 
 
 @each_function
 def test_one_matrix_equals_the_transforms(kernel):
     heads, key = 3, 2
-    w, b, x = weight(kernel, 2, heads * key), normal(heads * key, seed=2), normal(4, 7, 18)
+    w, b, x = weight(kernel, 2, heads * key), normal(*kernel.bias(heads * key).shape, seed=2), normal(4, 7, 18)
     found = kernel.apply(w, b, x, to_heads=heads)
     back = kernel.apply(w.mT, None, found, from_heads=heads)
     with by_transforms():
@@ -84,7 +85,7 @@ def test_one_matrix_equals_the_transforms(kernel):
 def test_one_weight_for_each_sequence(kernel):
     channels = kernel.channels(6)
     w, x = normal(2, *kernel.shape(channels, 3)), normal(2, 4, 6)
-    b = normal(2, 3, seed=4)
+    b = normal(2, *kernel.bias(3).shape, seed=4)
     together = kernel.apply(w, b, x)
     for row in range(2):
         torch.testing.assert_close(together[row : row + 1], kernel.apply(w[row], b[row], x[row : row + 1]))
@@ -95,7 +96,7 @@ def test_one_weight_for_each_sequence(kernel):
 @each_kernel
 def test_gradients(kernel):
     w, x = weight(kernel, kernel.channels(6)).requires_grad_(), normal(1, 2, 6).requires_grad_()
-    b = normal(3, seed=2).requires_grad_()
+    b = normal(*kernel.bias(3).shape, seed=2).requires_grad_()
     assert torch.autograd.gradcheck(kernel.apply, (w, b, x), fast_mode=True, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(kernel.apply, (w, b, x), fast_mode=True)
 
@@ -238,22 +239,24 @@ def test_band_limited_states_do_not_depend_on_the_resolution(kernel):
 
 @pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
 def test_norms_weigh_the_nodes(norm):
-    axis = Axis(7, 2, GaussLegendre())
-    x, theta = normal(1, 2, 14), NormTheta(normal(2, seed=3), normal(2, seed=4) if norm is LayerNorm else None)
-    found = norm(axis=axis).normalise(theta, x).view(1, 2, 7, 2)
+    axis, basis = Axis(7, 2, GaussLegendre()), Legendre(3)
+    x, theta = normal(1, 2, 14), NormTheta(normal(3, 2, seed=3), normal(3, 2, seed=4) if norm is LayerNorm else None)
+    found = norm(axis=axis, basis=basis).normalise(theta, x).view(1, 2, 7, 2)
     v, X = axis.weights()[:, None] / 2, x.view(1, 2, 7, 2)
     mean = (v * X).sum((-1, -2), keepdim=True) if norm is LayerNorm else 0.0
     size = (v * (X - mean) ** 2).sum((-1, -2), keepdim=True)
-    expected = (X - mean) / torch.sqrt(size + norm().eps) * theta.gain
-    torch.testing.assert_close(found, expected if theta.bias is None else expected + theta.bias)
+    phi = axis.synthesis(basis)  # gain and bias are functions along the axis
+    expected = (X - mean) / torch.sqrt(size + norm().eps) * (phi @ theta.gain)
+    torch.testing.assert_close(found, expected if theta.bias is None else expected + phi @ theta.bias)
 
 
 @pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
 def test_on_even_nodes_norms_are_the_usual_ones(norm):
     x, axis = normal(1, 2, 14), Axis(7, 2)
     spread = NormTheta(torch.ones(14).double(), torch.zeros(14).double() if norm is LayerNorm else None)
-    own = NormTheta(torch.ones(2).double(), torch.zeros(2).double() if norm is LayerNorm else None)
-    torch.testing.assert_close(norm(axis=axis).normalise(own, x), norm().normalise(spread, x))
+    along = norm(axis=axis, basis=Cosine(4))
+    own = map_leaves(lambda t: t.double(), draw_theta(along.spec(14)))  # as drawn: gain 1, no bias
+    torch.testing.assert_close(along.normalise(own, x), norm().normalise(spread, x))
 
 
 @pytest.mark.parametrize("kernel", [Spectral(Axis(1, 6), Cosine(1)), Convolution(Axis(1, 6), 0)], ids=repr)
@@ -262,6 +265,7 @@ def test_one_node_is_a_vector(kernel):
     one, dense = Attention(2, 3, kernel=kernel), Attention(2, 3)
     theta = map_leaves(lambda t: t.double() + 0.1, draw_theta(one.spec(6), torch.Generator().manual_seed(0)))
     plain = theta._replace(**{name: getattr(theta, name)[:, 0, 0] for name in "qkvo"})
+    plain = plain._replace(**{name: getattr(theta, name)[..., 0, :] for name in ("bq", "bk", "bv", "bo")})
     cloud = Cloud(normal(2, 4, 6))
     torch.testing.assert_close(one.velocity(theta, cloud), dense.velocity(plain, cloud))
 

@@ -5,9 +5,9 @@ import torch
 
 from continua.fields import Constant
 from continua.model import Flow, Part
-from continua.operators import Attention, Context, Cross, Rotary, draw_theta, map_leaves
+from continua.operators import Attention, Context, Cross, Dense, Rotary, Spectral, draw_theta, map_leaves
 from continua.solve import Checkpointed, Direct, Fixed, integrate
-from continua.spaces import Axis, Cloud
+from continua.spaces import Axis, Cloud, Cosine
 
 WIDTH = 6
 
@@ -117,18 +117,18 @@ def test_checkpointed_is_direct_and_reaches_the_times(unchecked):
 
 
 def test_frequencies_are_geometric():
-    found = Rotary(fastest=2.0, slowest=0.02).frequencies(4, None, X)
+    found = Rotary(fastest=2.0, slowest=0.02).frequencies(4, Dense(), X)
     close(found, torch.tensor([[2.0, 0.2]], dtype=torch.float64))
 
 
 def test_frequencies_join_along_an_axis():
-    axis = Axis(3, 4)
-    found = Rotary(fastest=2.0, slowest=0.02).frequencies(4, axis, X)
-    shares = (axis.points()[:, None] + torch.arange(2.0, dtype=torch.float64)) / 2
-    close(found, 2.0 * 0.01**shares)
+    kernel, rotary = Spectral(Axis(3, 4), Cosine(3)), Rotary(fastest=2.0, slowest=0.02)
+    found = rotary.frequencies(4, kernel, X)
     together = found.T.flatten()  # from node to node, then on to the next pair
-    assert bool((together.diff() < 0).all())
-    close(together[1:] / together[:-1], torch.full((5,), 0.01 ** (1 / 6), dtype=torch.float64))
+    close(together, rotary.frequencies(12, Dense(), X)[0])  # with as many nodes as modes, those of a vector
+    finer = kernel.at(6)
+    shares = (finer.axis.points()[:, None] - 1 / 6 + torch.arange(2.0, dtype=torch.float64)) / 2
+    close(rotary.frequencies(4, finer, X), 2.0 * 0.01**shares)
 
 
 def test_mistakes_are_named():

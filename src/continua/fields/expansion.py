@@ -133,7 +133,8 @@ def _coefficients(spec: Spec, spread: Tensor, constant: Tensor, generator: torch
     if spec.role is Role.HEAD_MASS:
         return torch.zeros(spread.numel(), *spec.shape)
     if isinstance(spec.law, Filled):
-        return (spec.law.value * constant).to(torch.get_default_dtype()).view(over_modes).repeat(1, *spec.shape)
+        filled = spec.law.draw(spec.shape, None)
+        return constant.to(filled.dtype).view(over_modes) * filled
     modes = torch.stack([spec.law.draw(spec.shape, generator) for _ in range(spread.numel())])
     return modes * spread.to(modes.dtype).view(over_modes)
 

@@ -323,7 +323,7 @@ class _State:
         return self.width if self.axis is None or self.basis is None else self.basis.size * self.axis.channels
 
     def norm(self, eps: float = 1e-5, affine: bool = True) -> LayerNorm:
-        return LayerNorm(eps, affine, axis=self.axis)
+        return LayerNorm(eps, affine, axis=self.axis, basis=self.basis or Cosine(1))
 
 
 def _divisor_near(width: int, nodes: int) -> int:

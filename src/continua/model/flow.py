@@ -308,6 +308,12 @@ class FlowVectorField(AbstractVectorField):
         points = self.context.cloud.points
         return State(points, tuple(points.new_zeros(points.shape[0]) for _ in self._rates))
 
+    def expect(self, depths: Sequence[float]) -> None:
+        if torch.is_grad_enabled():  # autograd keeps the weights of all depths anyway; else one at a time is enough
+            for weights in self._weights:
+                if weights is not None:
+                    weights.expect(depths)
+
     def __call__(self, z: DepthValue, state: State, inside: DepthValue | None = None) -> State:
         self._calls += 1
         if self._piece is None or self._piece != ():  # () means: one binding serves all depths

@@ -16,7 +16,7 @@ from continua.operators.norms import (
     AbstractNorm, LayerNorm, NormedTheta, NormTheta, PostNorm, PreNorm, RMSNorm, Unnormalised,
 )  # fmt: skip
 from continua.operators.operator import (
-    AbstractOperator, AbstractPointwise, Context, Filled, NoTheta, Orthonormal, Role, Spec, Structure, Theta, bias,
+    AbstractOperator, AbstractPointwise, Context, Filled, NoTheta, Orthonormal, Role, Spec, Structure, Theta,
     draw_theta, leaves, map_leaves, rebuild,
 )  # fmt: skip
 from continua.operators.spectral_norm import SpectrallyNormed, spectral_norm
@@ -28,7 +28,7 @@ __all__ = [
     "Filled", "Independent", "KVCache", "Lattice", "LayerNorm", "LogTokens", "Memory", "NoTheta", "NormTheta",
     "NormedTheta", "Nystrom", "Orthonormal", "PostNorm", "PreNorm", "Queries", "RMSNorm", "Role",
     "Rotary", "Sobol", "Spec", "Spectral", "SpectrallyNormed", "Structure", "Subset", "Sum", "Theta",
-    "Unnormalised", "attention_weights", "bias", "draw_level",
+    "Unnormalised", "attention_weights", "draw_level",
     "draw_theta", "lay_out", "leaves", "linear", "map_leaves", "nodes_for", "rebuild",
     "spectral_norm", "why_not_cacheable", "with_heads", "with_integral", "with_nodes",
 ]  # fmt: skip

@@ -11,8 +11,8 @@ from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.integral import AbstractTokenIntegral, Exact, Memory
 from continua.operators.kernels import AbstractFunctionKernel, AbstractKernel, Dense, shows_weights
-from continua.operators.operator import AbstractOperator, Context, Filled, Role, Spec, bias
-from continua.spaces import Axis, Cloud, Measure
+from continua.operators.operator import AbstractOperator, Context, Filled, Role, Spec
+from continua.spaces import Cloud, Measure
 
 _InHeads: TypeAlias = Float[Tensor, "batch heads tokens nodes_key"]
 _Weight: TypeAlias = Float[Tensor, "*heads_own key channels"]
@@ -26,7 +26,8 @@ class Rotary:
     R(t) turns the pair (x_r, x_{r + n/2}) by om_r t, the frequencies om_r spaced geometrically from `fastest` towards
     `slowest`. J. Su et al., RoFormer (2021), has fastest = 1 and slowest = 1e-4 on the index. Any real time will do.
     Along an embedding axis the frequencies are functions om_r(d) that join: om_r(1) = om_{r+1}(0). Its nodes so share
-    out the whole range, where each would have the same few.
+    out the whole range, where each would have the same few; with as many nodes as modes they are those of a plain
+    vector of the same width.
     """
 
     fastest: float = 1.0
@@ -38,13 +39,15 @@ class Rotary:
         if not 0 < self.slowest <= self.fastest < math.inf:
             reject("slowest", self.slowest, "frequencies are positive and ordered", "Pass 0 < slowest <= fastest.")
 
-    def frequencies(self, key: int, axis: Axis | None, like: Tensor) -> Float[Tensor, "nodes half"]:
-        """om_r(d_a) for r = 0, ..., key/2 - 1 at the nodes of an axis, om_r(0) for plain vectors."""
-        places = torch.zeros(1, dtype=torch.float64) if axis is None else axis.points()
+    def frequencies(self, key: int, kernel: AbstractKernel, like: Tensor) -> Float[Tensor, "nodes half"]:
+        """om_r(d_a) for r = 0, ..., key/2 - 1 at the nodes of a kernel's axis, om_r(0) for plain vectors."""
+        places, axis = torch.zeros(1, dtype=torch.float64), kernel.axis
+        if axis is not None:  # the first of as many midpoints as modes turns at `fastest`, as of a vector's pairs
+            places = axis.points() - 0.5 / math.prod(kernel.bias_modes)
         shares = 2.0 * (torch.arange(key // 2, dtype=torch.float64) + places[:, None]) / key
         return (self.fastest * (self.slowest / self.fastest) ** shares).to(like.device, like.dtype)
 
-    def bind(self, context: Context, key: int, axis: Axis | None = None) -> "Rotary":
+    def bind(self, context: Context, key: int, kernel: AbstractKernel) -> "Rotary":
         """This rotation with the cosines and sines of a solve, whose times stay.
 
         Not where times need a gradient: tables made here would be one graph under all segments of a checkpointed
@@ -54,9 +57,9 @@ class Rotary:
         times = [cloud.measure.positions for cloud in clouds]
         if any(t is not None and t.requires_grad for t in times):
             return self
-        return dataclasses.replace(self, tables=tuple(self._turns(c.measure, key, axis, c.points) for c in clouds))
+        return dataclasses.replace(self, tables=tuple(self._turns(c.measure, key, kernel, c.points) for c in clouds))
 
-    def rotate(self, x: _InHeads, measure: Measure, key: int, axis: Axis | None = None) -> _InHeads:
+    def rotate(self, x: _InHeads, measure: Measure, key: int, kernel: AbstractKernel) -> _InHeads:
         """Every token's vector turned by its time; without positions, time is the index.
 
         Numbers are laid out as (2 nodes key/2): the first components of all pairs at all nodes, then the second ones.
@@ -66,14 +69,16 @@ class Rotary:
             if turns.measure is measure:
                 break
         else:
-            turns = self._turns(measure, key, axis, x.transpose(1, 2))
+            turns = self._turns(measure, key, kernel, x.transpose(1, 2))
         first, second = x.chunk(2, -1)
         return torch.addcmul(x * turns.cos, torch.cat([second, first], -1), turns.sin)
 
-    def _turns(self, measure: Measure, key: int, axis: Axis | None, like: Float[Tensor, "batch tokens *_"]) -> "_Turns":
+    def _turns(
+        self, measure: Measure, key: int, kernel: AbstractKernel, like: Float[Tensor, "batch tokens *_"]
+    ) -> "_Turns":
         times = measure.times(like)
         angles = times.masked_fill(~measure.present, 0.0) if measure.present is not None else times
-        angles = angles[:, None, :, None] * self.frequencies(key, axis, like).flatten()  # (batch 1 tokens nodes_half)
+        angles = angles[:, None, :, None] * self.frequencies(key, kernel, like).flatten()  # (batch 1 tokens nodes_half)
         cos, sin = angles.cos(), angles.sin()
         return _Turns(measure, torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1))
 
@@ -93,10 +98,10 @@ class AttentionTheta(NamedTuple):
     k: Float[Tensor, "*heads_own key channels"]
     v: Float[Tensor, "*heads_own value channels"]
     o: Float[Tensor, "*heads_own value channels"]
-    bq: Float[Tensor, "*batched heads key"] | None = None
-    bk: Float[Tensor, "*batched heads key"] | None = None
-    bv: Float[Tensor, "*batched heads value"] | None = None
-    bo: Float[Tensor, "*batched channels"] | None = None
+    bq: Float[Tensor, "*heads_modes key"] | None = None
+    bk: Float[Tensor, "*heads_modes key"] | None = None
+    bv: Float[Tensor, "*heads_modes value"] | None = None
+    bo: Float[Tensor, "*batched_modes channels"] | None = None
     p: Float[Tensor, "*batched heads"] | None = None
 
 
@@ -111,7 +116,8 @@ class Attention(AbstractOperator):
 
     `value_size` defaults to `key_size`, `beta` to 1/sqrt(key_size). `causal` restricts the measure of query i to
     t_j <= t_i. With `head_masses` the heads have masses p_k that sum to one, parameters like the others; without,
-    p_k = 1. With a `kernel` along an embedding axis, both sizes count channels, and <q, k> = sum_a v_a q_a k_a.
+    p_k = 1. With a `kernel` along an embedding axis, both sizes count channels, <q, k> = sum_a v_a q_a k_a, and `beta`
+    defaults to sqrt(modes/key_size).
     """
 
     heads: int
@@ -126,7 +132,7 @@ class Attention(AbstractOperator):
     integral: AbstractTokenIntegral = Exact()
     # What is read in every evaluation is kept: a property is a call, and the lock of a cached one breaks a graph.
     inverse_temperature: float = dataclasses.field(init=False, repr=False, compare=False)
-    """beta, or its default 1/sqrt(key_size)."""
+    """beta, or its default."""
     _first: int = dataclasses.field(init=False, repr=False, compare=False)
     """Where the heads stand among the axes of a weight: (..., heads, own axes)."""
     _as_weights: tuple[Any, ...] = dataclasses.field(init=False, repr=False, compare=False)
@@ -140,7 +146,9 @@ class Attention(AbstractOperator):
         if self.causal and not self.integral.serves_causal:
             cure = "Use Subset or Debiased, whose causal rows see earlier tokens only."
             reject("integral", self.integral, "its landmarks would carry later tokens into earlier rows", cure)
-        beta = 1.0 / math.sqrt(self.key_size) if self.beta is None else self.beta
+        # <q, k> is a mean over the axis: of functions in n modes and of unit size it is of order sqrt(key_size / n)
+        modes = math.prod(self.kernel.bias_modes)
+        beta = math.sqrt(modes / self.key_size) if self.beta is None else self.beta
         object.__setattr__(self, "inverse_temperature", beta)
         object.__setattr__(self, "_first", -1 - len(self.kernel.shape(1, 1)))
         object.__setattr__(self, "_as_weights", (..., *(None,) * (-1 - self._first)))
@@ -157,14 +165,14 @@ class Attention(AbstractOperator):
             o=kernel.weight((heads, *kernel.shape(channels, value)), spread, head),
         )
         if self.biased:
-            theta = theta._replace(bq=bias((heads, key), head), bk=bias((heads, key), head))
-            theta = theta._replace(bv=bias((heads, value), head), bo=bias((channels,)))
+            bq, bk, bv = (kernel.bias(size, (heads,), head) for size in (key, key, value))
+            theta = theta._replace(bq=bq, bk=bk, bv=bv, bo=kernel.bias(channels))
         masses: Any = Spec((heads,), Filled(1.0 / heads), Role.HEAD_MASS)  # equal at initialisation
         return theta._replace(p=masses) if self.head_masses else theta
 
     def bind(self, context: Context) -> "Attention":
         integral = self.integral.bind(context)
-        rotary = None if self.rotary is None else self.rotary.bind(context, self.key_size, self.kernel.axis)
+        rotary = None if self.rotary is None else self.rotary.bind(context, self.key_size, self.kernel)
         same = integral is self.integral and rotary is self.rotary
         return self if same else dataclasses.replace(self, integral=integral, rotary=rotary)
 
@@ -175,8 +183,8 @@ class Attention(AbstractOperator):
         q = self._to_heads(cloud.points, theta.q, theta.bq, halves)
         k = self._to_heads(source.points, theta.k, theta.bk, halves)
         if self.rotary is not None:
-            q = self.rotary.rotate(q, cloud.measure, self.key_size, axis)
-            k = self.rotary.rotate(k, source.measure, self.key_size, axis)
+            q = self.rotary.rotate(q, cloud.measure, self.key_size, self.kernel)
+            k = self.rotary.rotate(k, source.measure, self.key_size, self.kernel)
         if axis is not None:  # <q, k> = sum_a v_a q_a k_a along the embedding axis
             if axis.even:
                 beta = beta / axis.nodes
@@ -221,7 +229,7 @@ class Attention(AbstractOperator):
         heads = self.heads
         asked = ((theta.q, theta.bq, halves * heads), (theta.k, theta.bk, halves * heads), (theta.v, theta.bv, heads))
         q, k, v = [kernel.lay_out(self._join(w), to_heads=to) for w, _, to in asked]
-        bq, bk, bv = [None if b is None else kernel.spread(b.flatten(-2), to) for _, b, to in asked]
+        bq, bk, bv = [None if b is None else kernel.spread(self._join_bias(b), to) for _, b, to in asked]
         o = kernel.lay_out(self._join(theta.o).mT, from_heads=heads)
         return AttentionTheta(q, k, v, o, bq, bk, bv, None if theta.bo is None else kernel.spread(theta.bo), theta.p)
 
@@ -229,13 +237,17 @@ class Attention(AbstractOperator):
         """(..., heads, own axes, key, channels) as (..., own axes, heads*key, channels)."""
         return w.movedim(self._first, -3).flatten(-3, -2)
 
+    def _join_bias(self, b: Tensor) -> Tensor:
+        """(..., heads, modes, key) as (..., modes, heads*key); vectors have no modes."""
+        return b.flatten(-2) if self.kernel.axis is None else b.transpose(-3, -2).flatten(-2)
+
     def _to_heads(self, x: Points, w: Tensor, b: Tensor | None, halves: int = 1) -> _InHeads:
         heads = self.heads
         if w.ndim > 2:
-            heads, w, b = w.shape[self._first], self._join(w), None if b is None else b.flatten(-2)
+            heads, w, b = w.shape[self._first], self._join(w), None if b is None else self._join_bias(b)
         y = self.kernel.apply(w, b, x, to_heads=halves * heads)
         return y.unflatten(-1, (heads, -1)).transpose(1, 2)
 
-    def _from_heads(self, y: _InHeads, o: Tensor, b: Float[Tensor, "*batched channels"] | None) -> Points:
+    def _from_heads(self, y: _InHeads, o: Tensor, b: Tensor | None) -> Points:
         w = self._join(o).mT if o.ndim > 2 else o
         return self.kernel.apply(w, b, y.transpose(1, 2).flatten(2), from_heads=y.shape[1])

@@ -14,7 +14,7 @@ from continua.operators.attention import Attention
 from continua.operators.feedforward import FeedForward
 from continua.operators.integral import AbstractTokenIntegral, Means, Memory, Queries, attention_matrix, check_own
 from continua.operators.kernels import AbstractKernel
-from continua.operators.norms import AbstractNormed, NormedTheta
+from continua.operators.norms import AbstractAffineNorm, AbstractNormed, NormedTheta
 from continua.operators.operator import AbstractOperator, AbstractWrapper, Context, Theta
 from continua.spaces import Axis, Cloud, Measure
 
@@ -155,7 +155,9 @@ def lay_out(operator: AbstractOperator, theta: Theta) -> Theta:
     if isinstance(operator, Attention | FeedForward):
         return theta if operator.kernel.axis is None else operator.lay_out(theta)
     if isinstance(operator, AbstractNormed):
-        return NormedTheta(theta.norm, lay_out(operator.inner, theta.inner))
+        norm = operator.norm
+        own = norm.lay_out(theta.norm) if isinstance(norm, AbstractAffineNorm) else theta.norm
+        return NormedTheta(own, lay_out(operator.inner, theta.inner))
     if isinstance(operator, Sum):
         return tuple(lay_out(term, th) for term, th in zip(operator.terms, theta, strict=True))
     return lay_out(operator.inner, theta) if isinstance(operator, Cross | Dropout) else theta

@@ -13,7 +13,7 @@ from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.kernels import AbstractFunctionKernel, AbstractKernel, Dense
-from continua.operators.operator import AbstractPointwise, NoTheta, bias
+from continua.operators.operator import AbstractPointwise, NoTheta
 
 
 class Activation(enum.Enum):
@@ -45,8 +45,8 @@ class FeedForwardTheta(NamedTuple):
 
     w1: Float[Tensor, "*batched hidden channels"]
     w2: Float[Tensor, "*batched channels hidden"]
-    b1: Float[Tensor, "*batched hidden"] | None = None
-    b2: Float[Tensor, "*batched channels"] | None = None
+    b1: Float[Tensor, "*batched_modes hidden"] | None = None
+    b2: Float[Tensor, "*batched_modes channels"] | None = None
 
 
 @final
@@ -74,7 +74,7 @@ class FeedForward(AbstractPointwise):
         w2 = kernel.weight(kernel.shape(self.hidden, channels), kernel.fan_in(self.hidden))
         if not self.biased:
             return FeedForwardTheta(w1, w2)
-        return FeedForwardTheta(w1, w2, bias((self.hidden,)), bias((channels,)))
+        return FeedForwardTheta(w1, w2, kernel.bias(self.hidden), kernel.bias(channels))
 
     def lay_out(self, theta: FeedForwardTheta) -> FeedForwardTheta:
         """Theta with every kernel along the axis as one matrix (`AbstractFunctionKernel.lay_out`); modes may lead."""

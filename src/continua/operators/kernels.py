@@ -2,7 +2,8 @@
 
     (W X)(d_a) = sum_b v_b W(d_a, d_b) X(d_b)
 
-A weight has the axes (outputs, inputs) last, channels of the two functions; what stands before is the kernel's own.
+A weight has the axes (outputs, inputs) last, channels of the two functions; what stands before is the kernel's own. A
+bias is a function along the axis too, in the kernel's basis.
 """
 
 import abc
@@ -19,9 +20,9 @@ import torch.nn.functional as F
 from continua.core.checks import at_least, is_traced
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
-from continua.operators.operator import Law, Normal, Orthonormal, Role, Spec
+from continua.operators.operator import Filled, Law, Normal, Orthonormal, Role, Spec
 from continua.spaces.axis import Axis, TensorTable, tables
-from continua.spaces.bases import AbstractBasis
+from continua.spaces.bases import AbstractBasis, Fourier
 from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace, SpectralSpace, StiefelSpace
 
 
@@ -64,7 +65,7 @@ def shows_weights() -> bool:
 
 Incoming: TypeAlias = Float[Tensor, "batch tokens nodes_inputs"]
 Outgoing: TypeAlias = Float[Tensor, "batch tokens nodes_outputs"]
-Bias: TypeAlias = Float[Tensor, "*batched outputs"]
+Bias: TypeAlias = Float[Tensor, "*batched_modes outputs"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +78,12 @@ class AbstractKernel(abc.ABC):
     """The axes of a weight (*own, outputs, inputs) that are the kernel's; an output sums over the last of them."""
     space: AbstractParameterSpace = dataclasses.field(init=False, repr=False, compare=False)
     """Where a weight lives."""
+    bias_modes: tuple[int, ...] = dataclasses.field(init=False, repr=False, compare=False)
+    """The axes of a bias (*bias_modes, outputs) that are the kernel's."""
 
     @abc.abstractmethod
     def apply(self, w: Tensor, b: Bias | None, x: Incoming, from_heads: int = 1, to_heads: int = 1) -> Outgoing:
-        """W x + b for every token; the bias is constant along the axis.
+        """W x + b for every token.
 
         Channels that belong to heads may be laid out head by head, (heads nodes channels), and not node by node, where
         they come from (`from_heads`) or where they go to (`to_heads`).
@@ -120,6 +123,11 @@ class AbstractKernel(abc.ABC):
         return Spec(shape, self.law(fan_in), role, self.space)
 
     @final
+    def bias(self, outputs: int, heads: tuple[int, ...] = (), role: Role = Role.PLAIN) -> Any:
+        """The `Spec` of a bias, zero at initialisation; `heads` is the axis in front of one with that role."""
+        return Spec((*heads, *self.bias_modes, outputs), Filled(0.0), role, FlatSpace(1))
+
+    @final
     def channels(self, width: int) -> int:
         if width % self.nodes:
             cure = f"Choose a width divisible by {self.nodes}."
@@ -138,6 +146,7 @@ class Dense(AbstractKernel):
     axis: None = dataclasses.field(default=None, init=False, repr=False)
     orthonormal: bool = False
     own = ()
+    bias_modes = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "space", StiefelSpace() if self.orthonormal else FlatSpace(2))
@@ -151,6 +160,8 @@ class AbstractFunctionKernel(AbstractKernel):
     """A kernel that is known by coefficients in some basis of functions along the axis."""
 
     axis: Axis
+    basis: AbstractBasis
+    """In which biases are known."""
 
     @abc.abstractmethod
     def transform(self, w: Tensor, x: Incoming) -> Outgoing:
@@ -174,8 +185,7 @@ class AbstractFunctionKernel(AbstractKernel):
     @final
     def spread(self, b: Bias, to_heads: int = 1) -> Float[Tensor, "*batched nodes_outputs"]:
         """The bias at every node, in the layout of `lay_out`."""
-        each = b.unflatten(-1, (to_heads, 1, -1))
-        return each.expand(*each.shape[:-2], self.axis.nodes, -1).flatten(-3)
+        return _swap(self.axis.values(self.basis, b).flatten(-2), self.axis.nodes, to_heads)
 
     @staticmethod
     def composes(x: Incoming) -> bool:
@@ -194,10 +204,10 @@ class AbstractFunctionKernel(AbstractKernel):
         if w.ndim == 2 + len(self.own) and self.composes(x) and not _by_transforms:
             w = self.lay_out(w, from_heads, to_heads)
             return F.linear(x, w, None if b is None else self.spread(b, to_heads))
-        y = self.transform(w, _swap(x, 2, from_heads, nodes))
+        y = self.transform(w, _swap(x, from_heads, nodes))
         if b is not None:
-            y = y + per_token(b.unsqueeze(-2).expand(*b.shape[:-1], nodes, -1).flatten(-2))
-        return _swap(y, 2, nodes, to_heads)
+            y = y + per_token(self.spread(b))
+        return _swap(y, nodes, to_heads)
 
 
 @final
@@ -214,6 +224,7 @@ class Spectral(AbstractFunctionKernel):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "own", (self.basis.size, self.basis.size))
+        object.__setattr__(self, "bias_modes", (self.basis.size,))
         # made here: an axis that does not resolve the basis is refused, and compiled code finds tensors
         _ = self._tables, self._pairs
 
@@ -240,11 +251,11 @@ class Spectral(AbstractFunctionKernel):
         return mixed.view(*w.shape[:-4], nodes, nodes, *w.shape[-2:])
 
 
-def _swap(x: Tensor, axis: int, outer: int, inner: int) -> Tensor:
-    """The numbers along an axis, laid out as (outer inner channels), as (inner outer channels)."""
+def _swap(x: Tensor, outer: int, inner: int) -> Tensor:
+    """The numbers of the last axis, laid out as (outer inner channels), as (inner outer channels)."""
     if outer == 1 or inner == 1:
         return x
-    return x.unflatten(axis, (outer, inner, -1)).transpose(axis, axis + 1).flatten(axis, axis + 2)
+    return x.unflatten(-1, (outer, inner, -1)).transpose(-3, -2).flatten(-3)
 
 
 def joined_modes(w: Float[Tensor, "*batched modes more_modes outputs inputs"]) -> Tensor:
@@ -264,6 +275,7 @@ class Convolution(AbstractFunctionKernel):
     """
 
     axis: Axis
+    basis: Fourier = dataclasses.field(init=False, repr=False, compare=False)
     modes: int
     unitary: bool = False
 
@@ -276,6 +288,8 @@ class Convolution(AbstractFunctionKernel):
         if bool(((gaps - 1.0).abs() > 1e-9).any()):
             reject("axis", self.axis, "the FFT needs even nodes", "Use Axis(nodes, channels, MidpointRule()).")
         object.__setattr__(self, "own", (self.modes + 1, 2))
+        object.__setattr__(self, "basis", Fourier(2 * self.modes + 1))
+        object.__setattr__(self, "bias_modes", (self.basis.size,))
         object.__setattr__(self, "space", StiefelSpace(paired=True) if self.unitary else SpectralSpace(paired=True))
 
     def transform(self, w: Tensor, x: Incoming) -> Outgoing:

@@ -9,15 +9,15 @@ import torch.nn.functional as F
 
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.kernels import per_token
-from continua.operators.operator import AbstractOperator, Context, Filled, NoTheta, Spec, Theta, bias
-from continua.spaces import Axis, Cloud
+from continua.operators.operator import AbstractOperator, Context, Filled, NoTheta, Spec, Theta
+from continua.spaces import AbstractBasis, Axis, Cloud, Cosine, FlatSpace
 
 
 class NormTheta(NamedTuple):
     """Gain and bias of a norm at one depth; both `None` for the norm of gain 1."""
 
-    gain: Float[Tensor, "*batched channels"] | None = None
-    bias: Float[Tensor, "*batched channels"] | None = None
+    gain: Float[Tensor, "*batched_modes channels"] | None = None
+    bias: Float[Tensor, "*batched_modes channels"] | None = None
 
 
 class AbstractNorm(abc.ABC):
@@ -40,9 +40,10 @@ class AbstractNorm(abc.ABC):
 class AbstractAffineNorm(AbstractNorm):
     """A norm with a trained gain.
 
-    With an `axis` means weigh its nodes by v_a, and gain and bias belong to channels, constant along it. With
-    `written=True` it is written out in elementary operations: torch's own takes mean and variance for constants in its
-    third derivative (pytorch issue 175754), which the gradient of a penalty on the Jacobian needs.
+    With an `axis` means weigh its nodes by v_a, and gain and bias are functions along it, in a `basis` that begins with
+    1; its default makes them constant. With `written=True` it is written out in elementary operations: torch's own
+    takes mean and variance for constants in its third derivative (pytorch issue 175754), which the gradient of a
+    penalty on the Jacobian needs.
     """
 
     centred: ClassVar[bool]
@@ -50,15 +51,25 @@ class AbstractAffineNorm(AbstractNorm):
     affine: bool = True
     biased: bool = True
     axis: Axis | None = None
+    basis: AbstractBasis = Cosine(1)
     written: bool = False
 
     @final
     def spec(self, width: int) -> NormTheta:
         if not self.affine:
             return NormTheta()
-        shape = (width if self.axis is None else self.axis.channels,)
-        gain: Any = Spec(shape, Filled(1.0))
-        return NormTheta(gain, bias(shape) if self.biased else None)
+        shape = (width,) if self.axis is None else (self.basis.size, self.axis.channels)
+        gain: Any = Spec(shape, Filled(1.0, first=self.axis is not None), space=FlatSpace(1))
+        bias: Any = Spec(shape, Filled(0.0), space=FlatSpace(1))
+        return NormTheta(gain, bias if self.biased else None)
+
+    @final
+    def lay_out(self, theta: NormTheta) -> NormTheta:
+        """Gain and bias at every node of the axis, from their coefficients; modes of depth may lead."""
+        if self.axis is None or theta.gain is None:
+            return theta
+        gain, bias = (None if b is None else self.axis.values(self.basis, b).flatten(-2) for b in theta)
+        return NormTheta(gain, bias)
 
     @final
     def bind(self, context: Context) -> "AbstractAffineNorm":
@@ -70,12 +81,12 @@ class AbstractAffineNorm(AbstractNorm):
 
     @final
     def normalise(self, theta: NormTheta, x: Points) -> Points:
-        axis, gain, bias = self.axis, theta.gain, theta.bias
+        axis = self.axis
+        if theta.gain is not None and theta.gain.ndim > 1:  # else it is laid out already
+            theta = self.lay_out(theta)
+        gain, bias = theta
         if self.written or (axis is not None and not axis.even):
             return _along(axis or Axis(1, x.shape[-1]), theta, x, self.eps, self.centred)
-        if axis is not None and gain is not None:  # constant along the axis
-            times = (axis.nodes,) if gain.ndim == 1 else (1, axis.nodes)
-            gain, bias = gain.repeat(times), None if bias is None else bias.repeat(times)
         if gain is None or gain.ndim == 1:
             return self.fuse(x, gain, bias)
         x = self.fuse(x) * per_token(gain)
@@ -113,12 +124,10 @@ def _along(axis: Axis, theta: NormTheta, x: Points, eps: float, centred: bool) -
     v = axis.weights(x)[:, None] / axis.channels
     if centred:
         functions = functions - (v * functions).sum((-2, -1), keepdim=True)
-    functions = functions * torch.rsqrt((v * functions**2).sum((-2, -1), keepdim=True) + eps)
+    normed = (functions * torch.rsqrt((v * functions**2).sum((-2, -1), keepdim=True) + eps)).flatten(2)
     if theta.gain is not None:
-        functions = functions * per_token(theta.gain).unsqueeze(-2)
-    if theta.bias is not None:
-        functions = functions + per_token(theta.bias).unsqueeze(-2)
-    return functions.flatten(2)
+        normed = normed * per_token(theta.gain)
+    return normed if theta.bias is None else normed + per_token(theta.bias)
 
 
 @final

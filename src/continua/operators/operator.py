@@ -32,12 +32,19 @@ class Normal:
 @final
 @dataclasses.dataclass(frozen=True)
 class Filled:
-    """Every entry equals `value`."""
+    """Every entry equals `value`; with `first` so does only the first along the axis before the last, the others are 0.
+
+    In a basis along the embedding axis that begins with 1, this is the constant function.
+    """
 
     value: float
+    first: bool = False
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-        return torch.full(shape, self.value)
+        filled = torch.full(shape, self.value)
+        if self.first:
+            filled[..., 1:, :] = 0.0
+        return filled
 
 
 @final
@@ -92,11 +99,6 @@ class Spec:
         if self.role is Role.HEAD_MASS:
             return SimplexSpace()
         return FlatSpace(min(2, len(self.shape) - (self.role is Role.HEAD)))
-
-
-def bias(shape: tuple[int, ...], role: Role = Role.PLAIN) -> Any:
-    """The `Spec` of a bias, zero at initialisation."""
-    return Spec(shape, Filled(0.0), role)
 
 
 def leaves(theta: Theta, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -60,6 +60,10 @@ class AbstractStepper(abc.ABC):
     def dense(self, f: AbstractVectorField, result: StepResult, fractions: Sequence[float]) -> list[Tensor]:
         """x at z + fraction dz, inside an accepted step, for each of the fractions."""
 
+    def depths(self, grid: Sequence[float]) -> Sequence[float]:
+        """Where the steps of a grid read the vector field, as far as that is known; by default nowhere."""
+        return ()
+
 
 def hermite(before: Tensor, after: Tensor, f0: Tensor, f1: Tensor, dz: DepthValue, fraction: float) -> Tensor:
     """The cubic through both ends of a step with the slopes f0, f1 there: error O(dz^4) within the step.

@@ -68,6 +68,9 @@ class LieTrotter(AbstractSplitting):
     def schedule(self, f: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
         return [(part, 0.0, 1.0) for part in f.parts or (f,)]
 
+    def depths(self, grid: Sequence[float]) -> Sequence[float]:
+        return [z + 0.5 * (after - z) for z, after in itertools.pairwise(grid)] if isinstance(self.sub, Euler) else ()
+
 
 @dataclasses.dataclass(frozen=True)
 class Strang(AbstractSplitting):

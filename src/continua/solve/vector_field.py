@@ -39,6 +39,9 @@ class AbstractVectorField(abc.ABC):
     def __call__(self, z: DepthValue, state: State, inside: DepthValue | None = None) -> State:
         """The slope of the state at depth z; at a jump the piece that holds `inside` is read."""
 
+    def expect(self, depths: Sequence[float]) -> None:  # noqa: B027 - most have nothing to prepare
+        """Told before a solve on a known grid where it will be asked; what all depths share can then be done once."""
+
     @abc.abstractmethod
     def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         """Slopes of the costs for a given velocity (splitting and projection know only the mean velocity)."""
