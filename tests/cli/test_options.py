@@ -45,7 +45,7 @@ def training_alone(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_choice_learns_and_is_noted(choice, tmp_path, training_alone, unchecked):
-    text = ["text", "--text", "tale.txt", "--context", "8"]
+    text = ["text", "--text", "tale.txt", "--context-length", "8"]
     task = ["spirals"] if "nystrom" in choice else text  # its landmarks serve no causal model
     assert main(["train", *task, *WORDS.split(), *choice.split(), "--output", "run"]) == 0
     run = Run.open(Path("run"))
@@ -57,7 +57,7 @@ def test_a_choice_learns_and_is_noted(choice, tmp_path, training_alone, unchecke
 
 
 def test_a_training_of_some_seconds_has_the_updates_that_fit(training_alone, unchecked):
-    words = ["text", "--text", "tale.txt", "--context", "8", *WORDS.split(), "--seconds", "1"]
+    words = ["text", "--text", "tale.txt", "--context-length", "8", *WORDS.split(), "--seconds", "1"]
     assert main(["train", *words, "--output", "run"]) == 0
     run = Run.open(Path("run"))
     rows, config = run.records("update"), run.manifest["config"]

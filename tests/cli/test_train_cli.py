@@ -37,7 +37,7 @@ def quiet_environment(monkeypatch, tmp_path):
 def text_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     (folder / "tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 12)
-    words = ["train", "text", "--text", str(folder / "tale.txt"), "--context", "8", *SMALL]
+    words = ["train", "text", "--text", str(folder / "tale.txt"), "--context-length", "8", *SMALL]
     words += ["--compare", "--optimizer", "soap", "--kernel-learning-rate", "0.002"]
     assert main([*words, "--quiet", "--output", str(folder / "run")]) == 0
     return folder / "run"
@@ -208,7 +208,19 @@ def test_the_plane_at_another_resolution(tmp_path):
 def test_series_of_ones_own(tmp_path):
     rows = [f"{i},{i % 7},{i % 5},{i % 3}" for i in range(120)]
     (tmp_path / "own.csv").write_text("\n".join(["hour,x,y,z", *rows]))
-    words = ["train", "csv", "--series", "own.csv", "--context", "16", "--columns", "x,y", *SMALL, "--steps", "1"]
+    words = [
+        "train",
+        "csv",
+        "--series",
+        "own.csv",
+        "--context-length",
+        "16",
+        "--columns",
+        "x,y",
+        *SMALL,
+        "--steps",
+        "1",
+    ]
     assert main([*words, "--depth", "0.5", "--quiet", "--output", "run"]) == 0
     run = Run.open(tmp_path / "run")
     facts = run.manifest["facts"]["task"]
@@ -223,9 +235,12 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
         (["uea"], "Pass --series NAME_TRAIN.ts"),
         (["spirals", "--id", "who"], "use `continua train csv`"),
         (["mnist1d", "--series", "own.csv"], "use `continua train uea` or `continua train csv`"),
-        (["csv", "--series", "own.csv", "--context", "4"], "--context = 4: it must be a whole number, at least 8"),
+        (
+            ["csv", "--series", "own.csv", "--context-length", "4"],
+            "--context-length = 4: it must be a whole number, at least 8",
+        ),
         (["csv", "--series", "own.csv", "--points", "5"], "--points = 5: the task csv does not read it"),
-        (["burgers", "--context", "64"], "--context = 64: the task burgers does not read it"),
+        (["burgers", "--context-length", "64"], "--context-length = 64: the task burgers does not read it"),
         (["csv", "--series", "absent.csv"], "--series = 'absent.csv': there is no such file"),
         (["csv", "--series", "own.csv"], "row 4: the time 1 comes after 2"),
         (

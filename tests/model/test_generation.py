@@ -48,7 +48,7 @@ def test_the_same_text_with_and_without_the_cache(kind, stepping, slide):
 
 
 def test_every_character_is_drawn_from_the_last_of_them():
-    """Written anew from its definition: the model on the last `context` tokens, one draw each."""
+    """Written anew from its definition: the model on the last `context_length` tokens, one draw each."""
     model = model_of("continuous").eval()
     tokens, generator = PROMPT.tolist(), torch.Generator().manual_seed(5)
     for _ in range(20):
@@ -95,7 +95,7 @@ def test_windows_move_when_they_are_full():
         Window(4, 5)
     with pytest.raises(ValueError, match="slide = 0"):
         Window(4, 0)
-    with pytest.raises(ValueError, match="context = 0"):
+    with pytest.raises(ValueError, match="context_length = 0"):
         Window(0)
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from continua.operators import Attention, Context, Exact, draw_theta
+from continua.operators import Attention, Binding, Exact, draw_theta
 from continua.spaces import Cloud
 
 BATCH, TOKENS, WIDTH, KEY = 2, 5, 6, 3
@@ -35,7 +35,7 @@ def ask(
     generator = torch.Generator().manual_seed(0)
     operator = Attention(heads=2, key_size=KEY, value_size=value, causal=causal)
     cloud = Cloud(torch.randn(BATCH, TOKENS, WIDTH, generator=generator), mass, positions, own)
-    bound = operator.bind(Context(cloud, second_derivatives=second_derivatives))
+    bound = operator.bind(Binding(cloud, second_derivatives=second_derivatives))
     points = cloud.points.requires_grad_()
     bound.velocity(draw_theta(operator.spec(WIDTH), generator), cloud.at(points)).sum().backward()
 
@@ -114,8 +114,8 @@ def test_second_derivatives_and_ties_are_materialised(calls):
 def test_binding_changes_the_path_only_when_asked():
     operator = Attention(heads=2, key_size=KEY)
     cloud = Cloud(torch.zeros(1, 2, WIDTH))
-    assert operator.bind(Context(cloud)) is operator
-    assert operator.bind(Context(cloud, second_derivatives=True)).integral == Exact(materialised=True)
+    assert operator.bind(Binding(cloud)) is operator
+    assert operator.bind(Binding(cloud, second_derivatives=True)).integral == Exact(materialised=True)
 
 
 PEAKS = """

@@ -30,15 +30,15 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     points = torch.randn(2, 12, WIDTH, generator=generator, dtype=torch.float64)
     mass = 0.2 + torch.rand(2, 12, generator=generator, dtype=torch.float64)
     mass[0, -2:] = 0.0
-    memory = torch.randn(2, 9, WIDTH, generator=generator, dtype=torch.float64)
-    return points.requires_grad_(), mass.requires_grad_(), memory.requires_grad_()
+    encoded = torch.randn(2, 9, WIDTH, generator=generator, dtype=torch.float64)
+    return points.requires_grad_(), mass.requires_grad_(), encoded.requires_grad_()
 
 
 def gradients(flow, controller, gradient):
-    points, mass, memory = inputs()
-    bound = flow.bind(Cloud(points, mass), torch.Generator().manual_seed(3), Cloud(memory))
+    points, mass, encoded = inputs()
+    bound = flow.bind(Cloud(points, mass), torch.Generator().manual_seed(3), Cloud(encoded))
     end = integrate(bound, bound.initial(), (0.0, 1.0), controller=controller, gradient=gradient).x
-    wanted = [points, mass, memory, *flow.parameters()]
+    wanted = [points, mass, encoded, *flow.parameters()]
     found = torch.autograd.grad(end.sin().sum(), wanted, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
 

