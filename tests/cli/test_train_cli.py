@@ -322,7 +322,7 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
             "--head-modes = 3: weights that are constant on pieces of depth have counted heads",
         ),
         (["train", "--field-size", "1"], "the objective has an L2 term of the parameters already"),
-        (["train", "--floor", "2"], "--floor = 2.0"),
+        (["train", "--min-lr-ratio", "2"], "--min-lr-ratio = 2.0"),
         (["train", "--warmup-ratio", "1"], "--warmup-ratio = 1.0"),
         (["train", "--beta2", "1"], "--beta2 = 1.0"),
         (["train", "--stepper", "leap"], "--stepper = 'leap'"),

@@ -9,7 +9,7 @@ from continua.core.seeds import generator_of
 from continua.data import Form, Question
 from continua.model import CachedDecoder, ContinuousTransformer, Decoding, Window, generate, stream_tokens
 from continua.solve import Adaptive, DormandPrince, Solver
-from continua.train import Preset, build_continuous, build_rival, count_parameters
+from continua.train import Preset, build_baseline, build_continuous, count_parameters
 
 FORM = Form(9, Question.TOKEN, vocabulary=9, causal=True, span=12.0, spacing=1.0)
 PROMPT = torch.tensor([3, 1, 4])
@@ -19,7 +19,7 @@ def model_of(kind, stepping="midpoint"):
     torch.manual_seed(2)
     preset = Preset().replace(width=16, heads=2, hidden=24, axis_nodes=4, depth_modes=3, stepper=stepping)
     model = build_continuous(FORM, preset)
-    model = model if kind == "continuous" else build_rival(FORM, preset, count_parameters(model))
+    model = model if kind == "continuous" else build_baseline(FORM, preset, count_parameters(model))
     with torch.no_grad():
         getattr(model.readout, "inner", model.readout).linear.weight.mul_(4.0)  # draws that depend on what was read
     return model.double()

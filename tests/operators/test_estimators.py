@@ -11,7 +11,7 @@ from continua.core.slopes import fitted_slope
 from continua.operators import (
     Attention,
     Binding,
-    Controlled,
+    ControlVariate,
     Cross,
     Debiased,
     Exact,
@@ -29,17 +29,19 @@ from continua.spaces import BackwardRectangle, CausalTrapezoid, Cloud
 
 draws = [Independent(), Sobol(), Lattice()]
 each_draw = pytest.mark.parametrize("draw", draws, ids=repr)
-estimators = [Subset(6), Subset(6, Sobol()), Debiased(6), Controlled(6, Nystrom(5)), Nystrom(6)]
+estimators = [Subset(6), Subset(6, Sobol()), Debiased(6), ControlVariate(6, Nystrom(5)), Nystrom(6)]
 each_estimator = pytest.mark.parametrize("estimator", estimators, ids=repr)
 causal_estimators = [e for e in estimators if e.serves_causal]
-makers = [Subset, Debiased, Nystrom, lambda m: Controlled(m, Nystrom(3)), lambda m: Controlled(3, Nystrom(m))]
-each_maker = pytest.mark.parametrize("make", makers, ids=["Subset", "Debiased", "Nystrom", "Controlled", "landmarks"])
+makers = [Subset, Debiased, Nystrom, lambda m: ControlVariate(m, Nystrom(3)), lambda m: ControlVariate(3, Nystrom(m))]
+each_maker = pytest.mark.parametrize(
+    "make", makers, ids=["Subset", "Debiased", "Nystrom", "ControlVariate", "landmarks"]
+)
 each_causality = pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 
 
 def is_refused(estimator, causal: bool) -> bool:
     """Whether causal attention refuses an estimate, and must: its landmarks would show later tokens to earlier rows."""
-    if not causal or not isinstance(estimator, Nystrom | Controlled):
+    if not causal or not isinstance(estimator, Nystrom | ControlVariate):
         return False
     with pytest.raises(ValueError, match=r"integral = .*later tokens into earlier rows.*Use Subset or Debiased"):
         Attention(1, 2, causal=True, integral=estimator)
@@ -51,7 +53,8 @@ def is_refused(estimator, causal: bool) -> bool:
 
 @pytest.mark.parametrize("m", [12, 40])
 @pytest.mark.parametrize(
-    "make", [Subset, Debiased, Nystrom, lambda m: Controlled(m, Nystrom(3)), lambda m: Controlled(3, Nystrom(m))]
+    "make",
+    [Subset, Debiased, Nystrom, lambda m: ControlVariate(m, Nystrom(3)), lambda m: ControlVariate(3, Nystrom(m))],
 )
 def test_with_as_many_nodes_as_tokens_the_integral_is_exact(make, m):
     """T counts the tokens with mass of the longest sequence: padding does not turn the estimate on."""
@@ -63,12 +66,14 @@ def test_with_as_many_nodes_as_tokens_the_integral_is_exact(make, m):
     assert make(m).bind(Binding(longer, seed=1)) == Exact()
 
 
-@pytest.mark.parametrize("make", [Subset, Debiased, lambda m: Controlled(m, Nystrom(6)), lambda m: Subset(m, Sobol())])
+@pytest.mark.parametrize(
+    "make", [Subset, Debiased, lambda m: ControlVariate(m, Nystrom(6)), lambda m: Subset(m, Sobol())]
+)
 @each_causality
 def test_estimates_are_consistent(make, causal):
     if is_refused(make(4), causal):
         return
-    asked = (smooth if isinstance(make(4), Controlled) else rough)(256, rows=40)  # landmarks explain smooth signals
+    asked = (smooth if isinstance(make(4), ControlVariate) else rough)(256, rows=40)  # landmarks explain smooth signals
     exact = asked.exact(causal)
     sizes = [8.0, 32.0, 128.0]
     errors = [float((asked.by(make(int(m)), 3, causal) - exact).square().mean().sqrt()) for m in sizes]
@@ -157,7 +162,7 @@ def test_even_nodes_have_a_lower_variance_on_a_smooth_signal(draw, causal):
 def test_a_control_variate_lowers_the_variance_where_the_low_rank_is_good():
     asked = smooth(256, rows=400)
     plain = asked.by(Subset(16), 5).var(0).mean()
-    some, more = (asked.by(Controlled(16, Nystrom(k)), 5).var(0).mean() for k in (3, 6))
+    some, more = (asked.by(ControlVariate(16, Nystrom(k)), 5).var(0).mean() for k in (3, 6))
     assert some < 0.25 * plain and more < 0.1 * some
 
 
@@ -295,14 +300,15 @@ def test_gradients_to_tokens_parameters_and_masses(estimator, causal):
     assert torch.autograd.gradcheck(f, (points, mass, *leaves))
 
 
-@pytest.mark.parametrize("estimator", [Nystrom(4), Controlled(4, Nystrom(4))], ids=repr)
+@pytest.mark.parametrize("estimator", [Nystrom(4), ControlVariate(4, Nystrom(4))], ids=repr)
 def test_landmarks_refuse_causal_attention(estimator):
     with pytest.raises(ValueError, match="later tokens into earlier rows"):
         Attention(1, 2, causal=True, integral=estimator)
 
 
 @pytest.mark.parametrize(
-    "make", [Subset, Debiased, Nystrom, lambda m: Controlled(m, Nystrom(2)), lambda m: Controlled(2, Nystrom(m))]
+    "make",
+    [Subset, Debiased, Nystrom, lambda m: ControlVariate(m, Nystrom(2)), lambda m: ControlVariate(2, Nystrom(m))],
 )
 def test_no_nodes_are_refused(make):
     with pytest.raises(ValueError, match="m = 0: it must be a whole number, at least 1"):
@@ -317,6 +323,6 @@ def test_other_mistakes_are_named(unchecked):
     with pytest.raises(ValueError, match="ridge"):
         Nystrom(4, ridge=0.0)
     asked = rough(8)
-    for estimator in (Subset(4), Debiased(4), Nystrom(4), Controlled(4, Nystrom(4))):
+    for estimator in (Subset(4), Debiased(4), Nystrom(4), ControlVariate(4, Nystrom(4))):
         with pytest.raises(ValueError, match="not bound"):
             estimator.means(asked.q, asked.asked, asked.kv, 1.0, False)

@@ -7,12 +7,23 @@ import torch
 
 from continua.fields import Constant, PiecewiseConstant
 from continua.model import Flow, Part, load, save
-from continua.operators import Attention, Controlled, Cross, Debiased, Lattice, LogTokens, Nystrom, Sobol, Subset, Sum
+from continua.operators import (
+    Attention,
+    ControlVariate,
+    Cross,
+    Debiased,
+    Lattice,
+    LogTokens,
+    Nystrom,
+    Sobol,
+    Subset,
+    Sum,
+)
 from continua.solve import Adaptive, Checkpointed, Direct, Fixed, PerSequence, integrate
 from continua.spaces import Cloud
 from gradients import assert_same
 
-estimators = [Subset(3), Subset(3, Sobol()), Debiased(3), Controlled(3, Nystrom(3)), Nystrom(3)]
+estimators = [Subset(3), Subset(3, Sobol()), Debiased(3), ControlVariate(3, Nystrom(3)), Nystrom(3)]
 WIDTH = 2
 
 

@@ -16,7 +16,7 @@ from continua.core.slopes import fitted_slope
 from continua.operators import (
     AbstractTokenIntegral,
     Binding,
-    Controlled,
+    ControlVariate,
     Exact,
     KeyValues,
     Nystrom,
@@ -134,7 +134,7 @@ class EstimatorCost(AbstractBenchmark):
             "subset, Sobol": Subset(self.m, Sobol()),
             "subset, causal": Subset(self.m),
             "Nystrom": Nystrom(self.m),
-            "controlled": Controlled(self.m, Nystrom(self.m)),
+            "controlled": ControlVariate(self.m, Nystrom(self.m)),
             "exact": Exact(),
         }
         rounds = time_in_turn(self._cases(estimates), self.repetitions)

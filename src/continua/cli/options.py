@@ -16,19 +16,19 @@ from continua.core.errors import reject
 from continua.core.extras import extra
 from continua.data import AbstractTask, Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
 from continua.optim import KFAC, SOAP, Recipe, Shampoo, adamw
-from continua.train import ModelOptions, Preset, RivalName, TrainingOptions
+from continua.train import BaselineName, ModelOptions, Preset, TrainingOptions
 
 TaskName = Literal["mnist1d", "text", "digits", "spirals", "burgers", "darcy", "uea", "csv"]
 
 
-def _read_rivals(words: list[str]) -> tuple[RivalName, ...]:
+def _read_baselines(words: list[str]) -> tuple[BaselineName, ...]:
     """Names apart or joined by commas; `none`, and a file's `false`, is for those who have a file that names some."""
     names = dict.fromkeys(name for word in words for name in word.split(","))
     if tuple(names) in (("none",), ("False",), ("",)):
         return ()
     if tuple(names) in ((), ("True",)):
         return ("layers",)
-    known = get_args(RivalName)
+    known = get_args(BaselineName)
     for name in names:
         if name not in known:
             near = (
@@ -38,12 +38,12 @@ def _read_rivals(words: list[str]) -> tuple[RivalName, ...]:
     return tuple(names)  # pyright: ignore[reportReturnType]
 
 
-Rivals = Annotated[
-    tuple[RivalName, ...],
+Baselines = Annotated[
+    tuple[BaselineName, ...],
     PrimitiveConstructorSpec(
         nargs="*",
         metavar="[layers] [layers-regularized] [textbook] [deep] [deep-regularized]",
-        instance_from_str=_read_rivals,
+        instance_from_str=_read_baselines,
         is_instance=lambda value: isinstance(value, tuple),
         str_from_instance=lambda value: list(value or ("none",)),
     ),
@@ -58,7 +58,7 @@ class RunOptions:
 
     preset: Annotated[Literal["demo", "full"], tyro.conf.arg(metavar="demo|full")] = "demo"
     """sizes and updates: demo takes minutes, full takes longer and is better"""
-    compare: Rivals = ()
+    compare: Baselines = ()
     """also train networks of layers, with as many evaluations and parameters, on the same batches (layers-regularized:
     with the running costs of the continuous model; textbook: textbook positions, no stem; deep, deep-regularized: the
     hidden size of the continuous model in every layer, so more parameters; none: where --config names some)"""

@@ -7,7 +7,8 @@ from continua.operators.compose import (
     Cross, Dropout, Sum, attention_weights, lay_out, with_heads, with_integral, with_nodes,
 )  # fmt: skip
 from continua.operators.estimates import (
-    AbstractDraw, Controlled, Debiased, Independent, Lattice, LogTokens, Nystrom, Sobol, Subset, draw_level, nodes_for,
+    AbstractDraw, ControlVariate, Debiased, Independent, Lattice, LogTokens, Nystrom, Sobol, Subset, draw_level,
+    nodes_for,
 )  # fmt: skip
 from continua.operators.feedforward import Activation, Damping, FeedForward, FeedForwardTheta
 from continua.operators.integral import AbstractTokenIntegral, Exact, KeyValues, Queries
@@ -23,7 +24,7 @@ from continua.operators.spectral_norm import SpectrallyNormed, spectral_norm
 
 __all__ = [
     "AbstractDraw", "AbstractKernel", "AbstractNorm", "AbstractOperator", "AbstractPointwise",
-    "AbstractTokenIntegral", "Activation", "Attention", "AttentionTheta", "Binding", "CachedIntegral", "Controlled",
+    "AbstractTokenIntegral", "Activation", "Attention", "AttentionTheta", "Binding", "CachedIntegral", "ControlVariate",
     "Convolution", "Cross", "Damping", "Debiased", "Dense", "Dropout", "Exact", "FeedForward", "FeedForwardTheta",
     "Filled", "Independent", "KVCache", "KeyValues", "Lattice", "LayerNorm", "LogTokens", "NoTheta", "NormTheta",
     "NormedTheta", "Nystrom", "Orthonormal", "PostNorm", "PreNorm", "Queries", "RMSNorm", "Role",

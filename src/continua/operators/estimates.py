@@ -370,28 +370,28 @@ class Nystrom(AbstractEstimate):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Controlled(AbstractEstimate):
+class ControlVariate(AbstractEstimate):
     """y = y_subset + (y_low-rank - y_low-rank over the same subset): the subset with a control variate.
 
-    What the landmarks of `baseline` explain is summed over all tokens; only the rest is left to chance. As biased as
+    What the landmarks of `low_rank` explain is summed over all tokens; only the rest is left to chance. As biased as
     the two subset estimates, O(1/m), and of smaller variance the better the low rank. With m >= T, or as many
     landmarks, the integral is taken exactly. Refused where attention is causal.
     """
 
     serves_causal: ClassVar[bool] = False
-    baseline: Nystrom
+    low_rank: Nystrom
     draw: AbstractDraw = Independent()
     nodes: Nodes | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def bind(self, binding: Binding) -> AbstractTokenIntegral:
-        subset, baseline = Subset(self.m, self.draw).bind(binding), self.baseline.bind(binding)
-        if not isinstance(subset, Subset) or not isinstance(baseline, Nystrom):
+        subset, low_rank = Subset(self.m, self.draw).bind(binding), self.low_rank.bind(binding)
+        if not isinstance(subset, Subset) or not isinstance(low_rank, Nystrom):
             return Exact().bind(binding)
-        return dataclasses.replace(self, nodes=subset.nodes, baseline=baseline)
+        return dataclasses.replace(self, nodes=subset.nodes, low_rank=low_rank)
 
     def means(self, q: Queries, asked: Measure, kv: KeyValues, beta: float, causal: bool) -> Means:
         assert not causal, "Attention refuses it"
-        nodes, low_rank = check_bound(self.nodes), self.baseline
+        nodes, low_rank = check_bound(self.nodes), self.low_rank
         rows = low_rank.landmarks(q, asked, kv)
         missed = low_rank.exact(rows, kv, beta) - subset_means(rows, asked, kv, beta, False, nodes)
         explained = low_rank.spread(q, missed, asked, kv, beta)

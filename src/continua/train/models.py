@@ -84,7 +84,7 @@ _LOSSES: dict[Question, AbstractLoss] = {
 _FASTEST = 2.5
 """Angle by which the fastest pair of a sinusoidal code turns from one token to the next."""
 
-RivalName = Literal["layers", "layers-regularized", "textbook", "deep", "deep-regularized"]
+BaselineName = Literal["layers", "layers-regularized", "textbook", "deep", "deep-regularized"]
 
 
 def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
@@ -98,7 +98,7 @@ def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     return _build(form, sizes, axis, heads, _time(form, sizes), _depth(preset.depth))
 
 
-def build_rival(form: Form, preset: Preset, parameters: int, name: RivalName = "layers") -> ContinuousTransformer:
+def build_baseline(form: Form, preset: Preset, parameters: int, name: BaselineName = "layers") -> ContinuousTransformer:
     """The layered network to compare with: as many layers as evaluations, parameters within 5 %, plain vectors.
 
     Embedding, stem, positions and readout are those of the continuous model, heads are counted; the hidden size makes

@@ -90,7 +90,7 @@ class TrainedStack(AbstractCell):
         objective = Objective(NextToken(shifted=True), (energy,), (way.price,))
         optimiser = adamw(model, way.rate * self.rate, way.decay, (0.9, 0.99))
         learner = Learner(self.way, model, objective, optimiser)
-        plan = Plan(self.updates, self.batch_size, self.seed, floor=0.1)
+        plan = Plan(self.updates, self.batch_size, self.seed, min_lr_ratio=0.1)
         losses = [
             learner.update(task.training_batch(self.batch_size, number, self.seed), number, plan).loss
             for number in range(self.updates)

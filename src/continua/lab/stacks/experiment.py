@@ -16,16 +16,16 @@ from continua.runs import AbstractFigure, Series, Table
 
 _INDEPENDENT = ("layers", "regularised", "scaled", "scaled, regularised")
 _EQUAL = "scaled, equal start"
-_RIVALS = tuple(name for name in WAYS if name not in (*_INDEPENDENT, _EQUAL))
+_BASELINES = tuple(name for name in WAYS if name not in (*_INDEPENDENT, _EQUAL))
 _PAIRS = {"layers": "regularised", "scaled": "scaled, regularised"}
 
 
 @final
 class TrainedNetworks(AbstractExperiment):
-    """The same task at several depths, with and without 1/L scaling and a price of kinetic energy, and fair rivals.
+    """The same task at several depths, with and without 1/L scaling and a price of kinetic energy, and fair baselines.
 
-    `few` are the depths at which the price is compared with rivals: outputs that begin small, more weight decay, half
-    and twice the rate. Seeds are paired: every way has the same draws and the same batches.
+    `few` are the depths at which the price is compared with baselines: outputs that begin small, more weight decay,
+    half and twice the rate. Seeds are paired: every way has the same draws and the same batches.
     """
 
     name = "trained-networks"
@@ -59,7 +59,7 @@ class TrainedNetworks(AbstractExperiment):
 
     def _grid(self) -> list[tuple[str, int]]:
         """Ways and depths; four layers are the same network with and without scaling."""
-        depths = dict.fromkeys((*_INDEPENDENT, _EQUAL), self.layers) | dict.fromkeys(_RIVALS, self.few)
+        depths = dict.fromkeys((*_INDEPENDENT, _EQUAL), self.layers) | dict.fromkeys(_BASELINES, self.few)
         same = {("scaled", int(DEPTH)), ("scaled, regularised", int(DEPTH))}
         return [(way, L) for way, own in depths.items() for L in own if (way, L) not in same]
 
@@ -70,7 +70,7 @@ class TrainedNetworks(AbstractExperiment):
         by = {pair: own for pair, own in by.items() if own}
         rough, judged = self._smoothness(by)
         price, more = self._price(by)
-        measured = {**rough, **price, **self._rivals(by), **self._paths(by)}
+        measured = {**rough, **price, **self._baselines(by), **self._paths(by)}
         bound = {name: 1.0 for name in rough if name.startswith("roughness")}
         bound |= {name: AtMost(0.0) for name in price} | {_SLOPE: AtMost(-1.0)}
         return Findings(self._figures(by), measured, bound, all_of(*judged, *more))
@@ -107,12 +107,12 @@ class TrainedNetworks(AbstractExperiment):
             judged.append(stays_below(name, found[name], 0.0, 0.0 if plain == "layers" else 0.02))
         return found, judged
 
-    def _rivals(self, by: "_Table") -> dict[str, Interval]:
-        """Losses of rivals minus those of plain layers, and what the price gains where outputs begin small."""
+    def _baselines(self, by: "_Table") -> dict[str, Interval]:
+        """Losses of baselines minus those of plain layers, and what the price gains where outputs begin small."""
         found = {
             f"loss, {way} minus layers, {L} layers": _difference(by[way, L], by["layers", L], _loss)
             for L in self.few
-            for way in _RIVALS
+            for way in _BASELINES
         }
         for way in ("small outputs", "twice the rate"):
             for L in self.few:
