@@ -14,6 +14,8 @@ from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, U
 from continua.runs import Run
 from continua.train import PRESETS, Interrupted
 
+pytestmark = pytest.mark.usefixtures("unchecked_module")
+
 
 @pytest.fixture(autouse=True)
 def quiet_environment(monkeypatch, tmp_path):
