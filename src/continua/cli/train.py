@@ -337,8 +337,8 @@ class Train:
         for name in self.run.compare:
             torch.manual_seed(self.run.seed)
             baseline = self._place(build_baseline(task.form, preset, count_parameters(model), name))
-            costs = (baseline, preset) if name.endswith("regularized") else ()
-            learners.append(Learner(name, baseline, objective_of(task.form, *costs), build(baseline, preset)))
+            objective = objective_of(task.form, baseline, preset if name.endswith("regularized") else None)
+            learners.append(Learner(name, baseline, objective, build(baseline, preset)))
         for learner in learners:
             if self.run.compile:
                 learner.model.flow.compile()
