@@ -16,7 +16,8 @@ import continua
 from continua.cli.main import COMMANDS, main
 from continua.cli.measuring import _progress, results_tables
 from continua.cli.options import TASKS
-from continua.cli.train import claim_folder
+from continua.cli.parsing import read_command, values_of
+from continua.cli.train import Train, claim_folder
 from continua.data import Spirals
 from continua.model import load, model_files
 from continua.runs import Run
@@ -266,9 +267,9 @@ def test_an_interrupted_run_leaves_with_75_and_goes_on(tmp_path, capsys, monkeyp
 
 def test_a_config_file_and_words_that_come_before_it(tmp_path):
     (tmp_path / "run.toml").write_text('task = "burgers"\npoints = 16\nupdates = 9\ndepth = 1\noutput = "there"\n')
-    assert main(["train", "--config", "run.toml", *SMALL, "--steps", "1", "--quiet"]) == 0
-    config = Run.open(tmp_path / "there").manifest["config"]
+    config = values_of(read_command(Train, "train", ["--config", "run.toml", *SMALL, "--steps", "1", "--quiet"]))
     assert config["task"] == "burgers" and config["updates"] == 3 and config["depth"] == 1.0
+    assert config["points"] == 16 and config["output"] == Path("there")
 
 
 @pytest.mark.parametrize(
