@@ -206,24 +206,18 @@ def test_the_plane_at_another_resolution(tmp_path):
     assert set(tests) == {"as trained", "16 x 16 points"} and "relative L2 error" in tests["16 x 16 points"]
 
 
-def test_series_of_ones_own(tmp_path):
+def test_series_of_ones_own_stopped_with_75_and_gone_on_with(tmp_path, capsys, monkeypatch):
     rows = [f"{i},{i % 7},{i % 5},{i % 3}" for i in range(120)]
     (tmp_path / "own.csv").write_text("\n".join(["hour,x,y,z", *rows]))
-    words = [
-        "train",
-        "csv",
-        "--series",
-        "own.csv",
-        "--context-length",
-        "16",
-        "--columns",
-        "x,y",
-        *SMALL,
-        "--steps",
-        "1",
-    ]
-    assert main([*words, "--depth", "0.5", "--quiet", "--output", "run"]) == 0
+    words = ["train", "csv", "--series", "own.csv", "--context-length", "16", "--columns", "x,y", *SMALL]
+    done = stop_after(monkeypatch, 2, signal.SIGTERM)
+    assert main([*words, "--steps", "1", "--depth", "0.5", "--quiet", "--output", "run"]) == 75
+    assert "continua train --resume run" in capsys.readouterr().err
+    assert main(["train", "--resume", "run", "--quiet"]) == 0
     run = Run.open(tmp_path / "run")
+    assert [row["update"] for row in run.records("update")] == [1, 2, 3] and len(done) == 3
+    assert main(["train", "--resume", "run"]) == 2
+    assert "finished" in capsys.readouterr().err
     facts = run.manifest["facts"]["task"]
     assert facts["columns"] == ["x", "y"] and set(facts["scale"]) == {"x", "y"}
     assert "half of the cells unseen" in next(iter(run.records("test")))["samplings"]
@@ -251,18 +245,6 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
     ):
         assert main(["train", *words, *SMALL]) == 2
         assert told in " ".join(capsys.readouterr().err.split())
-
-
-def test_an_interrupted_run_leaves_with_75_and_goes_on(tmp_path, capsys, monkeypatch):
-    words = ["train", "spirals", *SMALL, "--steps", "1", "--quiet", "--output", "run"]
-    done = stop_after(monkeypatch, 2, signal.SIGTERM)
-    assert main(words) == 75
-    assert "continua train --resume run" in capsys.readouterr().err
-    assert main(["train", "--resume", "run", "--quiet"]) == 0
-    rows = [row["update"] for row in Run.open(tmp_path / "run").records("update")]
-    assert rows == [1, 2, 3] and len(done) == 3
-    assert main(["train", "--resume", "run"]) == 2
-    assert "finished" in capsys.readouterr().err
 
 
 def test_a_config_file_and_words_that_come_before_it(tmp_path):
