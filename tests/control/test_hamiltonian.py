@@ -251,7 +251,7 @@ def translator():
     return model, source, target
 
 
-def test_a_decoder_is_reported_on_its_memory(unchecked):
+def test_a_decoder_is_reported_on_what_it_reads(unchecked):
     model, source, target = translator()
     targets, objective = torch.zeros(2, 2, 4, dtype=torch.float64), Objective(MeanSquaredError())
     encoded = model.encode(source)
