@@ -11,7 +11,7 @@ EXTRAS := dev,peers,data
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test docs figures faults bench format lint types browser clean
+.PHONY: help demo install test pytest docs figures faults bench format lint types browser clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -25,7 +25,10 @@ test: $(STAMP) ## format check, lint, types, import rules, dependencies, all tes
 	@echo '== format check'
 	@$(BIN)/ruff format --check .
 	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory types
+	@# types have one process and a minute: beside the tests they cost half of it
+	@$(MAKE) --no-print-directory -j 2 types pytest
+
+pytest: $(STAMP) ## all tests, slow ones included
 	@echo '== tests, slow ones included'
 	@$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal --durations=10
 

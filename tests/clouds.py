@@ -5,23 +5,23 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from continua.operators import AbstractTokenIntegral, Context, Exact, Memory
+from continua.operators import AbstractTokenIntegral, Binding, Exact, KeyValues
 from continua.spaces import Cloud, Measure
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """Queries q on `asked`, the memory that answers, and the cloud that an estimate is bound to."""
+    """Queries q on `asked`, the keys and values that answer, and the cloud that an estimate is bound to."""
 
     q: Tensor
     asked: Measure
-    memory: Memory
+    kv: KeyValues
     cloud: Cloud
 
     def by(self, integral: AbstractTokenIntegral, seed: int | None = 0, causal: bool = False) -> Tensor:
         """The means under one draw."""
-        bound = integral.bind(Context(self.cloud, seed=seed))
-        return bound.means(self.q, self.asked, self.memory, 1.0, causal)
+        bound = integral.bind(Binding(self.cloud, seed=seed))
+        return bound.means(self.q, self.asked, self.kv, 1.0, causal)
 
     def exact(self, causal: bool = False) -> Tensor:
         return self.by(Exact(), None, causal)
@@ -56,7 +56,7 @@ def _asked(
     if queries is not None:
         late = times[:, -1:] * torch.linspace(0.5, 1.0, queries, dtype=torch.float64)
         asked = Measure.of((rows, queries), q, None, many(late))
-    return Asked(many(q), asked, Memory(many(keys), many(values), cloud.measure), cloud)
+    return Asked(many(q), asked, KeyValues(many(keys), many(values), cloud.measure), cloud)
 
 
 def t_statistic(samples: Tensor) -> float:

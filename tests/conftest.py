@@ -4,10 +4,12 @@ import os
 
 import pytest
 import torch
-from jaxtyping import config, install_import_hook
+from jaxtyping import config
+
+import shape_checks
 
 # Every annotated function of the package is checked against its shape words. Before the first import of continua.
-install_import_hook("continua", "beartype.beartype")
+shape_checks.install("continua")
 
 # More threads than one for each test process only slow each other down; subprocesses read the variable.
 torch.set_num_threads(1)

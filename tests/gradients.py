@@ -45,7 +45,7 @@ def solved(
 
 
 def gradients_of(solution: Solution, flow: Flow, inputs: Inputs) -> list[Tensor]:
-    """dJ/d(points, mass, memory, parameters)."""
+    """dJ/d(points, mass, encoded, parameters)."""
     wanted = [*inputs.tensors, *flow.parameters()]
     found = torch.autograd.grad(loss_of(solution), wanted, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]

@@ -218,27 +218,27 @@ class Inputs:
 
     points: Tensor
     mass: Tensor
-    memory: Tensor | None = None
+    encoded: Tensor | None = None
 
     @classmethod
-    def drawn(cls, tokens: int = 3, memory: bool = False, batch: int = 2, asking: bool = True) -> "Inputs":
+    def drawn(cls, tokens: int = 3, encoded: bool = False, batch: int = 2, asking: bool = True) -> "Inputs":
         generator = torch.Generator().manual_seed(7)
         draw = lambda *shape: torch.randn(*shape, dtype=torch.float64, generator=generator)  # noqa: E731
         points = draw(batch, tokens, WIDTH)
         mass = 0.2 + torch.rand(batch, tokens, dtype=torch.float64, generator=generator)
         mass[0, -1] = 0.0  # absent
-        inputs = cls(points, mass, draw(batch, 2, WIDTH) if memory else None)
+        inputs = cls(points, mass, draw(batch, 2, WIDTH) if encoded else None)
         for tensor in inputs.tensors if asking else ():
             tensor.requires_grad_(True)
         return inputs
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [x for x in (self.points, self.mass, self.memory) if x is not None]
+        return [x for x in (self.points, self.mass, self.encoded) if x is not None]
 
     def bind(
         self, flow: Flow, seed: int = 5, rates: Sequence = (), second_derivatives: bool = False
     ) -> FlowVectorField:
         cloud = Cloud(self.points, self.mass)
-        memory = None if self.memory is None else Cloud(self.memory)
-        return flow.bind(cloud, torch.Generator().manual_seed(seed), memory, rates, second_derivatives)
+        encoded = None if self.encoded is None else Cloud(self.encoded)
+        return flow.bind(cloud, torch.Generator().manual_seed(seed), encoded, rates, second_derivatives)

@@ -19,7 +19,7 @@ from continua.model import (
     macaron, parallel, save, sphere, to_torch, transformer,
 )  # fmt: skip
 from continua.operators import (
-    Attention, Controlled, Convolution, Damping, Debiased, Dense, Dropout, FeedForward, LayerNorm, LogTokens,
+    Attention, ControlVariate, Convolution, Damping, Debiased, Dense, Dropout, FeedForward, LayerNorm, LogTokens,
     Nystrom, PostNorm, PreNorm, RMSNorm, Rotary, Sobol, Spectral, Subset, Sum,
 )  # fmt: skip
 from continua.optim import BlockwiseAdamW, MirrorAdam, Recipe, RiemannianAdam, use
@@ -36,7 +36,7 @@ from continua.train import load
 __all__ = [
     "Adaptive", "AnalysisReadout", "Attention", "Axis", "BSpline", "Backsolve", "BackwardRectangle", "BasisProfile",
     "Batch", "BlockwiseAdamW", "BogackiShampine", "CachedDecoder", "CausalTrapezoid", "Chebyshev", "Checkpointed",
-    "Clock", "Cloud", "CloudEmbedding", "Constant", "ContinuousHeads", "ContinuousTransformer", "Controlled",
+    "Clock", "Cloud", "CloudEmbedding", "Constant", "ContinuousHeads", "ContinuousTransformer", "ControlVariate",
     "Convolution", "Cosine", "Counting", "CrossEntropy", "Damping", "Debiased", "DebiasedObjective", "Decoding",
     "Dense", "Depth",
     "Direct", "DormandPrince", "Dropout", "EmbeddingAxis", "EncoderDecoder", "Euler", "Expansion", "FeedForward",

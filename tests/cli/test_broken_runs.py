@@ -165,7 +165,7 @@ def test_a_diverged_run_goes_back_and_on_with_a_lower_rate(capsys):
 def test_what_changed_before_a_resume_is_shown_and_refused(tmp_path, capsys):
     text = tmp_path / "tale.txt"
     text.write_text("the quick brown fox jumps over the lazy dog. " * 12)
-    words = ["train", "text", "--text", "tale.txt", "--context", "8", *TRAIN[2:], "--output", "run"]
+    words = ["train", "text", "--text", "tale.txt", "--context-length", "8", *TRAIN[2:], "--output", "run"]
     with pytest.MonkeyPatch.context() as patch:
         stop_after(patch, 2, signal.SIGTERM)
         assert main(words) == 75

@@ -12,6 +12,7 @@ from continua.bench.benchmark import AbstractBenchmark, BenchResult, Ratio
 from continua.bench.command import BENCHMARKS
 from continua.cli.main import COMMANDS, main
 
+pytestmark = pytest.mark.usefixtures("unchecked_module")
 SOLVE = ["solve", "--tokens", "8", "--width", "8", "--rtol", "1e-3", "--depth", "1.0"]
 
 

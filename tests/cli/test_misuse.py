@@ -14,6 +14,8 @@ from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, U
 from continua.runs import Run
 from continua.train import PRESETS, Interrupted
 
+pytestmark = pytest.mark.usefixtures("unchecked_module")
+
 
 @pytest.fixture(autouse=True)
 def quiet_environment(monkeypatch, tmp_path):
@@ -79,7 +81,10 @@ def test_wrong_words_are_one_line_in_one_style(words, told, capsys):
     ("words", "read"),
     [
         ("train", {"task": "mnist1d", "learning_rate": 5e-3, "output": None, "config": ()}),
-        ("train text --compare layers priced", {"width": 128, "compare": ("layers", "priced"), "updates": 2000}),
+        (
+            "train text --compare layers layers-regularized",
+            {"width": 128, "compare": ("layers", "layers-regularized"), "updates": 2000},
+        ),
         (
             "train text --text a.txt --lr 1e-4 --learning-rate=.5 --updates 1_000 --seed -3 --compare",
             {"text": Path("a.txt"), "learning_rate": 0.5, "updates": 1000, "seed": -3, "compare": ("layers",)},
@@ -274,7 +279,7 @@ def test_words_of_other_programs_are_known(capsys):
         ("--max_steps", "--updates"),
         ("--per_device_train_batch_size=8", "--batch-size"),
         ("--lr-rate", "--learning-rate"),
-        ("--block_size", "--context"),
+        ("--block_size", "--context-length"),
     ):
         assert main(["train", word, "3"]) == 2
         assert f"Did you mean {near!r}?" in capsys.readouterr().err
@@ -304,7 +309,7 @@ def test_a_text_whose_test_is_too_short_leaves_no_run(capsys):
 
 def test_sizes_that_no_memory_holds_are_one_line(capsys):
     Path("tale.txt").write_text("the quick brown fox " * 50)
-    words = ["train", "text", "--text", "tale.txt", "--context", "8", "--axis-nodes", "1", "--width", str(2**40)]
+    words = ["train", "text", "--text", "tale.txt", "--context-length", "8", "--axis-nodes", "1", "--width", str(2**40)]
     assert main(words) == 1
     assert "not enough memory" in capsys.readouterr().err and not Path("runs").exists()
 

@@ -9,6 +9,7 @@ from continua.cli import train
 from continua.cli.main import main
 from continua.runs import Run
 
+pytestmark = pytest.mark.usefixtures("unchecked_module")
 WORDS = (
     "--updates 20 --batch-size 8 --width 16 --axis-nodes 4 --heads 2 --head-modes 2 --hidden 16 --depth-modes 2 "
     "--steps 2 --lr 0.01 --warmup-ratio 0 --validations 1 --threads 1 --quiet"
@@ -44,8 +45,8 @@ def training_alone(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_a_choice_learns_and_is_noted(choice, tmp_path, training_alone, unchecked):
-    text = ["text", "--text", "tale.txt", "--context", "8"]
+def test_a_choice_learns_and_is_noted(choice, tmp_path, training_alone):
+    text = ["text", "--text", "tale.txt", "--context-length", "8"]
     task = ["spirals"] if "nystrom" in choice else text  # its landmarks serve no causal model
     assert main(["train", *task, *WORDS.split(), *choice.split(), "--output", "run"]) == 0
     run = Run.open(Path("run"))
@@ -56,8 +57,8 @@ def test_a_choice_learns_and_is_noted(choice, tmp_path, training_alone, unchecke
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]["updates"] == 20
 
 
-def test_a_training_of_some_seconds_has_the_updates_that_fit(training_alone, unchecked):
-    words = ["text", "--text", "tale.txt", "--context", "8", *WORDS.split(), "--seconds", "1"]
+def test_a_training_of_some_seconds_has_the_updates_that_fit(training_alone):
+    words = ["text", "--text", "tale.txt", "--context-length", "8", *WORDS.split(), "--seconds", "1"]
     assert main(["train", *words, "--output", "run"]) == 0
     run = Run.open(Path("run"))
     rows, config = run.records("update"), run.manifest["config"]

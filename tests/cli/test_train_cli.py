@@ -16,7 +16,8 @@ import continua
 from continua.cli.main import COMMANDS, main
 from continua.cli.measuring import _progress, results_tables
 from continua.cli.options import TASKS
-from continua.cli.train import claim_folder
+from continua.cli.parsing import read_command, values_of
+from continua.cli.train import Train, claim_folder
 from continua.data import Spirals
 from continua.model import load, model_files
 from continua.runs import Run
@@ -37,7 +38,7 @@ def quiet_environment(monkeypatch, tmp_path):
 def text_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     (folder / "tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 12)
-    words = ["train", "text", "--text", str(folder / "tale.txt"), "--context", "8", *SMALL]
+    words = ["train", "text", "--text", str(folder / "tale.txt"), "--context-length", "8", *SMALL]
     words += ["--compare", "--optimizer", "soap", "--kernel-learning-rate", "0.002"]
     assert main([*words, "--quiet", "--output", str(folder / "run")]) == 0
     return folder / "run"
@@ -205,12 +206,18 @@ def test_the_plane_at_another_resolution(tmp_path):
     assert set(tests) == {"as trained", "16 x 16 points"} and "relative L2 error" in tests["16 x 16 points"]
 
 
-def test_series_of_ones_own(tmp_path):
+def test_series_of_ones_own_stopped_with_75_and_gone_on_with(tmp_path, capsys, monkeypatch):
     rows = [f"{i},{i % 7},{i % 5},{i % 3}" for i in range(120)]
     (tmp_path / "own.csv").write_text("\n".join(["hour,x,y,z", *rows]))
-    words = ["train", "csv", "--series", "own.csv", "--context", "16", "--columns", "x,y", *SMALL, "--steps", "1"]
-    assert main([*words, "--depth", "0.5", "--quiet", "--output", "run"]) == 0
+    words = ["train", "csv", "--series", "own.csv", "--context-length", "16", "--columns", "x,y", *SMALL]
+    done = stop_after(monkeypatch, 2, signal.SIGTERM)
+    assert main([*words, "--steps", "1", "--depth", "0.5", "--quiet", "--output", "run"]) == 75
+    assert "continua train --resume run" in capsys.readouterr().err
+    assert main(["train", "--resume", "run", "--quiet"]) == 0
     run = Run.open(tmp_path / "run")
+    assert [row["update"] for row in run.records("update")] == [1, 2, 3] and len(done) == 3
+    assert main(["train", "--resume", "run"]) == 2
+    assert "finished" in capsys.readouterr().err
     facts = run.manifest["facts"]["task"]
     assert facts["columns"] == ["x", "y"] and set(facts["scale"]) == {"x", "y"}
     assert "half of the cells unseen" in next(iter(run.records("test")))["samplings"]
@@ -223,9 +230,12 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
         (["uea"], "Pass --series NAME_TRAIN.ts"),
         (["spirals", "--id", "who"], "use `continua train csv`"),
         (["mnist1d", "--series", "own.csv"], "use `continua train uea` or `continua train csv`"),
-        (["csv", "--series", "own.csv", "--context", "4"], "--context = 4: it must be a whole number, at least 8"),
+        (
+            ["csv", "--series", "own.csv", "--context-length", "4"],
+            "--context-length = 4: it must be a whole number, at least 8",
+        ),
         (["csv", "--series", "own.csv", "--points", "5"], "--points = 5: the task csv does not read it"),
-        (["burgers", "--context", "64"], "--context = 64: the task burgers does not read it"),
+        (["burgers", "--context-length", "64"], "--context-length = 64: the task burgers does not read it"),
         (["csv", "--series", "absent.csv"], "--series = 'absent.csv': there is no such file"),
         (["csv", "--series", "own.csv"], "row 4: the time 1 comes after 2"),
         (
@@ -237,23 +247,11 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
         assert told in " ".join(capsys.readouterr().err.split())
 
 
-def test_an_interrupted_run_leaves_with_75_and_goes_on(tmp_path, capsys, monkeypatch):
-    words = ["train", "spirals", *SMALL, "--steps", "1", "--quiet", "--output", "run"]
-    done = stop_after(monkeypatch, 2, signal.SIGTERM)
-    assert main(words) == 75
-    assert "continua train --resume run" in capsys.readouterr().err
-    assert main(["train", "--resume", "run", "--quiet"]) == 0
-    rows = [row["update"] for row in Run.open(tmp_path / "run").records("update")]
-    assert rows == [1, 2, 3] and len(done) == 3
-    assert main(["train", "--resume", "run"]) == 2
-    assert "finished" in capsys.readouterr().err
-
-
 def test_a_config_file_and_words_that_come_before_it(tmp_path):
     (tmp_path / "run.toml").write_text('task = "burgers"\npoints = 16\nupdates = 9\ndepth = 1\noutput = "there"\n')
-    assert main(["train", "--config", "run.toml", *SMALL, "--steps", "1", "--quiet"]) == 0
-    config = Run.open(tmp_path / "there").manifest["config"]
+    config = values_of(read_command(Train, "train", ["--config", "run.toml", *SMALL, "--steps", "1", "--quiet"]))
     assert config["task"] == "burgers" and config["updates"] == 3 and config["depth"] == 1.0
+    assert config["points"] == 16 and config["output"] == Path("there")
 
 
 @pytest.mark.parametrize(
@@ -307,7 +305,7 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
             "--head-modes = 3: weights that are constant on pieces of depth have counted heads",
         ),
         (["train", "--field-size", "1"], "the objective has an L2 term of the parameters already"),
-        (["train", "--floor", "2"], "--floor = 2.0"),
+        (["train", "--min-lr-ratio", "2"], "--min-lr-ratio = 2.0"),
         (["train", "--warmup-ratio", "1"], "--warmup-ratio = 1.0"),
         (["train", "--beta2", "1"], "--beta2 = 1.0"),
         (["train", "--stepper", "leap"], "--stepper = 'leap'"),

@@ -41,7 +41,7 @@ def folder(tmp_path_factory, unchecked_module):
         (folder / f"Two_{part}.ts").write_text(SERIES + text)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert main(["train", "csv", "--series", "own.csv", "--context", "16", *SMALL]) == 0
+        assert main(["train", "csv", "--series", "own.csv", "--context-length", "16", *SMALL]) == 0
         assert main(["train", "uea", "--series", "Two_TRAIN.ts", *SMALL]) == 0
     return folder
 

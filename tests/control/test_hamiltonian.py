@@ -227,7 +227,7 @@ def test_what_is_no_problem_of_control_is_named(ask, unchecked):
     model, batch = plain_model(Constant), batch_of(LOSS)
     both, _, _ = translator()
     for arguments, named in (
-        ((both, batch, PRICED), "model = 'EncoderDecoder'.*its decoder with memory="),
+        ((both, batch, PRICED), "model = 'EncoderDecoder'.*its decoder with encoded="),
         ((model, (batch.inputs, batch.targets), PRICED), "batch = 'tuple': this is no Batch"),
         ((model, batch, LOSS), "objective = 'CrossEntropy': this is no Objective"),
     ):
@@ -251,20 +251,20 @@ def translator():
     return model, source, target
 
 
-def test_a_decoder_is_reported_on_its_memory(unchecked):
+def test_a_decoder_is_reported_on_what_it_reads(unchecked):
     model, source, target = translator()
     targets, objective = torch.zeros(2, 2, 4, dtype=torch.float64), Objective(MeanSquaredError())
-    memory = model.encode(source)
+    encoded = model.encode(source)
     whole = objective(model, Batch(((source,), (target,)), targets))
     whole.total.backward()
-    path = solve_extremal(model.decoder, Batch((target,), targets), objective, memory=memory)
+    path = solve_extremal(model.decoder, Batch((target,), targets), objective, encoded=encoded)
     assert float(path.terms.total) == pytest.approx(whole.total.item(), rel=1e-12)
     for name, p in model.decoder.flow.named_parameters():
         torch.testing.assert_close(path.gradients[name], p.grad, rtol=1e-9, atol=1e-12)
-    report = pontryagin(model.decoder, Batch((target,), targets), objective, memory=memory)
+    report = pontryagin(model.decoder, Batch((target,), targets), objective, encoded=encoded)
     assert report.objective == pytest.approx(whole.total.item(), rel=1e-12) and report.terminal_mismatch < 1e-12
     rule = SuccessiveApproximations(iterations=2, inner=3)
-    found = rule(model.decoder, Batch((target,), targets), objective, memory=memory)
+    found = rule(model.decoder, Batch((target,), targets), objective, encoded=encoded)
     assert found.values[0] == pytest.approx(whole.total.item(), rel=1e-12)
     assert objective(model, Batch(((source,), (target,)), targets)).total.item() == pytest.approx(min(found.values))
     assert min(found.values) < found.values[0]

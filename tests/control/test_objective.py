@@ -33,7 +33,7 @@ from continua.model import (
     Setting,
     encoder_decoder,
 )
-from continua.operators import Context, Damping, LayerNorm, Unnormalised
+from continua.operators import Binding, Damping, LayerNorm, Unnormalised
 from continua.solve import Adaptive, DormandPrince, Fixed, LieTrotter, PerSequence, Solver, State
 from continua.spaces import Axis, Cloud, Trapezoid
 from objectives import all_losses, batch_of, model_of
@@ -111,7 +111,7 @@ def _velocity(bound, z, cloud, x):
 def test_layer_norm_has_a_right_third_derivative_where_it_is_asked_for():
     """torch's own takes mean and variance for constants there."""
     x = torch.randn(1, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    bound = LayerNorm(affine=False).bind(Context(Cloud(x), second_derivatives=True))
+    bound = LayerNorm(affine=False).bind(Binding(Cloud(x), second_derivatives=True))
     u, v = x.flip(-1), x.roll(1, -1).square()
 
     def twice(y):
@@ -183,7 +183,7 @@ def test_two_solves_pay_together():
     objective = Objective(MeanSquaredError(), (KineticEnergy(),), (0.5,))
     terms = objective(model, Batch(((source,), (target,)), torch.zeros(2, 2, 4, dtype=torch.float64)))
     torch.testing.assert_close(terms.output, model((source,), (target,)))
-    (bare,) = model.decoder(target, memory=model.encode(source), costs=(KineticEnergy(),)).costs
+    (bare,) = model.decoder(target, encoded=model.encode(source), costs=(KineticEnergy(),)).costs
     assert terms.running["kinetic_energy"] > bare.mean() > 0
     terms.total.backward()
     assert all(p.grad is not None for p in model.encoder.flow.parameters())

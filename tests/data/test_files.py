@@ -7,7 +7,7 @@ import pytest
 from continua.data import Csv, Text, Uea
 
 READERS = {
-    "text": (lambda file: Text(file, context=4), "bad.txt", "text file"),
+    "text": (lambda file: Text(file, context_length=4), "bad.txt", "text file"),
     "csv": (Csv, "bad.csv", "CSV file"),
     "uea": (Uea, "Bad_TRAIN.ts", r"\.ts file"),
 }
@@ -53,7 +53,7 @@ def test_folders_absent_and_closed_files(tmp_path, reader, monkeypatch):
 def test_letters_of_another_encoding(tmp_path):
     (tmp_path / "a.txt").write_bytes("h\u00f6he, die man kennt\n".encode("latin-1"))
     with pytest.raises(ValueError, match=r"row 1: byte 1 is not UTF-8. Save the file as UTF-8"):
-        _ = Text(tmp_path / "a.txt", context=4).form
+        _ = Text(tmp_path / "a.txt", context_length=4).form
     ts = "# caf\u00e9\n@classLabel true a b\n@data\n1,2:a\n2,1:b\n".encode("latin-1")
     for part in ("TRAIN", "TEST"):
         (tmp_path / f"A_{part}.ts").write_bytes(ts)
@@ -68,7 +68,7 @@ def test_a_file_that_changed_is_read_again(tmp_path, monkeypatch):
     for folder, letters in (("one", "ab"), ("two", "cde")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "tale.txt").write_text(letters * 200)
-    task = Text(Path("tale.txt"), context=8)
+    task = Text(Path("tale.txt"), context_length=8)
     monkeypatch.chdir(tmp_path / "one")
     assert task.alphabet == "ab" and task.alphabet is task.alphabet
     monkeypatch.chdir(tmp_path / "two")

@@ -44,7 +44,7 @@ def task(request, text_file, csv_file):
         "spirals": lambda: Spirals(samples=40),
         "burgers": lambda: Burgers(points=16, samples=40),
         "darcy": lambda: Darcy(points=8, samples=40),
-        "text": lambda: Text(text_file, context=16),
+        "text": lambda: Text(text_file, context_length=16),
         "csv": lambda: Csv(csv_file, window=16),
     }
     return tasks[request.param]()

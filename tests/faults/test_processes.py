@@ -44,13 +44,13 @@ def copy_broken(run: Path, folder: Path) -> Path:
 
 TASKS = {
     "mnist1d": [],
-    "text": ["--text", "tale.txt", "--context", "8"],
+    "text": ["--text", "tale.txt", "--context-length", "8"],
     "digits": [],
     "spirals": [],
     "burgers": ["--points", "16"],
     "darcy": ["--points", "8"],
     "uea": ["--series", "Own_TRAIN.ts"],
-    "csv": ["--series", "own.csv", "--context", "16"],
+    "csv": ["--series", "own.csv", "--context-length", "16"],
 }
 HOW = {
     "adamw": ["--dropout", "0.1", "--integral", "debiased", "--integral-tokens", "3"],

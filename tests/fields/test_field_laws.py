@@ -9,7 +9,7 @@ import torch
 from continua import fields
 from continua.core.arguments import arguments_of
 from continua.fields import AbstractField, Expansion
-from continua.operators import Attention, Context, Damping, FeedForward, LayerNorm, PreNorm, Role, Sum, leaves
+from continua.operators import Attention, Binding, Damping, FeedForward, LayerNorm, PreNorm, Role, Sum, leaves
 from continua.spaces import Cloud
 from registries import all_fields, all_head_fields, all_operators
 
@@ -45,7 +45,7 @@ def test_any_field_serves_any_operator(case):
     spec = case.operator.spec(WIDTH)
     points = torch.randn(2, 4, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     cloud = Cloud(points, positions=torch.arange(4.0, dtype=torch.float64).expand(2, -1).clone())
-    bound = case.operator.bind(Context(cloud, Cloud(points, None, cloud.positions)))
+    bound = case.operator.bind(Binding(cloud, Cloud(points, None, cloud.positions)))
     masses = any(leaf.role is Role.HEAD_MASS for _, leaf in leaves(spec))
     for name, make in (BOTH if masses else all_fields).items():
         field = built(make, spec)

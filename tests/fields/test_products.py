@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from continua.operators import AbstractOperator, Attention, Context, Dense, FeedForward, LayerNorm, PostNorm, PreNorm
+from continua.operators import AbstractOperator, Attention, Binding, Dense, FeedForward, LayerNorm, PostNorm, PreNorm
 from continua.spaces import Cloud
 from registries import all_fields, all_head_fields, all_kernels
 
@@ -69,7 +69,7 @@ def differentiable(make, operator: AbstractOperator) -> bool:
     field = make(operator.spec(WIDTH), generator).double()
     names, parameters = zip(*field.named_parameters(), strict=True)
     points = torch.randn(1, 3, WIDTH, generator=generator, dtype=torch.float64)
-    bound = operator.bind(Context(cloud(points), cloud(points)))
+    bound = operator.bind(Binding(cloud(points), cloud(points)))
     sizes = [p.numel() for p in parameters]
 
     def velocity(x, flat):

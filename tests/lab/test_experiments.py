@@ -83,7 +83,7 @@ TINY = [
     OptimalValues(size=8, layers=(8, 16, 32), shifts=(0.1,), draws=2, sizes=(64, 512)),
     GradientAccuracy(steps=(8, 16, 32), tolerances=(1e-3, 1e-4), rates=(0.0, 12.0)),
     EstimatorBias(tokens=128, nodes=(4, 8, 16), calls=20),
-    TrainedNetworks(layers=(4, 8), few=(), seeds=2, updates=10, width=16, context=16, batch_size=4, windows=8),
+    TrainedNetworks(layers=(4, 8), few=(), seeds=2, updates=10, width=16, context_length=16, batch_size=4, windows=8),
     CheatSheet(2, 1, 8, 2, 4, ("checkpoints of 0.1", "hypernetwork")),
 ]
 REFUTED = ("cheat-sheet",)

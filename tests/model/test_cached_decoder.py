@@ -27,8 +27,8 @@ from continua.model import (
 )
 from continua.operators import (
     Attention,
+    Binding,
     CachedIntegral,
-    Context,
     Convolution,
     Cross,
     Damping,
@@ -189,11 +189,11 @@ def test_pieces_need_times_and_equal_masses():
     points, integral = torch.zeros(1, 2, WIDTH), CachedIntegral(KVCache())
     for cloud in (Cloud(points), Cloud(points, torch.ones(1, 2), torch.arange(2.0)[None])):
         with pytest.raises(ValueError, match="weigh alike"):
-            attention(integral=integral).bind(Context(cloud))
+            attention(integral=integral).bind(Binding(cloud))
     cloud, forth = Cloud(points, positions=torch.arange(2.0)[None]), attention(integral=integral, causal=False)
     theta = Constant(forth.spec(WIDTH))(0.0)
     with pytest.raises(ValueError, match="see later ones"):
-        forth.bind(Context(cloud)).velocity(theta, cloud)
+        forth.bind(Binding(cloud)).velocity(theta, cloud)
 
 
 def test_a_kept_field_is_evaluated_once_at_each_depth():

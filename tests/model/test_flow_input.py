@@ -61,9 +61,9 @@ def test_tokens_fit_the_parameters(points, message):
 
 
 def test_a_memory_has_the_dtype_of_the_model():
-    flow, memory = Flow([Part(FeedForward(3), Constant(SPEC))]), Cloud(torch.zeros(1, 2, 4, dtype=torch.float64))
-    with pytest.raises(ValueError, match=r"memory = 'torch.float64 on cpu'.*Convert the points"):
-        flow.bind(Cloud(torch.zeros(1, 2, 4)), memory=memory)
+    flow, encoded = Flow([Part(FeedForward(3), Constant(SPEC))]), Cloud(torch.zeros(1, 2, 4, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"encoded = 'torch.float64 on cpu'.*Convert the points"):
+        flow.bind(Cloud(torch.zeros(1, 2, 4)), encoded=encoded)
 
 
 @pytest.mark.parametrize("control", [Adaptive(max_steps=77, all_ranks=True), PerSequence(max_steps=77)], ids=repr)

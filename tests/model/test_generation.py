@@ -9,7 +9,7 @@ from continua.core.seeds import generator_of
 from continua.data import Form, Question
 from continua.model import CachedDecoder, ContinuousTransformer, Decoding, Window, generate, stream_tokens
 from continua.solve import Adaptive, DormandPrince, Solver
-from continua.train import Preset, build_continuous, build_rival, count_parameters
+from continua.train import Preset, build_baseline, build_continuous, count_parameters
 
 FORM = Form(9, Question.TOKEN, vocabulary=9, causal=True, span=12.0, spacing=1.0)
 PROMPT = torch.tensor([3, 1, 4])
@@ -19,7 +19,7 @@ def model_of(kind, stepping="midpoint"):
     torch.manual_seed(2)
     preset = Preset().replace(width=16, heads=2, hidden=24, axis_nodes=4, depth_modes=3, stepper=stepping)
     model = build_continuous(FORM, preset)
-    model = model if kind == "continuous" else build_rival(FORM, preset, count_parameters(model))
+    model = model if kind == "continuous" else build_baseline(FORM, preset, count_parameters(model))
     with torch.no_grad():
         getattr(model.readout, "inner", model.readout).linear.weight.mul_(4.0)  # draws that depend on what was read
     return model.double()
@@ -48,7 +48,7 @@ def test_the_same_text_with_and_without_the_cache(kind, stepping, slide):
 
 
 def test_every_character_is_drawn_from_the_last_of_them():
-    """Written anew from its definition: the model on the last `context` tokens, one draw each."""
+    """Written anew from its definition: the model on the last `context_length` tokens, one draw each."""
     model = model_of("continuous").eval()
     tokens, generator = PROMPT.tolist(), torch.Generator().manual_seed(5)
     for _ in range(20):
@@ -95,7 +95,7 @@ def test_windows_move_when_they_are_full():
         Window(4, 5)
     with pytest.raises(ValueError, match="slide = 0"):
         Window(4, 0)
-    with pytest.raises(ValueError, match="context = 0"):
+    with pytest.raises(ValueError, match="context_length = 0"):
         Window(0)
 
 

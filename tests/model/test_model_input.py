@@ -238,7 +238,7 @@ def test_readouts_and_embeddings_of_no_size():
 
 def test_a_decoder_without_memory():
     decoder = all_presets["encoder_decoder"](LAYERS).decoder
-    with pytest.raises(ValueError, match=r"memory = None: .*memory=cloud"):
+    with pytest.raises(ValueError, match=r"encoded = None: .*encoded=cloud"):
         decoder(torch.zeros(2, 4, dtype=torch.long))
 
 

@@ -35,7 +35,7 @@ def test_every_layer_is_one_step(built, name):
     for model in parts_of(built(name)):
         tokens, present = tokens_and_padding(VOCABULARY, LONGEST)
         cloud = model.embedding(tokens, present=present)
-        solution = model(cloud, memory=cloud, full=True).solution
+        solution = model(cloud, encoded=cloud, full=True).solution
         count = model.solver.controller.steps
         assert solution.stats.grid == [float(layer) for layer in range(count + 1)]
         assert solution.stats.accepted == count

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from continua.operators import Attention, Context, Exact, draw_theta
+from continua.operators import Attention, Binding, Exact, draw_theta
 from continua.spaces import Cloud
 
 BATCH, TOKENS, WIDTH, KEY = 2, 5, 6, 3
@@ -35,7 +35,7 @@ def ask(
     generator = torch.Generator().manual_seed(0)
     operator = Attention(heads=2, key_size=KEY, value_size=value, causal=causal)
     cloud = Cloud(torch.randn(BATCH, TOKENS, WIDTH, generator=generator), mass, positions, own)
-    bound = operator.bind(Context(cloud, second_derivatives=second_derivatives))
+    bound = operator.bind(Binding(cloud, second_derivatives=second_derivatives))
     points = cloud.points.requires_grad_()
     bound.velocity(draw_theta(operator.spec(WIDTH), generator), cloud.at(points)).sum().backward()
 
@@ -114,8 +114,8 @@ def test_second_derivatives_and_ties_are_materialised(calls):
 def test_binding_changes_the_path_only_when_asked():
     operator = Attention(heads=2, key_size=KEY)
     cloud = Cloud(torch.zeros(1, 2, WIDTH))
-    assert operator.bind(Context(cloud)) is operator
-    assert operator.bind(Context(cloud, second_derivatives=True)).integral == Exact(materialised=True)
+    assert operator.bind(Binding(cloud)) is operator
+    assert operator.bind(Binding(cloud, second_derivatives=True)).integral == Exact(materialised=True)
 
 
 PEAKS = """
@@ -146,11 +146,11 @@ with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
     print(*pool.map(peak, sys.argv[1:], chunksize=1))
 """
 LIMITS = {
-    "causal masses:8192": 512,
-    "own masses:8192": 512,
-    "fixed masses:8192": 256,  # one kernel of 4 heads alone would be 1024
+    "causal masses:4096": 128,
+    "own masses:4096": 128,
+    "fixed masses:4096": 64,  # one kernel of 4 heads alone would be 256
 }
-MATERIALISED = "materialised:4096"
+MATERIALISED = "materialised:2048"
 
 
 @pytest.fixture(scope="module")
@@ -165,10 +165,10 @@ def peaks():
 @pytest.mark.slow
 @pytest.mark.parametrize("case", LIMITS)
 def test_memory_grows_with_the_tokens_and_not_with_their_square(peaks, case):
-    """Forward and backward, 4 heads of 32; one materialised kernel would be 1 GiB at 8,192 tokens."""
+    """Forward and backward, 4 heads of 32; one materialised kernel would be 256 MiB at 4,096 tokens."""
     assert peaks[case] < LIMITS[case]
 
 
 def test_a_materialised_kernel_would_be_seen(peaks):
-    """The measurement has teeth: 4 heads of 4,096 tokens squared are 256 MiB, several times over on the way back."""
-    assert peaks[MATERIALISED] > 256
+    """The measurement has teeth: 4 heads of 2,048 tokens squared are 64 MiB, several times over on the way back."""
+    assert peaks[MATERIALISED] > 64

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from continua.operators import Attention, AttentionTheta, Exact, Memory, leaves
+from continua.operators import Attention, AttentionTheta, Exact, KeyValues, leaves
 from continua.spaces import Cloud, Measure
 from references import gradients
 
@@ -49,7 +49,7 @@ def test_token_integral_equals_torch(dtype, causal, materialised):
     q, k, v = (drawn_points(dtype, seed).view(BATCH, TOKENS, HEADS, 3).transpose(1, 2) for seed in range(3))
     q, k, v = (part.clone().requires_grad_() for part in (q, k, v))
     measure = Measure.of((BATCH, TOKENS), q)
-    found = Exact(materialised).means(q, measure, Memory(k, v, measure), 3**-0.5, causal)
+    found = Exact(materialised).means(q, measure, KeyValues(k, v, measure), 3**-0.5, causal)
     expected = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     close(found, expected)
     close(gradients(found, [q, k, v]), gradients(expected, [q, k, v]))

@@ -7,7 +7,7 @@ import torch
 
 from continua.operators import (
     Attention,
-    Context,
+    Binding,
     Cross,
     Dropout,
     FeedForward,
@@ -91,7 +91,7 @@ def test_the_velocity_is_the_mean_under_the_weights():
     (alpha,) = alphas(operator, theta, Cloud(x))
     v = torch.einsum("hvd,btd->bhtv", theta.v, x)
     by_hand = torch.einsum("bhij,bhjv,hvd->bid", alpha, v, theta.o)
-    torch.testing.assert_close(by_hand, operator.bind(Context(Cloud(x))).velocity(theta, Cloud(x)))
+    torch.testing.assert_close(by_hand, operator.bind(Binding(Cloud(x))).velocity(theta, Cloud(x)))
 
 
 def test_absent_tokens_get_no_weight_and_cross_attention_reads_its_memory():

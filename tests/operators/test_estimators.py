@@ -10,8 +10,8 @@ from clouds import rough, smooth, t_statistic
 from continua.core.slopes import fitted_slope
 from continua.operators import (
     Attention,
-    Context,
-    Controlled,
+    Binding,
+    ControlVariate,
     Cross,
     Debiased,
     Exact,
@@ -29,17 +29,19 @@ from continua.spaces import BackwardRectangle, CausalTrapezoid, Cloud
 
 draws = [Independent(), Sobol(), Lattice()]
 each_draw = pytest.mark.parametrize("draw", draws, ids=repr)
-estimators = [Subset(6), Subset(6, Sobol()), Debiased(6), Controlled(6, Nystrom(5)), Nystrom(6)]
+estimators = [Subset(6), Subset(6, Sobol()), Debiased(6), ControlVariate(6, Nystrom(5)), Nystrom(6)]
 each_estimator = pytest.mark.parametrize("estimator", estimators, ids=repr)
 causal_estimators = [e for e in estimators if e.serves_causal]
-makers = [Subset, Debiased, Nystrom, lambda m: Controlled(m, Nystrom(3)), lambda m: Controlled(3, Nystrom(m))]
-each_maker = pytest.mark.parametrize("make", makers, ids=["Subset", "Debiased", "Nystrom", "Controlled", "landmarks"])
+makers = [Subset, Debiased, Nystrom, lambda m: ControlVariate(m, Nystrom(3)), lambda m: ControlVariate(3, Nystrom(m))]
+each_maker = pytest.mark.parametrize(
+    "make", makers, ids=["Subset", "Debiased", "Nystrom", "ControlVariate", "landmarks"]
+)
 each_causality = pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 
 
 def is_refused(estimator, causal: bool) -> bool:
     """Whether causal attention refuses an estimate, and must: its landmarks would show later tokens to earlier rows."""
-    if not causal or not isinstance(estimator, Nystrom | Controlled):
+    if not causal or not isinstance(estimator, Nystrom | ControlVariate):
         return False
     with pytest.raises(ValueError, match=r"integral = .*later tokens into earlier rows.*Use Subset or Debiased"):
         Attention(1, 2, causal=True, integral=estimator)
@@ -51,24 +53,27 @@ def is_refused(estimator, causal: bool) -> bool:
 
 @pytest.mark.parametrize("m", [12, 40])
 @pytest.mark.parametrize(
-    "make", [Subset, Debiased, Nystrom, lambda m: Controlled(m, Nystrom(3)), lambda m: Controlled(3, Nystrom(m))]
+    "make",
+    [Subset, Debiased, Nystrom, lambda m: ControlVariate(m, Nystrom(3)), lambda m: ControlVariate(3, Nystrom(m))],
 )
 def test_with_as_many_nodes_as_tokens_the_integral_is_exact(make, m):
     """T counts the tokens with mass of the longest sequence: padding does not turn the estimate on."""
     asked = rough(12, rows=3)
-    assert make(m).bind(Context(asked.cloud, seed=1)) == Exact()
-    assert make(m).bind(Context(asked.cloud, seed=1, second_derivatives=True)) == Exact(materialised=True)
+    assert make(m).bind(Binding(asked.cloud, seed=1)) == Exact()
+    assert make(m).bind(Binding(asked.cloud, seed=1, second_derivatives=True)) == Exact(materialised=True)
     padded = Cloud.from_ragged([torch.ones(12, 2), torch.ones(5, 2)])
     longer = Cloud(torch.cat([padded.points, padded.points], 1), torch.cat([padded.mass, 0 * padded.mass], 1))
-    assert make(m).bind(Context(longer, seed=1)) == Exact()
+    assert make(m).bind(Binding(longer, seed=1)) == Exact()
 
 
-@pytest.mark.parametrize("make", [Subset, Debiased, lambda m: Controlled(m, Nystrom(6)), lambda m: Subset(m, Sobol())])
+@pytest.mark.parametrize(
+    "make", [Subset, Debiased, lambda m: ControlVariate(m, Nystrom(6)), lambda m: Subset(m, Sobol())]
+)
 @each_causality
 def test_estimates_are_consistent(make, causal):
     if is_refused(make(4), causal):
         return
-    asked = (smooth if isinstance(make(4), Controlled) else rough)(256, rows=40)  # landmarks explain smooth signals
+    asked = (smooth if isinstance(make(4), ControlVariate) else rough)(256, rows=40)  # landmarks explain smooth signals
     exact = asked.exact(causal)
     sizes = [8.0, 32.0, 128.0]
     errors = [float((asked.by(make(int(m)), 3, causal) - exact).square().mean().sqrt()) for m in sizes]
@@ -112,7 +117,7 @@ def test_numerator_and_normaliser_are_unbiased(draw):
     rows = 20000
     asked = rough(24, rows)
     mass = asked.cloud.mass
-    for f in (torch.ones(24, dtype=torch.float64), asked.memory.values[0, 0, :, 0]):
+    for f in (torch.ones(24, dtype=torch.float64), asked.kv.values[0, 0, :, 0]):
         nodes = draw.nodes(asked.cloud.measure, asked.cloud.points, 5, seed=11)
         sums = (nodes.log_weight(asked.cloud.measure).exp() * f[nodes.chosen]).sum(-1)
         off = sums - (mass[0] * f).sum()
@@ -122,7 +127,7 @@ def test_numerator_and_normaliser_are_unbiased(draw):
 def test_the_bias_of_a_subset_falls_like_its_size():
     asked, sizes = rough(48, rows=20000, queries=1), [4.0, 8.0, 16.0, 32.0]
     exact = asked.exact()
-    towards = exact - asked.memory.values.mean(2, keepdim=True)  # shrinks towards the plain mean
+    towards = exact - asked.kv.values.mean(2, keepdim=True)  # shrinks towards the plain mean
     biases = []
     for m in sizes:
         off = torch.stack([((asked.by(Subset(int(m)), seed) - exact) * towards).sum(-1).mean() for seed in range(8)])
@@ -136,7 +141,7 @@ def test_the_debiased_estimate_is_unbiased_where_the_subset_is_not(causal, unche
     """Two-sided t-test on 1e5 samples; the 200 sequences of a solve share a level, so their mean is one sample."""
     asked = rough(8, rows=200, queries=None if causal else 2)
     exact = asked.exact(causal)
-    towards = (exact - asked.memory.values.mean(2, keepdim=True))[:, :, -2:]
+    towards = (exact - asked.kv.values.mean(2, keepdim=True))[:, :, -2:]
 
     def statistic(estimator) -> float:
         means = [asked.by(estimator, seed, causal)[:, :, -2:] - exact[:, :, -2:] for seed in range(500)]
@@ -157,7 +162,7 @@ def test_even_nodes_have_a_lower_variance_on_a_smooth_signal(draw, causal):
 def test_a_control_variate_lowers_the_variance_where_the_low_rank_is_good():
     asked = smooth(256, rows=400)
     plain = asked.by(Subset(16), 5).var(0).mean()
-    some, more = (asked.by(Controlled(16, Nystrom(k)), 5).var(0).mean() for k in (3, 6))
+    some, more = (asked.by(ControlVariate(16, Nystrom(k)), 5).var(0).mean() for k in (3, 6))
     assert some < 0.25 * plain and more < 0.1 * some
 
 
@@ -199,11 +204,11 @@ def test_seeds_sequences_and_common_random_numbers(draw):
 
 def test_parts_of_one_draw_share_their_nodes():
     cloud = rough(64).cloud
-    bind = lambda kept: Subset(16, kept=kept).bind(Context(cloud, seed=4)).nodes  # noqa: E731
+    bind = lambda kept: Subset(16, kept=kept).bind(Binding(cloud, seed=4)).nodes  # noqa: E731
     whole, first, second = bind(None), bind((0, 8)), bind((8, 16))
     assert torch.equal(torch.cat([first.chosen, second.chosen], 1), whole.chosen)
     torch.testing.assert_close(first.log_rate, whole.log_rate[:, :8] - math.log(2))
-    assert Subset(200, kept=(0, 80)).bind(Context(cloud, seed=4)) == Exact()
+    assert Subset(200, kept=(0, 80)).bind(Binding(cloud, seed=4)) == Exact()
 
 
 @pytest.mark.parametrize("estimator", causal_estimators, ids=repr)
@@ -212,12 +217,12 @@ def test_a_causal_row_holds_its_own_token_and_no_later_one(estimator, rule):
     base = rough(32)
     times = base.cloud.positions
     cloud = Cloud(base.cloud.points, rule.mass(times), times, rule.own(times))
-    memory = base.memory._replace(measure=cloud.measure)
-    asked = dataclasses.replace(base, asked=cloud.measure, memory=memory, cloud=cloud)
+    kv = base.kv._replace(measure=cloud.measure)
+    asked = dataclasses.replace(base, asked=cloud.measure, kv=kv, cloud=cloud)
     for seed in range(20):
-        torch.testing.assert_close(asked.by(estimator, seed, True)[:, :, 0], memory.values[:, :, 0])
-    values = memory.values.clone().requires_grad_()
-    moved = dataclasses.replace(asked, memory=memory._replace(values=values))
+        torch.testing.assert_close(asked.by(estimator, seed, True)[:, :, 0], kv.values[:, :, 0])
+    values = kv.values.clone().requires_grad_()
+    moved = dataclasses.replace(asked, kv=kv._replace(values=values))
     for row in (3, 17):
         (g,) = torch.autograd.grad(moved.by(estimator, 2, True)[:, :, row].sum(), values)
         assert bool((g[:, :, row] != 0).all()) and bool((g[:, :, row + 1 :] == 0).all())
@@ -227,19 +232,19 @@ def test_a_causal_row_holds_its_own_token_and_no_later_one(estimator, rule):
 def test_own_masses_are_refused_where_queries_are_no_tokens(estimator, unchecked):
     times = torch.arange(1.0, 21.0, dtype=torch.float64).view(1, -1)
     rule = CausalTrapezoid()
-    memory = Cloud(torch.ones(1, 20, 2, dtype=torch.float64), rule.mass(times), times, rule.own(times))
-    asking = Cloud(memory.points, None, times)
+    encoded = Cloud(torch.ones(1, 20, 2, dtype=torch.float64), rule.mass(times), times, rule.own(times))
+    asking = Cloud(encoded.points, None, times)
     with pytest.raises(ValueError, match="own masses belong to a token's own row"):
-        velocity(Cross(Attention(1, 2, causal=True, integral=estimator)), asking, memory)
+        velocity(Cross(Attention(1, 2, causal=True, integral=estimator)), asking, encoded)
 
 
 # --- as part of an operator
 
 
-def velocity(operator, cloud: Cloud, memory: Cloud | None = None, seed: int | None = 3):
+def velocity(operator, cloud: Cloud, encoded: Cloud | None = None, seed: int | None = 3):
     theta = draw_theta(operator.spec(cloud.points.shape[-1]), torch.Generator().manual_seed(0))
     theta = map_leaves(lambda x: x.to(cloud.points.dtype), theta)
-    return operator.bind(Context(cloud, memory, seed)).velocity(theta, cloud)
+    return operator.bind(Binding(cloud, encoded, seed)).velocity(theta, cloud)
 
 
 @each_estimator
@@ -286,7 +291,7 @@ def test_gradients_to_tokens_parameters_and_masses(estimator, causal):
     mass = (torch.rand(1, 9, generator=generator, dtype=torch.float64) + 0.1).requires_grad_()
     operator = Attention(1, 2, causal=causal, biased=False, integral=estimator)
     theta = map_leaves(lambda x: x.double().requires_grad_(), draw_theta(operator.spec(2), generator))
-    bound = operator.bind(Context(Cloud(points, mass), seed=8, second_derivatives=True))
+    bound = operator.bind(Binding(Cloud(points, mass), seed=8, second_derivatives=True))
 
     def f(points, mass, *leaves):
         return bound.velocity(type(theta)(*leaves), Cloud(points, mass))
@@ -295,14 +300,15 @@ def test_gradients_to_tokens_parameters_and_masses(estimator, causal):
     assert torch.autograd.gradcheck(f, (points, mass, *leaves))
 
 
-@pytest.mark.parametrize("estimator", [Nystrom(4), Controlled(4, Nystrom(4))], ids=repr)
+@pytest.mark.parametrize("estimator", [Nystrom(4), ControlVariate(4, Nystrom(4))], ids=repr)
 def test_landmarks_refuse_causal_attention(estimator):
     with pytest.raises(ValueError, match="later tokens into earlier rows"):
         Attention(1, 2, causal=True, integral=estimator)
 
 
 @pytest.mark.parametrize(
-    "make", [Subset, Debiased, Nystrom, lambda m: Controlled(m, Nystrom(2)), lambda m: Controlled(2, Nystrom(m))]
+    "make",
+    [Subset, Debiased, Nystrom, lambda m: ControlVariate(m, Nystrom(2)), lambda m: ControlVariate(2, Nystrom(m))],
 )
 def test_no_nodes_are_refused(make):
     with pytest.raises(ValueError, match="m = 0: it must be a whole number, at least 1"):
@@ -317,6 +323,6 @@ def test_other_mistakes_are_named(unchecked):
     with pytest.raises(ValueError, match="ridge"):
         Nystrom(4, ridge=0.0)
     asked = rough(8)
-    for estimator in (Subset(4), Debiased(4), Nystrom(4), Controlled(4, Nystrom(4))):
+    for estimator in (Subset(4), Debiased(4), Nystrom(4), ControlVariate(4, Nystrom(4))):
         with pytest.raises(ValueError, match="not bound"):
-            estimator.means(asked.q, asked.asked, asked.memory, 1.0, False)
+            estimator.means(asked.q, asked.asked, asked.kv, 1.0, False)

@@ -3,7 +3,7 @@ import torch
 
 from continua.operators import (
     Attention,
-    Context,
+    Binding,
     Cross,
     Damping,
     FeedForward,
@@ -99,7 +99,7 @@ def test_pre_norm_leaves_the_memory_of_cross_attention_as_it_is():
     attention = Attention(heads=2, key_size=3)
     queries = Cloud(LayerNorm().normalise(theta.norm, cloud.points))
     expected = attention.velocity(theta.inner, queries, source)
-    torch.testing.assert_close(operator.bind(Context(cloud, source)).velocity(theta, cloud), expected)
+    torch.testing.assert_close(operator.bind(Binding(cloud, source)).velocity(theta, cloud), expected)
 
 
 @both_dtypes

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from continua import operators
-from continua.operators import AbstractNorm, AbstractOperator, Context, Dropout, PostNorm, PreNorm, Sum, leaves, rebuild
+from continua.operators import AbstractNorm, AbstractOperator, Binding, Dropout, PostNorm, PreNorm, Sum, leaves, rebuild
 from continua.spaces import Cloud
 from registries import OperatorCase, all_operators
 
@@ -35,10 +35,10 @@ def another_cloud() -> Cloud:
     return Cloud(points, mass, positions - 0.5)
 
 
-def velocity(case: OperatorCase, cloud: Cloud, memory: Cloud | None = None, seed: int | None = None) -> torch.Tensor:
+def velocity(case: OperatorCase, cloud: Cloud, encoded: Cloud | None = None, seed: int | None = None) -> torch.Tensor:
     theta = case.theta(WIDTH, torch.Generator().manual_seed(1))
-    memory = another_cloud() if memory is None else memory
-    return case.operator.bind(Context(cloud, memory, seed)).velocity(theta, cloud)
+    encoded = another_cloud() if encoded is None else encoded
+    return case.operator.bind(Binding(cloud, encoded, seed)).velocity(theta, cloud)
 
 
 @each_operator
@@ -58,12 +58,12 @@ def test_tokens_without_order_are_permuted_with_their_velocities(case, weighted)
 @each_operator
 def test_order_in_the_memory_does_not_matter(case):
     points, mass, positions = tokens(0, True)
-    cloud, memory = Cloud(points, mass, positions), another_cloud()
+    cloud, encoded = Cloud(points, mass, positions), another_cloud()
     order = torch.tensor([2, 0, 3, 1])
-    assert memory.mass is not None
-    level = torch.full_like(memory.mass, float(positions[:, 2].max()))
-    turned = Cloud(memory.points[:, order], memory.mass[:, order], level)
-    close(velocity(case, cloud, turned), velocity(case, cloud, Cloud(memory.points, memory.mass, level)))
+    assert encoded.mass is not None
+    level = torch.full_like(encoded.mass, float(positions[:, 2].max()))
+    turned = Cloud(encoded.points[:, order], encoded.mass[:, order], level)
+    close(velocity(case, cloud, turned), velocity(case, cloud, Cloud(encoded.points, encoded.mass, level)))
 
 
 @each_operator
@@ -79,11 +79,11 @@ def test_splitting_a_token_changes_nothing(case, weighted):
 @each_operator
 def test_splitting_a_token_of_the_memory_changes_nothing(case):
     points, mass, positions = tokens(0, True)
-    cloud, memory, index = Cloud(points, mass, positions), another_cloud(), torch.tensor([0, 0, 1, 2, 3])
-    assert memory.mass is not None and memory.positions is not None
-    parts = memory.mass[:, index] * torch.tensor([0.5, 0.5, 1.0, 1.0, 1.0], dtype=torch.float64)
-    split = Cloud(memory.points[:, index], parts, memory.positions[:, index])
-    close(velocity(case, cloud, split), velocity(case, cloud, memory))
+    cloud, encoded, index = Cloud(points, mass, positions), another_cloud(), torch.tensor([0, 0, 1, 2, 3])
+    assert encoded.mass is not None and encoded.positions is not None
+    parts = encoded.mass[:, index] * torch.tensor([0.5, 0.5, 1.0, 1.0, 1.0], dtype=torch.float64)
+    split = Cloud(encoded.points[:, index], parts, encoded.positions[:, index])
+    close(velocity(case, cloud, split), velocity(case, cloud, encoded))
 
 
 @each_operator
@@ -107,12 +107,12 @@ def test_tokens_without_mass_are_absent(case, weighted, timed):
 @each_operator
 def test_memory_without_mass_is_absent(case):
     points, mass, positions = tokens(0, True)
-    cloud, memory, here = Cloud(points, mass, positions), another_cloud(), torch.tensor([1, 2, 4, 5])
-    assert memory.mass is not None and memory.positions is not None
-    wide = points.new_full((BATCH, 7, WIDTH), math.nan).index_copy(1, here, memory.points)
-    light = mass.new_zeros(BATCH, 7).index_copy(1, here, memory.mass)
-    times = positions.new_full((BATCH, 7), math.nan).index_copy(1, here, memory.positions)
-    close(velocity(case, cloud, Cloud(wide, light, times)), velocity(case, cloud, memory))
+    cloud, encoded, here = Cloud(points, mass, positions), another_cloud(), torch.tensor([1, 2, 4, 5])
+    assert encoded.mass is not None and encoded.positions is not None
+    wide = points.new_full((BATCH, 7, WIDTH), math.nan).index_copy(1, here, encoded.points)
+    light = mass.new_zeros(BATCH, 7).index_copy(1, here, encoded.mass)
+    times = positions.new_full((BATCH, 7), math.nan).index_copy(1, here, encoded.positions)
+    close(velocity(case, cloud, Cloud(wide, light, times)), velocity(case, cloud, encoded))
 
 
 @each_operator
@@ -122,40 +122,40 @@ def test_ragged_sequences_are_as_if_alone(case):
     cut = [[row[:n] for row, n in zip(part, lengths, strict=True)] for part in (points, mass, positions)]
     together = velocity(case, Cloud.from_ragged(*cut))
     theta = case.theta(WIDTH, torch.Generator().manual_seed(1))
-    memory = another_cloud()
-    assert memory.mass is not None and memory.positions is not None
+    encoded = another_cloud()
+    assert encoded.mass is not None and encoded.positions is not None
     for row, length in enumerate(lengths):
         cloud = Cloud(*(part[row][None] for part in cut))
-        source = Cloud(*(part[row : row + 1] for part in (memory.points, memory.mass, memory.positions)))
-        alone = case.operator.bind(Context(cloud, source)).velocity(theta, cloud)
+        source = Cloud(*(part[row : row + 1] for part in (encoded.points, encoded.mass, encoded.positions)))
+        alone = case.operator.bind(Binding(cloud, source)).velocity(theta, cloud)
         close(together[row : row + 1, :length], alone)
 
 
 @each_operator
 def test_one_theta_for_each_sequence(case):
     points, mass, positions = tokens(0, True)
-    memory, generator = another_cloud(), torch.Generator().manual_seed(2)
+    encoded, generator = another_cloud(), torch.Generator().manual_seed(2)
     thetas = [case.theta(WIDTH, generator) for _ in range(BATCH)]
     named = [dict(leaves(theta)) for theta in thetas]
     stacked = rebuild(thetas[0], {name: torch.stack([each[name] for each in named]) for name in named[0]})
     cloud = Cloud(points, mass, positions)
-    together = case.operator.bind(Context(cloud, memory)).velocity(stacked, cloud)
-    assert memory.mass is not None and memory.positions is not None
+    together = case.operator.bind(Binding(cloud, encoded)).velocity(stacked, cloud)
+    assert encoded.mass is not None and encoded.positions is not None
     for row, theta in enumerate(thetas):
         cloud = Cloud(*(part[row : row + 1] for part in (points, mass, positions)))
-        source = Cloud(*(part[row : row + 1] for part in (memory.points, memory.mass, memory.positions)))
-        close(together[row : row + 1], case.operator.bind(Context(cloud, source)).velocity(theta, cloud))
+        source = Cloud(*(part[row : row + 1] for part in (encoded.points, encoded.mass, encoded.positions)))
+        close(together[row : row + 1], case.operator.bind(Binding(cloud, source)).velocity(theta, cloud))
 
 
 @each_operator
 @pytest.mark.parametrize("seed", [None, 5])
 def test_a_bound_operator_is_deterministic(case, seed):
     cloud, theta = Cloud(*tokens(0, True)), case.theta(WIDTH, torch.Generator().manual_seed(1))
-    context = Context(cloud, another_cloud(), seed)
-    bound = case.operator.bind(context)
+    binding = Binding(cloud, another_cloud(), seed)
+    bound = case.operator.bind(binding)
     first = bound.velocity(theta, cloud)
     assert torch.equal(first, bound.velocity(theta, cloud))
-    assert torch.equal(first, case.operator.bind(context).velocity(theta, cloud))
+    assert torch.equal(first, case.operator.bind(binding).velocity(theta, cloud))
 
 
 @each_operator
@@ -165,8 +165,8 @@ def test_tokens_are_their_own_source_in_both_dtypes(case):
     assert source.mass is not None and source.positions is not None
     for dtype in (torch.float32, torch.float64):
         cloud, theta = Cloud(*(part.to(dtype) for part in parts)), case.theta(WIDTH, generator, dtype)
-        memory = Cloud(*(part.to(dtype) for part in (source.points, source.mass, source.positions)))
-        bound = case.operator.bind(Context(cloud, memory))
+        encoded = Cloud(*(part.to(dtype) for part in (source.points, source.mass, source.positions)))
+        bound = case.operator.bind(Binding(cloud, encoded))
         found = bound.velocity(theta, cloud)
         assert found.shape == cloud.points.shape and found.dtype == dtype
         # Other objects, same tokens: nothing may hang on which object asks.
@@ -179,13 +179,13 @@ def test_tokens_are_their_own_source_in_both_dtypes(case):
 @each_operator
 def test_first_and_second_derivatives(case):
     points, mass, positions = (part[:1, :3] for part in tokens(0, True))
-    theta, memory = case.theta(WIDTH, torch.Generator().manual_seed(1)), another_cloud()
-    assert memory.mass is not None and memory.positions is not None
-    source = Cloud(*(part[:1, :2] for part in (memory.points, memory.mass, memory.positions)))
+    theta, encoded = case.theta(WIDTH, torch.Generator().manual_seed(1)), another_cloud()
+    assert encoded.mass is not None and encoded.positions is not None
+    source = Cloud(*(part[:1, :2] for part in (encoded.points, encoded.mass, encoded.positions)))
 
     def asked(points, mass, second_derivatives):
         cloud = Cloud(points, mass, positions)
-        return case.operator.bind(Context(cloud, source, second_derivatives=second_derivatives)).velocity(theta, cloud)
+        return case.operator.bind(Binding(cloud, source, second_derivatives=second_derivatives)).velocity(theta, cloud)
 
     inputs = (points.clone().requires_grad_(), mass.clone().requires_grad_())
     assert torch.autograd.gradcheck(lambda x, w: asked(x, w, False), inputs, fast_mode=True)

@@ -5,7 +5,7 @@ import torch
 
 from continua.fields import Constant
 from continua.model import Flow, Part
-from continua.operators import Attention, Context, Cross, Dense, Rotary, Spectral, draw_theta, map_leaves
+from continua.operators import Attention, Binding, Cross, Dense, Rotary, Spectral, draw_theta, map_leaves
 from continua.solve import Checkpointed, Direct, Fixed, integrate
 from continua.spaces import Axis, Cloud, Cosine
 
@@ -23,8 +23,8 @@ def theta_of(operator):
     return map_leaves(lambda x: x.double(), draw_theta(operator.spec(WIDTH), torch.Generator().manual_seed(2)))
 
 
-def velocity(operator, cloud: Cloud, memory: Cloud | None = None) -> torch.Tensor:
-    return operator.bind(Context(cloud, memory)).velocity(theta_of(operator), cloud)
+def velocity(operator, cloud: Cloud, encoded: Cloud | None = None) -> torch.Tensor:
+    return operator.bind(Binding(cloud, encoded)).velocity(theta_of(operator), cloud)
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -41,11 +41,11 @@ def test_only_differences_of_times_matter(causal):
 
 def test_a_shift_of_both_clouds_changes_nothing_in_cross_attention():
     operator = Cross(Attention(2, 4, rotary=Rotary()))
-    memory, later = draw(2, 3, WIDTH, seed=4), draw(2, 3, seed=5).abs().cumsum(-1)
-    found = velocity(operator, Cloud(X, positions=TIMES), Cloud(memory, positions=later))
-    both = velocity(operator, Cloud(X, positions=TIMES + 1.3), Cloud(memory, positions=later + 1.3))
+    encoded, later = draw(2, 3, WIDTH, seed=4), draw(2, 3, seed=5).abs().cumsum(-1)
+    found = velocity(operator, Cloud(X, positions=TIMES), Cloud(encoded, positions=later))
+    both = velocity(operator, Cloud(X, positions=TIMES + 1.3), Cloud(encoded, positions=later + 1.3))
     close(both, found)
-    one = velocity(operator, Cloud(X, positions=TIMES + 1.3), Cloud(memory, positions=later))
+    one = velocity(operator, Cloud(X, positions=TIMES + 1.3), Cloud(encoded, positions=later))
     assert (one - found).abs().max() > 1e-2
 
 

@@ -26,7 +26,7 @@ def test_in_updates_it_is_torchs_lambda_scheduler():
 def test_the_cosine_is_torchs():
     parameters = [nn.Parameter(torch.zeros(1))]
     ours, theirs = (torch.optim.SGD(parameters, lr=1.0) for _ in range(2))
-    one = Schedule(ours, CosineDecay(0, 20, floor=0.1))
+    one = Schedule(ours, CosineDecay(0, 20, min_lr_ratio=0.1))
     other = torch.optim.lr_scheduler.CosineAnnealingLR(theirs, 20, eta_min=0.1)
     for _ in range(20):
         for o, s in ((ours, one), (theirs, other)):
@@ -74,7 +74,7 @@ def test_the_curve_rises_then_falls_and_stays():
     assert values[:5] == sorted(values[:5]) and values[4:21] == sorted(values[4:21], reverse=True)
 
 
-@pytest.mark.parametrize(("wrong", "words"), [((5, 5), "warmup = 5"), ((0, 5, 1.5), "floor = 1.5")])
+@pytest.mark.parametrize(("wrong", "words"), [((5, 5), "warmup = 5"), ((0, 5, 1.5), "min_lr_ratio = 1.5")])
 def test_wrong_curves_are_refused(wrong, words):
     with pytest.raises(ValueError, match=words):
         CosineDecay(*wrong)

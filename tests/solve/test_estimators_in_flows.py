@@ -7,12 +7,23 @@ import torch
 
 from continua.fields import Constant, PiecewiseConstant
 from continua.model import Flow, Part, load, save
-from continua.operators import Attention, Controlled, Cross, Debiased, Lattice, LogTokens, Nystrom, Sobol, Subset, Sum
+from continua.operators import (
+    Attention,
+    ControlVariate,
+    Cross,
+    Debiased,
+    Lattice,
+    LogTokens,
+    Nystrom,
+    Sobol,
+    Subset,
+    Sum,
+)
 from continua.solve import Adaptive, Checkpointed, Direct, Fixed, PerSequence, integrate
 from continua.spaces import Cloud
 from gradients import assert_same
 
-estimators = [Subset(3), Subset(3, Sobol()), Debiased(3), Controlled(3, Nystrom(3)), Nystrom(3)]
+estimators = [Subset(3), Subset(3, Sobol()), Debiased(3), ControlVariate(3, Nystrom(3)), Nystrom(3)]
 WIDTH = 2
 
 
@@ -30,15 +41,15 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     points = torch.randn(2, 12, WIDTH, generator=generator, dtype=torch.float64)
     mass = 0.2 + torch.rand(2, 12, generator=generator, dtype=torch.float64)
     mass[0, -2:] = 0.0
-    memory = torch.randn(2, 9, WIDTH, generator=generator, dtype=torch.float64)
-    return points.requires_grad_(), mass.requires_grad_(), memory.requires_grad_()
+    encoded = torch.randn(2, 9, WIDTH, generator=generator, dtype=torch.float64)
+    return points.requires_grad_(), mass.requires_grad_(), encoded.requires_grad_()
 
 
 def gradients(flow, controller, gradient):
-    points, mass, memory = inputs()
-    bound = flow.bind(Cloud(points, mass), torch.Generator().manual_seed(3), Cloud(memory))
+    points, mass, encoded = inputs()
+    bound = flow.bind(Cloud(points, mass), torch.Generator().manual_seed(3), Cloud(encoded))
     end = integrate(bound, bound.initial(), (0.0, 1.0), controller=controller, gradient=gradient).x
-    wanted = [points, mass, memory, *flow.parameters()]
+    wanted = [points, mass, encoded, *flow.parameters()]
     found = torch.autograd.grad(end.sin().sum(), wanted, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
 

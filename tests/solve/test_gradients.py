@@ -39,12 +39,12 @@ def pair(flow, inputs, controller, gradient, stepper=DormandPrince(), save_at=()
 @pytest.mark.parametrize("field", ["constant", "layers", "smooth"])
 @segments
 def test_checkpointed_is_direct(controller, field, gradient, unchecked):
-    """With dropout, cross-attention to a memory, masses, a running cost and a trajectory."""
+    """With dropout, cross-attention to an encoder's tokens, masses, a running cost and a trajectory."""
     own = isinstance(controller, PerSequence)
-    flow, inputs = attention_flow(field, dropout=0.3, cross=True), Inputs.drawn(memory=True)
+    flow, inputs = attention_flow(field, dropout=0.3, cross=True), Inputs.drawn(encoded=True)
     flow.train(not (own and field == "layers"))  # masks of layers need one depth for all sequences
     direct, replayed, stats = pair(flow, inputs, controller, gradient, save_at=() if own else AT)
-    names = [*("points", "mass", "memory"), *(name for name, _ in flow.named_parameters())]
+    names = [*("points", "mass", "encoded"), *(name for name, _ in flow.named_parameters())]
     silent = [name for name, g in zip(names, direct, strict=True) if g.abs().max() < 1e-6]
     assert all(name.endswith("bk") for name in silent), "a gradient that is zero shows nothing"  # softmax drops b_k
     assert_same(replayed, direct, atol=1e-12)
@@ -82,8 +82,8 @@ def derivative_along(direction, tensor, loss, step: float = 1e-5) -> float:
 @pytest.mark.parametrize("controller", [Fixed(2), Adaptive(1e-3, 1e-3)], ids=repr)
 @pytest.mark.parametrize("gradient", [Direct(), Checkpointed()], ids=repr)
 def test_gradient_is_that_of_finite_differences(controller, gradient, unchecked):
-    """On the recorded grid and with the same randomness: for every parameter, the points, the masses, the memory."""
-    flow, inputs = attention_flow("layers", dropout=0.3, cross=True), Inputs.drawn(memory=True)
+    """On the recorded grid and with the same randomness: parameters, points, masses, encoded tokens."""
+    flow, inputs = attention_flow("layers", dropout=0.3, cross=True), Inputs.drawn(encoded=True)
     solution = solved(flow, inputs, gradient, controller, save_at=AT)
     found = gradients_of(solution, flow, inputs)
     grid = Given(tuple(solution.stats.grid))

@@ -18,7 +18,7 @@ def dropping(field: str = "smooth"):
 def test_a_solve_draws_nothing(controller):
     """Not from the global generator, not from the one that seeded the flow."""
     inputs, generator = Inputs.drawn(), torch.Generator().manual_seed(1)
-    bound = dropping().bind(inputs.bind(dropping()).context.cloud, generator)
+    bound = dropping().bind(inputs.bind(dropping()).binding.cloud, generator)
     before = torch.get_rng_state(), generator.get_state()
     loss_of(integrate(bound, bound.initial(), (0.0, 1.0), controller=controller)).backward()
     assert torch.equal(torch.get_rng_state(), before[0])
@@ -48,7 +48,7 @@ def test_evaluation_draws_nothing_and_drops_nothing():
     flow, inputs = dropping().eval(), Inputs.drawn(asking=False)
     before = torch.get_rng_state()
     with torch.no_grad():
-        bound = flow.bind(inputs.bind(flow).context.cloud)
+        bound = flow.bind(inputs.bind(flow).binding.cloud)
         found = integrate(bound, bound.initial(), (0.0, 1.0), controller=Fixed(3)).x
         plain = inputs.bind(attention_flow("smooth"))
         expected = integrate(plain, plain.initial(), (0.0, 1.0), controller=Fixed(3)).x

@@ -7,7 +7,7 @@ import torch
 
 from continua.fields import Constant
 from continua.model import Flow, Part
-from continua.operators import Attention, Context, FeedForward, LayerNorm, PreNorm, Subset, draw_theta, map_leaves
+from continua.operators import Attention, Binding, FeedForward, LayerNorm, PreNorm, Subset, draw_theta, map_leaves
 from continua.solve import Adaptive, Checkpointed, Direct, Fixed, integrate
 from continua.spaces import CausalTrapezoid, Cloud
 
@@ -94,7 +94,7 @@ def test_queries_do_not_see_each_other(causal, tied):
 def attention(cloud: Cloud, causal: bool, **options) -> torch.Tensor:
     operator = Attention(1, 2, causal=causal, biased=False, **options)
     theta = map_leaves(lambda x: x.double(), draw_theta(operator.spec(WIDTH), torch.Generator().manual_seed(0)))
-    return operator.bind(Context(cloud)).velocity(theta, cloud)
+    return operator.bind(Binding(cloud)).velocity(theta, cloud)
 
 
 @pytest.mark.parametrize("integral", [{}, {"integral": Subset(3)}], ids=["exact", "subset"])

@@ -210,7 +210,7 @@ def test_costates_of_a_decoder_are_those_of_autograd_through_its_steps(translato
     hamiltonian, sizes, table = sections[0].figures
     (source,), (target,) = batch.inputs
     flow = both.decoder.flow
-    bound = flow.bind(target, memory=both.eval().encode(source), random=False)
+    bound = flow.bind(target, encoded=both.eval().encode(source), random=False)
     states, velocities = [target.points.clone().requires_grad_()], []
     for k in range(4):
         velocities.append(bound(k / 4, State(states[-1])).x)
@@ -244,8 +244,8 @@ def test_an_encoder_and_a_decoder_are_portrayed_each_under_its_name(translator):
     for heat in (own, across):
         np.testing.assert_allclose(heat.values.sum(-1), 1.0, rtol=1e-12)
     with torch.no_grad():
-        memory = both.eval().encode(batch.inputs[0][0])
-        end = both.decoder(batch.inputs[1][0], memory=memory, full=True).solution.x[0]
+        encoded = both.eval().encode(batch.inputs[0][0])
+        end = both.decoder(batch.inputs[1][0], encoded=encoded, full=True).solution.x[0]
     paths = sections[-2].figures[0].points
     gaps = (end - end.mean(0)).norm(dim=-1).max()  # the plane shows no more than there is, and most of it
     assert 0.0 < np.linalg.norm(paths[-1] - paths[-1].mean(0), axis=-1).max() <= float(gaps) * (1 + 1e-9)

@@ -106,7 +106,7 @@ def test_a_learner_takes_a_schedule_in_any_unit():
     torch.manual_seed(0)
     model = build_continuous(TASK.form, SMALL)
     optimiser, batch = adamw(model, 1e-3, 0.1, BETAS), TASK.training_batch(4, 0, 0)
-    schedule = Schedule(optimiser, CosineDecay(warmup=0, total=100, floor=0.0), by_tokens)
+    schedule = Schedule(optimiser, CosineDecay(warmup=0, total=100, min_lr_ratio=0.0), by_tokens)
     learner = Learner("continuous", model, objective_of(TASK.form, model), optimiser, schedule)
     rows = [learner.update(batch, number, Plan(updates=2, batch_size=4)) for number in range(2)]
     assert rows[0].tokens == 56 and schedule.spent == 112  # 4 sequences of 8 tokens and 6 questions
@@ -159,17 +159,17 @@ def test_a_checkpoint_of_another_optimiser_is_refused(tmp_path):
 
 
 def test_the_rate_falls_to_its_floor():
-    plan = Plan(updates=100, batch_size=1, warmup_ratio=0.1, floor=0.1)
+    plan = Plan(updates=100, batch_size=1, warmup_ratio=0.1, min_lr_ratio=0.1)
     rates = [plan.curve.factor(update) for update in range(101)]
     assert max(rates) == rates[10] == 1.0 and rates[100] == pytest.approx(0.1) and min(rates[10:]) == rates[100]
     assert rates[55] == pytest.approx(0.55)  # half-way between 1 and the floor
-    with pytest.raises(ValueError, match=r"floor = 1\.5"):
-        Plan(updates=1, batch_size=1, floor=1.5)
+    with pytest.raises(ValueError, match=r"min_lr_ratio = 1\.5"):
+        Plan(updates=1, batch_size=1, min_lr_ratio=1.5)
 
 
 def test_text_is_trained_as_nanogpt_trains_it_at_twice_the_rate():
     model, how = PRESETS["text"]["demo"].model, PRESETS["text"]["demo"].training
-    plan = Plan(how.updates, how.batch_size, warmup_ratio=how.warmup_ratio, floor=how.floor)
+    plan = Plan(how.updates, how.batch_size, warmup_ratio=how.warmup_ratio, min_lr_ratio=how.min_lr_ratio)
     assert [round(how.learning_rate * plan.curve.factor(n), 12) for n in (100, 2000)] == [2e-3, 2e-4]
     assert (model.width, model.heads, how.batch_size, how.updates) == (128, 4, 12, 2000)
     assert (how.weight_decay, how.beta2) == (0.1, 0.99)

@@ -9,7 +9,7 @@ from sklearn.metrics import confusion_matrix
 from continua.data import Burgers, Csv, Darcy, Digits, Spirals, Split, Text
 from continua.report import report_page
 from continua.runs import Heat, Run, Table
-from continua.train import Preset, build_continuous, build_rival, prediction_section
+from continua.train import Preset, build_baseline, build_continuous, prediction_section
 from continua.train.examples import Answers, calibration
 
 SMALL = Preset().replace(width=8, heads=2, hidden=8, axis_nodes=2, depth_modes=2, steps=1)
@@ -65,7 +65,7 @@ def test_series_are_drawn_through_their_observations_in_the_units_of_the_file(cs
 def test_spirals_have_a_curve_for_each_coordinate_and_model():
     task = Spirals(samples=20)
     ours = model_for(task)
-    baseline = build_rival(task.form, SMALL, sum(p.numel() for p in ours.parameters()))
+    baseline = build_baseline(task.form, SMALL, sum(p.numel() for p in ours.parameters()))
     figures = prediction_section(task, {"continuous": ours, "standard": baseline}).figures
     assert [f.title for f in figures] == [f"{c}, test sequence {i}" for i in (1, 2, 3) for c in "xy"]
     assert [s.name for s in figures[0].series] == ["continuous, predicted", "standard, predicted", "true", "observed"]
@@ -144,7 +144,7 @@ def test_examples_are_the_first_right_ones_and_the_surest_mistakes():
 
 def test_text_is_shown_by_what_was_foreseen_and_what_is_written(tmp_path):
     (tmp_path / "tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 40)
-    task = Text(tmp_path / "tale.txt", context=16)
+    task = Text(tmp_path / "tale.txt", context_length=16)
     model = model_for(task)
     foreseen, written, _ = prediction_section(task, {"ours": model}).figures
     batch = task.batch(Split.TEST, torch.arange(6))

@@ -32,8 +32,8 @@ from continua.train import (
     Preset,
     Training,
     TrainingGrids,
+    build_baseline,
     build_continuous,
-    build_rival,
     count_parameters,
     evaluate,
     evaluate_depth_steps,
@@ -63,7 +63,7 @@ def learners(task, names=("continuous",), preset=SMALL):
     model = build_continuous(task.form, preset)
     models = {"continuous": model}
     if "layers" in names:
-        models["layers"] = build_rival(task.form, preset, count_parameters(model))
+        models["layers"] = build_baseline(task.form, preset, count_parameters(model))
     return [
         Learner(n, m, objective_of(task.form, m), adamw(m, 1e-2, 0.01, (0.9, 0.98)), grids=TrainingGrids(1.0))
         for n, m in models.items()
@@ -222,18 +222,18 @@ def test_the_baseline_has_as_many_parameters_and_sees_the_same_batches(tmp_path)
 
 
 @pytest.mark.parametrize("task", [Mnist1d(), Digits(), TASK])
-@pytest.mark.parametrize("name", ["layers", "usual"])
+@pytest.mark.parametrize("name", ["layers", "textbook"])
 @pytest.mark.parametrize("stepper", ["lie", "euler", "midpoint"])
-def test_every_preset_has_its_rival_within_five_percent(task, stepper, name):
+def test_every_preset_has_its_baseline_within_five_percent(task, stepper, name):
     preset = PRESETS[task.name]["demo"].replace(stepper=stepper)
     model = build_continuous(task.form, preset)
-    other = build_rival(task.form, preset, count_parameters(model), name)
+    other = build_baseline(task.form, preset, count_parameters(model), name)
     assert abs(count_parameters(other) / count_parameters(model) - 1) < 0.05
 
 
-def test_deep_rivals_have_the_hidden_size_of_the_preset_in_as_many_layers_as_there_are_steps():
+def test_deep_baselines_have_the_hidden_size_of_the_preset_in_as_many_layers_as_there_are_steps():
     preset = Preset().replace(steps=12, axis_nodes=1, head_modes=0)
-    model, deep = build_continuous(TASK.form, preset), build_rival(TASK.form, preset, 0, "deep")
+    model, deep = build_continuous(TASK.form, preset), build_baseline(TASK.form, preset, 0, "deep")
     layered = preset.replace(field="piecewise", depth_modes=12, depth=12.0)
     assert (
         count_parameters(deep) == count_parameters(build_continuous(TASK.form, layered)) > 2 * count_parameters(model)

@@ -15,10 +15,10 @@ from continua.core.shapes import Positions
 from continua.core.slopes import fitted_slope
 from continua.operators import (
     AbstractTokenIntegral,
-    Context,
-    Controlled,
+    Binding,
+    ControlVariate,
     Exact,
-    Memory,
+    KeyValues,
     Nystrom,
     Queries,
     Sobol,
@@ -78,8 +78,8 @@ def attention_cases(tokens: int, heads: int, key: int) -> dict[str, Case]:
 
     def on(measure: Measure) -> Case:
         assert measure.mass is not None
-        memory, leaves = Memory(k, v, measure), (q, k, v, measure.mass)
-        return lambda: _backward(lambda: Exact().means(q, measure, memory, beta, causal=True), leaves)
+        kv, leaves = KeyValues(k, v, measure), (q, k, v, measure.mass)
+        return lambda: _backward(lambda: Exact().means(q, measure, kv, beta, causal=True), leaves)
 
     return plain | {name: on(measure) for name, measure in measures.items()}
 
@@ -134,7 +134,7 @@ class EstimatorCost(AbstractBenchmark):
             "subset, Sobol": Subset(self.m, Sobol()),
             "subset, causal": Subset(self.m),
             "Nystrom": Nystrom(self.m),
-            "controlled": Controlled(self.m, Nystrom(self.m)),
+            "controlled": ControlVariate(self.m, Nystrom(self.m)),
             "exact": Exact(),
         }
         rounds = time_in_turn(self._cases(estimates), self.repetitions)
@@ -169,9 +169,9 @@ def _integral_cases(tokens: int, heads: int, key: int, integrals: dict[str, Abst
     q, k, v = (torch.randn(1, heads, tokens, key, generator=generator) for _ in range(3))
     times = torch.rand(1, tokens, generator=generator).sort(-1).values
     cloud = Cloud(k[:, 0], torch.rand(1, tokens, generator=generator) + 0.1, times)
-    memory, context = Memory(k, v, cloud.measure), Context(cloud, seed=1)
+    kv, binding = KeyValues(k, v, cloud.measure), Binding(cloud, seed=1)
 
     def of(integral: AbstractTokenIntegral, causal: bool) -> Case:
-        return lambda: integral.bind(context).means(q, cloud.measure, memory, key**-0.5, causal)
+        return lambda: integral.bind(binding).means(q, cloud.measure, kv, key**-0.5, causal)
 
     return {name: of(integral, "causal" in name) for name, integral in integrals.items()}

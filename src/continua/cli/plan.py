@@ -73,8 +73,8 @@ class Forecast:
     link: Amount = 25e9
     """bytes per second between devices"""
     vocabulary: Count = None
-    """plan for a text over so many tokens, instead of the data of the task (with --context)"""
-    context: Count = None
+    """plan for a text over so many tokens, instead of the data of the task (with --context-length)"""
+    context_length: Count = None
     """tokens of a sequence of that text"""
     check: Flag = False
     """also count and time the updates of one device here, and compare"""
@@ -83,8 +83,8 @@ class Forecast:
 
     def execute(self, console: Console) -> int:
         at_least(1, devices=self.devices)
-        if (self.vocabulary is None) != (self.context is None):
-            cure = "Pass both --vocabulary and --context, or neither."
+        if (self.vocabulary is None) != (self.context_length is None):
+            cure = "Pass both --vocabulary and --context-length, or neither."
             reject("--vocabulary", self.vocabulary, "a text has a vocabulary and a length", cure)
         if self.flops is None and self.bandwidth is not None:
             reject("--bandwidth", self.bandwidth, "the machine is measured as a whole", "Pass --flops too.")
@@ -108,10 +108,10 @@ class Forecast:
     def _count(self, asked: Train, preset: Preset) -> tuple[CountModel, Form, Callable[[Form, int, int], Batch], int]:
         """The counts of the configuration, the form of its data, how a batch is made, and the tokens of a sequence."""
         build = OPTIMISERS[asked.training.optimizer]
-        if self.vocabulary is not None and self.context is not None:
-            vocabulary, form = self.vocabulary, text_form(self.vocabulary, self.context)
+        if self.vocabulary is not None and self.context_length is not None:
+            vocabulary, form = self.vocabulary, text_form(self.vocabulary, self.context_length)
             model = CountModel(lambda n: text_form(vocabulary, n), preset, example_batch, _SHORT, build)
-            return model, form, example_batch, self.context
+            return model, form, example_batch, self.context_length
         task = task_of(asked.task, asked.data)
         tokens = task.training_batch(1, 0, 0).inputs[0].shape[1]
 

@@ -113,7 +113,7 @@ class Generate:
         if self.stop == "":
             reject("--stop", self.stop, "nothing is written before it", "Pass some text, or leave it out.")
         model, alphabet, written = models[self.model], facts["alphabet"], ""
-        decoding, window = Decoding(self.temperature, self.top_k), Window(facts["context"], self.slide)
+        decoding, window = Decoding(self.temperature, self.top_k), Window(facts["context_length"], self.slide)
         prompt = encode(self.prompt, alphabet, "--prompt").unsqueeze(0)
         tokens = stream_tokens(model, prompt, decoding, window, generator_of(self.seed), not self.uncached)
         why = why_not_cacheable(model)

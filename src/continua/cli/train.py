@@ -46,8 +46,8 @@ from continua.train import (
     Training,
     TrainingGrids,
     TrainingOptions,
+    build_baseline,
     build_continuous,
-    build_rival,
     check_sizes,
     count_parameters,
     count_tokens,
@@ -206,9 +206,9 @@ class Train:
             torch.set_num_threads(self.run.threads)
         console.quiet = self.output.quiet or self.output.json or not ranks.first
         check_sizes(preset)
-        plan = Plan(how.updates, how.batch_size, self.run.seed, how.warmup_ratio, how.clip, how.validations, how.floor,
-                    saving.save_seconds, saving.save_every, saving.keep, saving.max_skipped, how.patience,
-                    how.best)  # fmt: skip
+        plan = Plan(how.updates, how.batch_size, self.run.seed, how.warmup_ratio, how.clip, how.validations,
+                    how.min_lr_ratio, saving.save_seconds, saving.save_every, saving.keep, saving.max_skipped,
+                    how.patience, how.best)  # fmt: skip
         learners = self._learners(task, preset)
         for split in Split:  # data that do not fit are refused before a folder is made
             task.count(split)
@@ -336,9 +336,9 @@ class Train:
         learners = [Learner("continuous", model, objective, build(model, preset), grids=grids)]
         for name in self.run.compare:
             torch.manual_seed(self.run.seed)
-            rival = self._place(build_rival(task.form, preset, count_parameters(model), name))
-            paid = objective_of(task.form, rival, preset) if name.endswith("priced") else objective_of(task.form)
-            learners.append(Learner(name, rival, paid, build(rival, preset)))
+            baseline = self._place(build_baseline(task.form, preset, count_parameters(model), name))
+            objective = objective_of(task.form, baseline, preset if name.endswith("regularized") else None)
+            learners.append(Learner(name, baseline, objective, build(baseline, preset)))
         for learner in learners:
             if self.run.compile:
                 learner.model.flow.compile()

@@ -25,7 +25,7 @@ from continua.train import FilledSeries, TrainedLabels, TrainedSeries, TrainedTe
 @final
 @dataclasses.dataclass(frozen=True)
 class Predict:
-    """Use a trained run on a file: fill empty cells, tell classes, write on.
+    """Use a trained run on a file: fill empty cells, predict classes, continue a text.
 
     Of `train csv`: a CSV file with the columns that were learnt, observed rows and rows whose value cells are empty. It
     comes back with every empty cell filled, in the file's own units, and columns NAME_low and NAME_high that eight of

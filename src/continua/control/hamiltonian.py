@@ -108,14 +108,14 @@ def solve_extremal(
     objective: Objective,
     save_at: Sequence[float] = (),
     generator: torch.Generator | None = None,
-    memory: Cloud | None = None,
+    encoded: Cloud | None = None,
 ) -> Extremal:
     """Solves forwards on the grid that the model's own controller accepts, and backwards as its gradient has it.
 
     Depths of `save_at` join the grid, so that costates there are those of the discrete solve and not interpolated.
-    `memory` is the cloud that cross-attention reads: of an encoder-decoder, its decoder with `both.encode(*source)`.
+    `encoded` is the cloud that cross-attention reads: of an encoder-decoder, its decoder with `both.encode(*source)`.
     """
-    problem = ControlProblem(model, batch, objective, generator, memory)
+    problem = ControlProblem(model, batch, objective, generator, encoded)
     depth, grid = model.flow.depth, problem.grid
     if any(not 0.0 <= z <= depth for z in save_at):
         reject("save_at", tuple(save_at), f"depth goes from 0 to {depth}", "Pass depths within.")
@@ -137,17 +137,17 @@ class ControlProblem:
         batch: Batch,
         objective: Objective,
         generator: torch.Generator | None,
-        memory: Cloud | None,
+        encoded: Cloud | None,
     ) -> None:
-        cure = "Pass a ContinuousTransformer; of an encoder-decoder, its decoder with memory=both.encode(*source)."
+        cure = "Pass a ContinuousTransformer; of an encoder-decoder, its decoder with encoded=both.encode(*source)."
         is_a(ContinuousTransformer, cure, model=model)
         is_a(Batch, "Pass Batch(inputs, targets).", batch=batch)
         is_a(Objective, "Pass Objective(loss), such as Objective(CrossEntropy()).", objective=objective)
-        self.model, self.batch, self.objective, self.memory = model, batch, objective, memory
+        self.model, self.batch, self.objective, self.encoded = model, batch, objective, encoded
         random = model.training or any(cost.random for cost in objective.costs)
         self.seed = fresh_seed(generator) if random else 0
         with torch.no_grad():
-            self.start = call_model(model, batch, objective.costs, generator_of(self.seed), memory=memory)
+            self.start = call_model(model, batch, objective.costs, generator_of(self.seed), encoded=encoded)
         self.grid = self.start.solution.stats.grid
         if not self.grid:
             cure = "Use model.at(steps=...) or model.at(solver=Solver(stepper, Adaptive()))."
@@ -161,7 +161,7 @@ class ControlProblem:
         names = {name: p for name, p in flow.named_parameters() if p.requires_grad}
         with torch.enable_grad():
             start = cloud.points.detach().requires_grad_(True)
-            solve = {"memory": self.memory, "grid": self.grid, "observers": (watch,), "full": True}
+            solve = {"encoded": self.encoded, "grid": self.grid, "observers": (watch,), "full": True}
             found = self.model(cloud.at(start), costs=self.objective.costs, generator=generator_of(self.seed), **solve)
             if (where := self.start.where) is not None:  # with queries, the output is theirs
                 found = found._replace(output=found.output.take_along_dim(where.unsqueeze(-1), 1))

@@ -103,7 +103,7 @@ def _bind(setting: Setting, axis: Axis | None, norm: Callable[[_Jacobian], Float
         building = torch.is_grad_enabled()  # a Jacobian needs a graph of its own even where nobody differentiates it
         with torch.enable_grad():
             x = points if building and points.requires_grad else points.detach().requires_grad_(True)
-            w = state_weights(flow.context.cloud.measure, axis, x)
+            w = state_weights(flow.binding.cloud.measure, axis, x)
             heavy = w > 0
             root = torch.where(heavy, w, 1.0).sqrt()
             f = flow(z, State(x)).x

@@ -86,13 +86,13 @@ def pontryagin(
     batch: Batch,
     objective: Objective,
     generator: torch.Generator | None = None,
-    memory: Cloud | None = None,
+    encoded: Cloud | None = None,
 ) -> PontryaginReport:
     """The report for a model, on the grid that its own controller accepts and by its own gradient.
 
-    `memory` is the cloud that cross-attention reads, as for `solve_extremal`.
+    `encoded` is the cloud that cross-attention reads, as for `solve_extremal`.
     """
-    path = solve_extremal(model, batch, objective, generator=generator, memory=memory)
+    path = solve_extremal(model, batch, objective, generator=generator, encoded=encoded)
     if isinstance(model.solver, Solver) and manifold_of(model.solver.stepper) is not None:
         cure = "Report on the model without projection: model.at(solver=Solver(DormandPrince()))."
         reject("model.solver", model.solver.stepper, "a projected flow has its costates in tangent spaces", cure)

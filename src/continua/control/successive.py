@@ -76,13 +76,13 @@ class SuccessiveApproximations:
         batch: Batch,
         objective: Objective,
         generator: torch.Generator | None = None,
-        memory: Cloud | None = None,
+        encoded: Cloud | None = None,
     ) -> Approximations:
         """Trains the flow of `model` in place and leaves it at the best parameters that were found.
 
-        `memory` is the cloud that cross-attention reads, as for `solve_extremal`; it stays as it is.
+        `encoded` is the cloud that cross-attention reads, as for `solve_extremal`; it stays as it is.
         """
-        problem = ControlProblem(model, batch, objective, generator, memory)
+        problem = ControlProblem(model, batch, objective, generator, encoded)
         solver = model.solver
         if not isinstance(solver, Solver):
             reject("model.solver", solver, "its steps are not ours to repeat", "Use Solver(stepper, controller).")

@@ -20,7 +20,7 @@ from continua.data.task import AbstractTask, Form, Question, Split, Wording
 @final
 @dataclasses.dataclass(frozen=True)
 class Text(AbstractTask):
-    """Windows of `context` characters of a text file, of which each is to be predicted from those before it.
+    """Windows of `context_length` characters of a text file, of which each is to be predicted from those before it.
 
     Token time is the index of the character in its window. The vocabulary is the set of characters in the file. The
     last `share` of the text is for validation, read in windows side by side, and is also the test. Without a file: the
@@ -28,13 +28,13 @@ class Text(AbstractTask):
     """
 
     file: Path | None = None
-    context: int = 64
+    context_length: int = 64
     share: float = 0.1
 
     name = "text"
 
     def __post_init__(self) -> None:
-        at_least(1, context=self.context)
+        at_least(1, context_length=self.context_length)
         share(none=False, all=False, share=self.share)
 
     @property
@@ -45,22 +45,24 @@ class Text(AbstractTask):
     @property
     def form(self) -> Form:
         size, wording = len(self.alphabet), Wording(names=tuple(self.alphabet))
-        return Form(size, Question.TOKEN, vocabulary=size, causal=True, span=float(self.context), wording=wording)
+        return Form(
+            size, Question.TOKEN, vocabulary=size, causal=True, span=float(self.context_length), wording=wording
+        )
 
     def count(self, split: Split) -> int:
         length = len(self._part(split)) - 1
-        return length - self.context + 1 if split is Split.TRAIN else length // self.context
+        return length - self.context_length + 1 if split is Split.TRAIN else length // self.context_length
 
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
-        start = index if split is Split.TRAIN else index * self.context
-        window = self._part(split)[start.unsqueeze(1) + torch.arange(self.context + 1)]
+        start = index if split is Split.TRAIN else index * self.context_length
+        window = self._part(split)[start.unsqueeze(1) + torch.arange(self.context_length + 1)]
         return Batch((window[:, :-1],), window[:, 1:])
 
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         return batch
 
     def details(self) -> dict[str, Any]:
-        sizes = {"characters": len(self._text[1]), "context": self.context}
+        sizes = {"characters": len(self._text[1]), "context_length": self.context_length}
         return {"alphabet": self.alphabet, **sizes, "validation": "the test samples"}
 
     def variants(self) -> Mapping[str, AbstractTask]:
@@ -78,10 +80,15 @@ class Text(AbstractTask):
         if fits < 1:
             why = f"of its {len(tokens)} characters the last {self.share:.0%} are for validation, which is too few"
             reject("text", str(self.file), why, "Pass a longer text.")
-        if len(part) <= self.context:
+        if len(part) <= self.context_length:
             parts = f"{cut} characters for training and {len(tokens) - cut} for validation"
             cure = f"Pass {fits} or less, or a longer text."
-            reject("context", self.context, f"{self.file} has {parts}, both of which must hold a window", cure)
+            reject(
+                "context_length",
+                self.context_length,
+                f"{self.file} has {parts}, both of which must hold a window",
+                cure,
+            )
         return part
 
 

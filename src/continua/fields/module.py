@@ -10,7 +10,7 @@ from torch import nn
 from continua.core.errors import reject
 from continua.core.shapes import DepthValue, Points, Tensor
 from continua.fields.field import AbstractField, parameter_spaces
-from continua.operators import AbstractOperator, Context, Theta
+from continua.operators import AbstractOperator, Binding, Theta
 from continua.operators.operator import NoTheta
 from continua.spaces import AbstractParameterSpace, Cloud
 
@@ -51,7 +51,7 @@ class ModuleOperator(AbstractOperator):
     def spec(self, width: int) -> Theta:
         return NoTheta()
 
-    def bind(self, context: Context) -> "ModuleOperator":
+    def bind(self, binding: Binding) -> "ModuleOperator":
         return self
 
     def velocity(self, theta: ModuleTheta, cloud: Cloud, source: Cloud | None = None) -> Points:

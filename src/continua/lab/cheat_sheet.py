@@ -22,8 +22,8 @@ from continua.train import (
     Plan,
     Preset,
     TrainingGrids,
+    build_baseline,
     build_continuous,
-    build_rival,
     count_parameters,
     objective_of,
     update_memory,
@@ -71,7 +71,7 @@ class TrainedWay(AbstractCell):
         model = build_continuous(task.form, preset)
         if self.way == _LAYERS:
             torch.manual_seed(self.seed)
-            model = build_rival(task.form, preset, count_parameters(model))
+            model = build_baseline(task.form, preset, count_parameters(model))
         if self.way in (_MEMORY, _SHEET):
             model = model.at(gradient=Checkpointed(segment=0.1))
         objective = objective_of(task.form) if self.way == _LAYERS else objective_of(task.form, model, preset)

@@ -11,7 +11,7 @@ from continua.lab.flows import identity_theta, in_ball, softmax_mean
 from continua.lab.intervals import slope_interval
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most, equals
-from continua.operators import AbstractTokenIntegral, Attention, Context, Debiased, Nystrom, Sobol, Subset
+from continua.operators import AbstractTokenIntegral, Attention, Binding, Debiased, Nystrom, Sobol, Subset
 from continua.runs import Series
 from continua.spaces import Cloud
 
@@ -62,7 +62,7 @@ class EstimatorErrors(AbstractCell):
         copies = 1 if isinstance(integral, Nystrom) else _PART if not isinstance(integral, Debiased) else 64
         cloud = Cloud(points.expand(copies, -1, -1).contiguous())
         operator = Attention(1, 2, beta=_BETA, biased=False, integral=integral)
-        bound = operator.bind(Context(cloud, seed=seed))
+        bound = operator.bind(Binding(cloud, seed=seed))
         queries = Cloud(cloud.points[:, -1:])
         asked = queries if not isinstance(integral, Nystrom) else cloud
         with torch.no_grad():

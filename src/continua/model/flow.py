@@ -18,7 +18,7 @@ from continua.operators import (
     AbstractKernel,
     AbstractOperator,
     AbstractTokenIntegral,
-    Context,
+    Binding,
     Dropout,
     Exact,
     Filled,
@@ -197,7 +197,7 @@ class Flow(nn.Module):
         self,
         cloud: Cloud,
         generator: torch.Generator | None = None,
-        memory: Cloud | None = None,
+        encoded: Cloud | None = None,
         rates: Sequence[Rate] = (),
         second_derivatives: bool = False,
         random: bool | None = None,
@@ -209,17 +209,17 @@ class Flow(nn.Module):
         seeds it, torch's global one otherwise. `rates` are running costs, `second_derivatives` says they will be taken.
         With `one_graph`, where one backward pass goes through the whole solve or none, weights are laid out once.
         """
-        self._check(cloud, memory)
+        self._check(cloud, encoded)
         noisy = self.training if random is None else random
         seed = fresh_seed(generator) if noisy else None
-        context = Context(cloud, memory, seed, second_derivatives)
+        binding = Binding(cloud, encoded, seed, second_derivatives)
         weights = [part.lay_out(cloud) if one_graph else None for part in self.parts]
-        return FlowVectorField(self, context, tuple(rates), weights)
+        return FlowVectorField(self, binding, tuple(rates), weights)
 
-    def _check(self, cloud: Cloud, memory: Cloud | None) -> None:
+    def _check(self, cloud: Cloud, encoded: Cloud | None) -> None:
         """The tokens have the dtype, the device and, where they move, the width of the parameters."""
         like = next(self.parameters(), None)
-        for name, tokens in (("cloud", cloud), ("memory", memory)):
+        for name, tokens in (("cloud", cloud), ("encoded", encoded)):
             if tokens is None:
                 continue
             is_a(Cloud, "Pass Cloud(points, mass, positions).", **{name: tokens})
@@ -273,28 +273,28 @@ class FlowVectorField(AbstractVectorField):
     def __init__(
         self,
         flow: Flow,
-        context: Context,
+        binding: Binding,
         rates: tuple[Rate, ...],
         weights: Sequence[ModalWeights | None],
         only: int | None = None,
     ) -> None:
-        self.flow, self.context, self._rates, self._weights = flow, context, rates, weights
+        self.flow, self.binding, self._rates, self._weights = flow, binding, rates, weights
         self._chosen = list(range(len(flow.parts))) if only is None else [only]
-        self.weights = context.cloud.measure.weights()
+        self.weights = binding.cloud.measure.weights()
         self._calls = 0
         self._piece: tuple[int, ...] | None = None
         self._terms: list[tuple[Part, AbstractOperator, ModalWeights | None]] = []
         self._breaks = [flow.parts[i].field.breaks for i in self._chosen]
         jumps = () if flow.profile is None else flow.profile.breaks
         self.breaks = tuple(sorted({b for breaks in (*self._breaks, jumps) for b in breaks}))
-        self._alone = [] if only is not None else [FlowVectorField(flow, context, (), weights, i) for i in self._chosen]
+        self._alone = [] if only is not None else [FlowVectorField(flow, binding, (), weights, i) for i in self._chosen]
         self.parts = self._alone
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        memory = self.context.memory
-        read = () if memory is None else (memory.points, *memory.measure.tensors)
-        given = (*self.flow.parameters(), *self.context.cloud.measure.tensors, *read)
+        encoded = self.binding.encoded
+        read = () if encoded is None else (encoded.points, *encoded.measure.tensors)
+        given = (*self.flow.parameters(), *self.binding.cloud.measure.tensors, *read)
         return tuple({id(t): t for t in given if t.requires_grad}.values())
 
     @property
@@ -305,7 +305,7 @@ class FlowVectorField(AbstractVectorField):
 
     def initial(self) -> State:
         """The state at depth 0: the tokens as they are, every cost zero."""
-        points = self.context.cloud.points
+        points = self.binding.cloud.points
         return State(points, tuple(points.new_zeros(points.shape[0]) for _ in self._rates))
 
     def expect(self, depths: Sequence[float]) -> None:
@@ -318,8 +318,8 @@ class FlowVectorField(AbstractVectorField):
         self._calls += 1
         if self._piece is None or self._piece != ():  # () means: one binding serves all depths
             self._bind(z if inside is None else inside)
-        cloud = Cloud.on(state.x, self.context.cloud.measure)
-        eager = self.context.second_derivatives  # compiled code has no second derivatives
+        cloud = Cloud.on(state.x, self.binding.cloud.measure)
+        eager = self.binding.second_derivatives  # compiled code has no second derivatives
         each = isinstance(z, Tensor)  # a depth per sequence has weights per sequence
         terms = [(p, p.acting_on(cloud, operator, eager), None if each else w) for p, operator, w in self._terms]
         velocity = self.flow(z, inside, terms, cloud.measure.present)
@@ -335,7 +335,7 @@ class FlowVectorField(AbstractVectorField):
 
         Only layers with random masks need more than one binding: each piece of a field that jumps draws its own.
         """
-        random = self.context.seed is not None and any(self._breaks)
+        random = self.binding.seed is not None and any(self._breaks)
         if random and not isinstance(inside, float | int):
             cure = "Use Adaptive() or Fixed(steps), or a field without jumps."
             reject("controller", "PerSequence", "layers with random masks need one depth for all sequences", cure)
@@ -345,9 +345,9 @@ class FlowVectorField(AbstractVectorField):
         self._piece = piece
         places = piece or tuple(0 for _ in self._chosen)
         parts = [self.flow.parts[i] for i in self._chosen]
-        contexts = [self.context.branch(i).branch(place) for i, place in zip(self._chosen, places, strict=True)]
+        bindings = [self.binding.branch(i).branch(place) for i, place in zip(self._chosen, places, strict=True)]
         weights = [self._weights[i] for i in self._chosen]
-        self._terms = [(p, p.operator.bind(c), w) for p, c, w in zip(parts, contexts, weights, strict=True)]
+        self._terms = [(p, p.operator.bind(c), w) for p, c, w in zip(parts, bindings, weights, strict=True)]
 
 
 @final
@@ -361,7 +361,7 @@ class Setting:
 
     flow: Flow
     cloud: Cloud
-    memory: Cloud | None
+    encoded: Cloud | None
     seed: int
     random: bool
     axis: Axis | None = None
@@ -373,7 +373,7 @@ class Setting:
         """The vector field with running costs beside the tokens, always with the same randomness."""
         rates = [cost.bind(self, place) for place, cost in enumerate(costs)]
         generator = generator_of(branch_seed(self.seed, 0)) if self.random else None
-        return self.flow.bind(self.cloud, generator, self.memory, rates, second_derivatives, self.random, one_graph)
+        return self.flow.bind(self.cloud, generator, self.encoded, rates, second_derivatives, self.random, one_graph)
 
     def signs(self, place: int) -> Points:
         """Independent signs, one for each number of the state: the same at every call for one place."""

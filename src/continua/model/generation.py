@@ -118,25 +118,25 @@ class Decoding:
 @final
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """What a model sees of growing sequences: at most their last `context` tokens, counted from the window's start.
+    """What a model sees of growing sequences: their last `context_length` tokens, counted from the window's start.
 
-    When the window is full it moves on by `slide` tokens. With 1 every token is drawn from all `context` before it, and
-    after a move all states are new, as each token has seen the one that left: one solve of the whole window for each
-    token. With more, one such solve serves `slide` tokens, each drawn from at least `context - slide + 1` before it.
+    When the window is full it moves on by `slide` tokens. With 1 every token is drawn from all `context_length` before
+    it, and after a move all states are new, as each token has seen the one that left: one solve of the whole window for
+    each token. With more, one such solve serves `slide` tokens, each drawn from `context_length - slide + 1` or more.
     """
 
-    context: int
+    context_length: int
     slide: int = 1
 
     def __post_init__(self) -> None:
-        at_least(1, context=self.context, slide=self.slide)
-        if self.slide > self.context:
-            cure = f"Pass a number from 1 to {self.context}, the size of the window."
+        at_least(1, context_length=self.context_length, slide=self.slide)
+        if self.slide > self.context_length:
+            cure = f"Pass a number from 1 to {self.context_length}, the size of the window."
             reject("slide", self.slide, "a full window moves on, and keeps its last token", cure)
 
     def start(self, before: int, length: int) -> int:
         """Where the window begins in sequences of this length, if it began at `before` so far."""
-        return before if length - before <= self.context else length - self.context + self.slide - 1
+        return before if length - before <= self.context_length else length - self.context_length + self.slide - 1
 
 
 def generate(

@@ -199,8 +199,8 @@ def encoder_decoder(
     The decoder's layers have a branch between attention and feed-forward that attends to the encoder's tokens after
     their last norm (A. Vaswani et al., Attention is all you need, 2017).
     """
-    memory = NormReadout(layers[0].width, layers[0].norm)
-    reader = encoder(layers[0], embeddings[0], memory, norm_first)
+    output = NormReadout(layers[0].width, layers[0].norm)
+    reader = encoder(layers[0], embeddings[0], output, norm_first)
     return EncoderDecoder(reader, decoder(layers[1], embeddings[1], readout, norm_first, causal))
 
 

@@ -101,7 +101,7 @@ class ContinuousTransformer(nn.Module):
         save_at: Sequence[float] = (),
         costs: Sequence[Cost] = (),
         grid: Sequence[float] | None = None,
-        memory: Cloud | None = None,
+        encoded: Cloud | None = None,
         observers: Sequence[Observer] = (),
         generator: torch.Generator | None = None,
         full: bool = False,
@@ -118,7 +118,7 @@ class ContinuousTransformer(nn.Module):
           `Result`.
         - `grid`: the depths to step on, such as those that another solve accepted; a model on a given grid is the same
           function of every sequence, whatever its batch mates.
-        - `memory`: the cloud that cross-attention reads. `observers` watch both solves.
+        - `encoded`: the cloud that cross-attention reads. `observers` watch both solves.
         - `generator`: where the randomness of this call comes from, torch's global one by default.
         """
         full_precision = self._dtype_under_autocast()
@@ -129,7 +129,7 @@ class ContinuousTransformer(nn.Module):
         if is_traced():  # a graph cannot hold a seed, and most flows draw nothing
             random = random and any(draws(part.operator) for part in self.flow.parts)
         noisy = random or any(cost.random for cost in costs)
-        setting = Setting(self.flow, cloud, memory, fresh_seed(generator) if noisy else 0, random, self.axis)
+        setting = Setting(self.flow, cloud, encoded, fresh_seed(generator) if noisy else 0, random, self.axis)
         one_graph = is_traced() or self.gradient.one_graph or not torch.is_grad_enabled()
         field = setting.bind(costs, self.gradient.second_derivatives, one_graph)
         solver = self.solver if grid is None else self._controlled_by(Given(tuple(grid)))
@@ -351,7 +351,7 @@ class EncoderDecoder(nn.Module):
         self.encoder, self.decoder = encoder, decoder
 
     def encode(self, *inputs: Any, **named: Any) -> Cloud:
-        """The encoder's tokens, read out, on their measure: the memory of the decoder."""
+        """The encoder's tokens, read out, on their measure: what the decoder reads."""
         found = self.encoder(*inputs, full=True, **named)
         return found.cloud.at(found.output)
 
@@ -373,8 +373,8 @@ class EncoderDecoder(nn.Module):
         seed = fresh_seed(generator) if noisy else None
         ours, theirs = (None if seed is None else generator_of(branch_seed(seed, place)) for place in (0, 1))
         first = self.encoder(*source, costs=costs, generator=ours, full=True)
-        memory = first.cloud.at(first.output)
-        found = self.decoder(*target, memory=memory, costs=costs, generator=theirs, full=True, **named)
+        encoded = first.cloud.at(first.output)
+        found = self.decoder(*target, encoded=encoded, costs=costs, generator=theirs, full=True, **named)
         return found._replace(encoder=first) if full or costs or len(named.get("save_at", ())) > 0 else found.output
 
     def at(self, **changed: Any) -> "EncoderDecoder":

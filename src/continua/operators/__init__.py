@@ -7,25 +7,26 @@ from continua.operators.compose import (
     Cross, Dropout, Sum, attention_weights, lay_out, with_heads, with_integral, with_nodes,
 )  # fmt: skip
 from continua.operators.estimates import (
-    AbstractDraw, Controlled, Debiased, Independent, Lattice, LogTokens, Nystrom, Sobol, Subset, draw_level, nodes_for,
+    AbstractDraw, ControlVariate, Debiased, Independent, Lattice, LogTokens, Nystrom, Sobol, Subset, draw_level,
+    nodes_for,
 )  # fmt: skip
 from continua.operators.feedforward import Activation, Damping, FeedForward, FeedForwardTheta
-from continua.operators.integral import AbstractTokenIntegral, Exact, Memory, Queries
+from continua.operators.integral import AbstractTokenIntegral, Exact, KeyValues, Queries
 from continua.operators.kernels import AbstractKernel, Convolution, Dense, Spectral, linear
 from continua.operators.norms import (
     AbstractNorm, LayerNorm, NormedTheta, NormTheta, PostNorm, PreNorm, RMSNorm, Unnormalised,
 )  # fmt: skip
 from continua.operators.operator import (
-    AbstractOperator, AbstractPointwise, Context, Filled, NoTheta, Orthonormal, Role, Spec, Structure, Theta,
+    AbstractOperator, AbstractPointwise, Binding, Filled, NoTheta, Orthonormal, Role, Spec, Structure, Theta,
     draw_theta, leaves, map_leaves, rebuild,
 )  # fmt: skip
 from continua.operators.spectral_norm import SpectrallyNormed, spectral_norm
 
 __all__ = [
     "AbstractDraw", "AbstractKernel", "AbstractNorm", "AbstractOperator", "AbstractPointwise",
-    "AbstractTokenIntegral", "Activation", "Attention", "AttentionTheta", "CachedIntegral", "Context", "Controlled",
+    "AbstractTokenIntegral", "Activation", "Attention", "AttentionTheta", "Binding", "CachedIntegral", "ControlVariate",
     "Convolution", "Cross", "Damping", "Debiased", "Dense", "Dropout", "Exact", "FeedForward", "FeedForwardTheta",
-    "Filled", "Independent", "KVCache", "Lattice", "LayerNorm", "LogTokens", "Memory", "NoTheta", "NormTheta",
+    "Filled", "Independent", "KVCache", "KeyValues", "Lattice", "LayerNorm", "LogTokens", "NoTheta", "NormTheta",
     "NormedTheta", "Nystrom", "Orthonormal", "PostNorm", "PreNorm", "Queries", "RMSNorm", "Role",
     "Rotary", "Sobol", "Spec", "Spectral", "SpectrallyNormed", "Structure", "Subset", "Sum", "Theta",
     "Unnormalised", "attention_weights", "draw_level",

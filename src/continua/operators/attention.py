@@ -9,9 +9,9 @@ import torch
 from continua.core.checks import at_least, finite, positive
 from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
-from continua.operators.integral import AbstractTokenIntegral, Exact, Memory
+from continua.operators.integral import AbstractTokenIntegral, Exact, KeyValues
 from continua.operators.kernels import AbstractFunctionKernel, AbstractKernel, Dense, shows_weights
-from continua.operators.operator import AbstractOperator, Context, Filled, Role, Spec
+from continua.operators.operator import AbstractOperator, Binding, Filled, Role, Spec
 from continua.spaces import Cloud, Measure
 
 _InHeads: TypeAlias = Float[Tensor, "batch heads tokens nodes_key"]
@@ -47,13 +47,13 @@ class Rotary:
         shares = 2.0 * (torch.arange(key // 2, dtype=torch.float64) + places[:, None]) / key
         return (self.fastest * (self.slowest / self.fastest) ** shares).to(like.device, like.dtype)
 
-    def bind(self, context: Context, key: int, kernel: AbstractKernel) -> "Rotary":
+    def bind(self, binding: Binding, key: int, kernel: AbstractKernel) -> "Rotary":
         """This rotation with the cosines and sines of a solve, whose times stay.
 
         Not where times need a gradient: tables made here would be one graph under all segments of a checkpointed
         gradient, and the first one that goes backward would free it.
         """
-        clouds = [context.cloud] if context.source is None else [context.cloud, context.source]
+        clouds = [binding.cloud] if binding.source is None else [binding.cloud, binding.source]
         times = [cloud.measure.positions for cloud in clouds]
         if any(t is not None and t.requires_grad for t in times):
             return self
@@ -170,9 +170,9 @@ class Attention(AbstractOperator):
         masses: Any = Spec((heads,), Filled(1.0 / heads), Role.HEAD_MASS)  # equal at initialisation
         return theta._replace(p=masses) if self.head_masses else theta
 
-    def bind(self, context: Context) -> "Attention":
-        integral = self.integral.bind(context)
-        rotary = None if self.rotary is None else self.rotary.bind(context, self.key_size, self.kernel)
+    def bind(self, binding: Binding) -> "Attention":
+        integral = self.integral.bind(binding)
+        rotary = None if self.rotary is None else self.rotary.bind(binding, self.key_size, self.kernel)
         same = integral is self.integral and rotary is self.rotary
         return self if same else dataclasses.replace(self, integral=integral, rotary=rotary)
 
@@ -190,8 +190,8 @@ class Attention(AbstractOperator):
                 beta = beta / axis.nodes
             else:
                 q = q * axis.weights(q).repeat_interleave(self.key_size // halves).repeat(halves)
-        memory = Memory(k, self._to_heads(source.points, theta.v, theta.bv), source.measure)
-        y = self.integral.means(q, cloud.measure, memory, beta, self.causal)
+        kv = KeyValues(k, self._to_heads(source.points, theta.v, theta.bv), source.measure)
+        y = self.integral.means(q, cloud.measure, kv, beta, self.causal)
         if theta.p is None:
             return self._from_heads(y, theta.o, theta.bo)
         if shows_weights():

@@ -8,22 +8,22 @@ import torch
 from continua.core.errors import reject
 from continua.operators.attention import Attention
 from continua.operators.compose import Dropout, Sum
-from continua.operators.integral import AbstractTokenIntegral, Exact, Means, Memory, Queries
+from continua.operators.integral import AbstractTokenIntegral, Exact, KeyValues, Means, Queries
 from continua.operators.norms import PostNorm, PreNorm
-from continua.operators.operator import AbstractOperator, AbstractPointwise, Context
+from continua.operators.operator import AbstractOperator, AbstractPointwise, Binding
 from continua.spaces import Measure
 
 
 @final
 class KVCache:
-    """What all earlier tokens offered, one `Memory` for each token integral of a solve, in the order of evaluation.
+    """What all earlier tokens offered, one `KeyValues` for each token integral of a solve, in the order of evaluation.
 
     A solve on a fixed grid of depth asks for the same integrals in the same order whatever the tokens are, so the n-th
     one of this piece goes on where the n-th one of the pieces before it ended.
     """
 
     def __init__(self) -> None:
-        self._kept: list[Memory] = []
+        self._kept: list[KeyValues] = []
         self._place = 0
         self._measures: tuple[Measure, Measure] | None = None
 
@@ -35,14 +35,14 @@ class KVCache:
         self._kept = []
         self.begin()
 
-    def append(self, memory: Memory) -> Memory:
-        """The memory of all tokens so far, those of `memory` last; it is kept in place of what was kept here."""
+    def append(self, kv: KeyValues) -> KeyValues:
+        """Keys and values of all tokens so far, those of `kv` last; it is kept in place of what was kept here."""
         if self._place == len(self._kept):
-            self._kept.append(memory)
+            self._kept.append(kv)
         else:
             keys, values, measure = self._kept[self._place]
-            keys, values = torch.cat([keys, memory.keys], 2), torch.cat([values, memory.values], 2)
-            self._kept[self._place] = Memory(keys, values, self._measure(measure, memory.measure, keys))
+            keys, values = torch.cat([keys, kv.keys], 2), torch.cat([values, kv.values], 2)
+            self._kept[self._place] = KeyValues(keys, values, self._measure(measure, kv.measure, keys))
         self._place += 1
         return self._kept[self._place - 1]
 
@@ -68,18 +68,18 @@ class CachedIntegral(AbstractTokenIntegral):
 
     past: KVCache
 
-    def bind(self, context: Context) -> "CachedIntegral":
-        measure = context.cloud.measure
+    def bind(self, binding: Binding) -> "CachedIntegral":
+        measure = binding.cloud.measure
         if measure.positions is None or measure.mass is not None:
             cure = "Pass Cloud(points, positions=...), the positions increasing from piece to piece."
             reject("cloud", measure.mass, "pieces of a sequence have times, and tokens that weigh alike", cure)
         return self
 
-    def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
+    def means(self, q: Queries, asked: Measure, kv: KeyValues, beta: float, causal: bool) -> Means:
         if not causal:
             cure = "Build it with Attention(..., causal=True)."
             reject("operator", "attention", "its earlier tokens would have to see later ones", cure)
-        joined = self.past.append(memory)
+        joined = self.past.append(kv)
         newest = q.shape[2] == 1  # sees all tokens there are, which the fused kernel need not be told
         return Exact().means(q, asked, joined, beta, causal=not newest)
 

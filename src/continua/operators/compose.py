@@ -12,10 +12,10 @@ from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.attention import Attention
 from continua.operators.feedforward import FeedForward
-from continua.operators.integral import AbstractTokenIntegral, Means, Memory, Queries, attention_matrix, check_own
+from continua.operators.integral import AbstractTokenIntegral, KeyValues, Means, Queries, attention_matrix, check_own
 from continua.operators.kernels import AbstractKernel
 from continua.operators.norms import AbstractAffineNorm, AbstractNormed, NormedTheta
-from continua.operators.operator import AbstractOperator, AbstractWrapper, Context, Theta
+from continua.operators.operator import AbstractOperator, AbstractWrapper, Binding, Theta
 from continua.spaces import Axis, Cloud, Measure
 
 
@@ -33,8 +33,8 @@ class Sum(AbstractOperator):
     def spec(self, width: int) -> Theta:
         return tuple(term.spec(width) for term in self.terms)
 
-    def bind(self, context: Context) -> "Sum":
-        return Sum(tuple(term.bind(context.branch(place)) for place, term in enumerate(self.terms)))
+    def bind(self, binding: Binding) -> "Sum":
+        return Sum(tuple(term.bind(binding.branch(place)) for place, term in enumerate(self.terms)))
 
     def velocity(self, theta: Theta, cloud: Cloud, source: Cloud | None = None) -> Points:
         velocity = self.terms[0].velocity(theta[0], cloud, source)
@@ -48,25 +48,25 @@ class Sum(AbstractOperator):
 class Cross(AbstractWrapper):
     """f(x) = inner(x, source): cross-attention from x to another cloud, such as an encoder's.
 
-    `source` is the memory of the context in which the operator was bound.
+    `source` is the `encoded` cloud of the binding by which the operator was bound.
     """
 
     source: Cloud | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def bind(self, context: Context) -> "Cross":
-        if context.memory is None:
-            cure = "Bind the flow with memory=cloud, or call the model with memory=cloud."
-            reject("memory", None, "this flow has cross-attention and nothing to attend to", cure)
-        asking, offering = context.cloud.points.shape[0], context.memory.points.shape[0]
+    def bind(self, binding: Binding) -> "Cross":
+        if binding.encoded is None:
+            cure = "Bind the flow with encoded=cloud, or call the model with encoded=cloud."
+            reject("encoded", None, "this flow has cross-attention and nothing to attend to", cure)
+        asking, offering = binding.cloud.points.shape[0], binding.encoded.points.shape[0]
         if asking != offering:
             why = f"it holds {offering} sequences, and {asking} ask"
-            reject("memory", tuple(context.memory.points.shape), why, "Give every sequence its own row of memory.")
-        below = dataclasses.replace(context, source=context.memory)
-        return Cross(self.inner.bind(below), context.memory)
+            reject("encoded", tuple(binding.encoded.points.shape), why, "Give every sequence its own encoded tokens.")
+        below = dataclasses.replace(binding, source=binding.encoded)
+        return Cross(self.inner.bind(below), binding.encoded)
 
     def velocity(self, theta: Theta, cloud: Cloud, source: Cloud | None = None) -> Points:
         if self.source is None:
-            cure = "Call operator.bind(Context(cloud, memory=source)) and use what it returns."
+            cure = "Call operator.bind(Binding(cloud, encoded=source)) and use what it returns."
             reject("source", None, "the operator was not bound, and has nothing to attend to", cure)
         return self.inner.velocity(theta, cloud, self.source)
 
@@ -86,12 +86,12 @@ class Dropout(AbstractWrapper):
     def __post_init__(self) -> None:
         share(all=False, rate=self.rate)
 
-    def bind(self, context: Context) -> "Dropout":
-        inner = self.inner.bind(context.branch(1))
-        if context.seed is None or self.rate == 0.0:
+    def bind(self, binding: Binding) -> "Dropout":
+        inner = self.inner.bind(binding.branch(1))
+        if binding.seed is None or self.rate == 0.0:
             return Dropout(inner, self.rate)
-        x = context.cloud.points
-        generator = generator_of(branch_seed(context.seed, 0), x.device)
+        x = binding.cloud.points
+        generator = generator_of(branch_seed(binding.seed, 0), x.device)
         kept = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) >= self.rate
         return Dropout(inner, self.rate, kept.to(x.dtype) / (1.0 - self.rate))
 
@@ -164,7 +164,7 @@ def lay_out(operator: AbstractOperator, theta: Theta) -> Theta:
 
 
 class AttentionWeights(NamedTuple):
-    """The weights of one attention, and the measure of the tokens that answer: those of the cloud, or of a memory."""
+    """The weights of one attention, and the measure of the tokens that answer: those of the cloud, or of an encoder."""
 
     weights: Float[Tensor, "batch heads queries tokens"]
     answering: Measure
@@ -173,22 +173,22 @@ class AttentionWeights(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True)
 class Watched(AbstractTokenIntegral):
-    """The exact token integral that forms alpha, O(queries * tokens) in memory, and hands it to `show`, detached."""
+    """The exact token integral that forms alpha, O(queries * tokens) in encoded, and hands it to `show`, detached."""
 
     show: Callable[[AttentionWeights], None]
 
-    def bind(self, context: Context) -> "Watched":
+    def bind(self, binding: Binding) -> "Watched":
         return self
 
-    def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
-        check_own(asked, memory.measure, causal)
-        alpha = attention_matrix(q, asked, memory, beta, causal)
-        self.show(AttentionWeights(alpha.detach(), memory.measure))
-        return alpha @ memory.values
+    def means(self, q: Queries, asked: Measure, kv: KeyValues, beta: float, causal: bool) -> Means:
+        check_own(asked, kv.measure, causal)
+        alpha = attention_matrix(q, asked, kv, beta, causal)
+        self.show(AttentionWeights(alpha.detach(), kv.measure))
+        return alpha @ kv.values
 
 
 def attention_weights(
-    operator: AbstractOperator, theta: Theta, cloud: Cloud, memory: Cloud | None = None
+    operator: AbstractOperator, theta: Theta, cloud: Cloud, encoded: Cloud | None = None
 ) -> list[AttentionWeights]:
     """alpha_ij of every attention inside an operator, in the order in which they act; none where there is none.
 
@@ -197,5 +197,5 @@ def attention_weights(
     `torch.nn.MultiheadAttention` before they are averaged over heads.
     """
     found: list[AttentionWeights] = []
-    with_integral(operator, Watched(found.append)).bind(Context(cloud, memory)).velocity(theta, cloud)
+    with_integral(operator, Watched(found.append)).bind(Binding(cloud, encoded)).velocity(theta, cloud)
     return found

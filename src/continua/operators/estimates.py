@@ -16,8 +16,8 @@ from continua.core.errors import reject
 from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.operators import integral
-from continua.operators.integral import AbstractTokenIntegral, Exact, Means, Memory, Queries
-from continua.operators.operator import Context
+from continua.operators.integral import AbstractTokenIntegral, Exact, KeyValues, Means, Queries
+from continua.operators.operator import Binding
 from continua.spaces import Measure
 
 
@@ -59,10 +59,10 @@ class Nodes(NamedTuple):
             return -self.log_rate
         return measure.log_mass.gather(1, self.chosen) - self.log_rate
 
-    def of(self, memory: Memory) -> tuple[Tensor, Tensor]:
+    def of(self, kv: KeyValues) -> tuple[Tensor, Tensor]:
         """Keys (batch, heads, nodes, key) and values (batch, heads, nodes, value) of the nodes."""
         index = self.chosen[:, None, :, None]
-        return memory.keys.take_along_dim(index, 2), memory.values.take_along_dim(index, 2)
+        return kv.keys.take_along_dim(index, 2), kv.values.take_along_dim(index, 2)
 
 
 def nodes_at(levels: Float[Tensor, "rows nodes"], measure: Measure, like: Tensor) -> Nodes:
@@ -197,17 +197,17 @@ class Subset(AbstractEstimate):
         if self.kept is not None and not (isinstance(self.m, int) and 0 <= self.kept[0] < self.kept[1] <= self.m):
             reject("kept", self.kept, f"m = {self.m}: this is no part of the nodes", "Pass 0 <= start < stop <= m.")
 
-    def bind(self, context: Context) -> AbstractTokenIntegral:
-        cloud = context.offering
+    def bind(self, binding: Binding) -> AbstractTokenIntegral:
+        cloud = binding.offering
         m, tokens = self._sizes(cloud.measure)
         start, stop = (0, m) if self.kept is None else self.kept
         if stop - start >= tokens:
-            return Exact().bind(context)
-        nodes = self.draw.nodes(cloud.measure, cloud.points, m, context.seed)
+            return Exact().bind(binding)
+        nodes = self.draw.nodes(cloud.measure, cloud.points, m, binding.seed)
         return dataclasses.replace(self, nodes=nodes.part(start, stop))
 
-    def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
-        return subset_means(q, asked, memory, beta, causal, check_bound(self.nodes))
+    def means(self, q: Queries, asked: Measure, kv: KeyValues, beta: float, causal: bool) -> Means:
+        return subset_means(q, asked, kv, beta, causal, check_bound(self.nodes))
 
 
 Drawn = TypeVar("Drawn")
@@ -215,22 +215,22 @@ Drawn = TypeVar("Drawn")
 
 def check_bound(drawn: Drawn | None) -> Drawn:
     if drawn is None:
-        reject("nodes", None, "the estimate was not bound", "Bind the operator: operator.bind(Context(cloud)).")
+        reject("nodes", None, "the estimate was not bound", "Bind the operator: operator.bind(Binding(cloud)).")
     return drawn
 
 
-def subset_means(q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool, nodes: Nodes) -> Means:
+def subset_means(q: Queries, asked: Measure, kv: KeyValues, beta: float, causal: bool, nodes: Nodes) -> Means:
     """The mean over given nodes: O(queries * nodes) operations, twice differentiable."""
-    integral.check_own(asked, memory.measure, causal)
-    keys, values = nodes.of(memory)
-    log_weight = nodes.log_weight(memory.measure)[:, None, None, :]
+    integral.check_own(asked, kv.measure, causal)
+    keys, values = nodes.of(kv)
+    log_weight = nodes.log_weight(kv.measure)[:, None, None, :]
     if not causal:
         return in_blocks(lambda rows: softmax_means(q[:, :, rows], keys, values, beta, log_weight), q.shape[2])
-    seen = integral.visible(asked, memory.measure, q.device, nodes.chosen).unsqueeze(1)  # (batch 1 queries nodes)
+    seen = integral.visible(asked, kv.measure, q.device, nodes.chosen).unsqueeze(1)  # (batch 1 queries nodes)
     own = None
-    if asked is memory.measure:  # a row's own token is counted apart, unless it has no mass
+    if asked is kv.measure:  # a row's own token is counted apart, unless it has no mass
         log_own = asked.log_mass if asked.log_own is None else asked.log_own
-        own = beta * (q * memory.keys).sum(-1, keepdim=True)  # beta <q_i, k_i> + log w_ii
+        own = beta * (q * kv.keys).sum(-1, keepdim=True)  # beta <q_i, k_i> + log w_ii
         own = own if log_own is None else own + log_own[:, None, :, None]
         heavy = torch.ones_like(seen[..., :1]) if asked.heavy is None else asked.heavy[:, None, :, None]
         rows = torch.arange(q.shape[2], device=q.device)
@@ -241,7 +241,7 @@ def subset_means(q: Queries, asked: Measure, memory: Memory, beta: float, causal
         if own is None:
             return integral.softmax_over(logits, seen[:, :, rows]) @ values
         alpha = integral.softmax_over(torch.cat([own[:, :, rows], logits], -1), seen[:, :, rows])
-        return alpha[..., :1] * memory.values[:, :, rows] + alpha[..., 1:] @ values
+        return alpha[..., :1] * kv.values[:, :, rows] + alpha[..., 1:] @ values
 
     return in_blocks(block, q.shape[2])
 
@@ -288,27 +288,27 @@ class Debiased(AbstractEstimate):
     materialised: bool = False
     """The exact term is twice differentiable; set by `bind`."""
 
-    def bind(self, context: Context) -> AbstractTokenIntegral:
-        cloud = context.offering
+    def bind(self, binding: Binding) -> AbstractTokenIntegral:
+        cloud = binding.offering
         m, tokens = self._sizes(cloud.measure)
         if m >= tokens:
-            return Exact().bind(context)
+            return Exact().bind(binding)
         last = max(1, math.ceil(math.log2(tokens / m)))  # the first level with as many nodes as tokens
-        drawn, probability = draw_level(last, branch_seed(context.seed or 0, 0))
-        seed = None if context.seed is None else branch_seed(context.seed, 1)
+        drawn, probability = draw_level(last, branch_seed(binding.seed or 0, 0))
+        seed = None if binding.seed is None else branch_seed(binding.seed, 1)
         nodes = Independent().nodes(cloud.measure, cloud.points, m * 2**drawn, seed)
         level = Level(nodes, m, probability, drawn == last)
-        return dataclasses.replace(self, level=level, materialised=context.second_derivatives)
+        return dataclasses.replace(self, level=level, materialised=binding.second_derivatives)
 
-    def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
+    def means(self, q: Queries, asked: Measure, kv: KeyValues, beta: float, causal: bool) -> Means:
         nodes, m, probability, exact = check_bound(self.level)
         size = nodes.chosen.shape[1]
 
         def over(start: int, stop: int) -> Means:
-            return subset_means(q, asked, memory, beta, causal, nodes.part(start, stop))
+            return subset_means(q, asked, kv, beta, causal, nodes.part(start, stop))
 
         whole = Exact(self.materialised)
-        fine = whole.means(q, asked, memory, beta, causal) if exact else over(0, size)
+        fine = whole.means(q, asked, kv, beta, causal) if exact else over(0, size)
         gain = fine - 0.5 * (over(0, size // 2) + over(size // 2, size))
         return over(0, m) + gain / probability
 
@@ -334,34 +334,34 @@ class Nystrom(AbstractEstimate):
         super().__post_init__()
         share(none=False, all=False, ridge=self.ridge)
 
-    def bind(self, context: Context) -> AbstractTokenIntegral:
-        cloud = context.offering
+    def bind(self, binding: Binding) -> AbstractTokenIntegral:
+        cloud = binding.offering
         m, tokens = self._sizes(cloud.measure)
         if m >= tokens:
-            return Exact().bind(context)
+            return Exact().bind(binding)
         middles = (torch.arange(m, dtype=torch.float64) + 0.5) / m
         nodes = nodes_at(middles.unsqueeze(0), cloud.measure, cloud.points)
-        return dataclasses.replace(self, nodes=nodes, materialised=context.second_derivatives)
+        return dataclasses.replace(self, nodes=nodes, materialised=binding.second_derivatives)
 
-    def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
+    def means(self, q: Queries, asked: Measure, kv: KeyValues, beta: float, causal: bool) -> Means:
         assert not causal, "Attention refuses it"
-        return self.spread(q, self.exact(self.landmarks(q, asked, memory), memory, beta), asked, memory, beta)
+        return self.spread(q, self.exact(self.landmarks(q, asked, kv), kv, beta), asked, kv, beta)
 
-    def landmarks(self, q: Queries, asked: Measure, memory: Memory) -> Float[Tensor, "batch heads landmarks key"]:
+    def landmarks(self, q: Queries, asked: Measure, kv: KeyValues) -> Float[Tensor, "batch heads landmarks key"]:
         """The landmark queries q~."""
         chosen = check_bound(self.nodes).chosen
-        if asked is memory.measure:
+        if asked is kv.measure:
             return q.take_along_dim(chosen[:, None, :, None], 2)
         return q[:, :, torch.linspace(0, q.shape[2] - 1, chosen.shape[1], device=q.device).round().long()]
 
-    def exact(self, rows: Queries, memory: Memory, beta: float) -> Means:
+    def exact(self, rows: Queries, kv: KeyValues, beta: float) -> Means:
         """B v: the means of the landmark queries over all tokens."""
-        return Exact(self.materialised).means(rows, memory.measure, memory, beta, causal=False)
+        return Exact(self.materialised).means(rows, kv.measure, kv, beta, causal=False)
 
-    def spread(self, q: Queries, means: _AtLandmarks, asked: Measure, memory: Memory, beta: float) -> Means:
+    def spread(self, q: Queries, means: _AtLandmarks, asked: Measure, kv: KeyValues, beta: float) -> Means:
         """F A^+ means: from the landmarks to all queries."""
-        keys, _ = check_bound(self.nodes).of(memory)
-        near = torch.softmax(beta * (self.landmarks(q, asked, memory) @ keys.transpose(-1, -2)), -1)
+        keys, _ = check_bound(self.nodes).of(kv)
+        near = torch.softmax(beta * (self.landmarks(q, asked, kv) @ keys.transpose(-1, -2)), -1)
         a = near.double()  # the product squares the condition number
         gram = a @ a.mT + self.ridge * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
         values = torch.linalg.solve(gram, a).mT.to(near.dtype) @ means
@@ -370,29 +370,29 @@ class Nystrom(AbstractEstimate):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Controlled(AbstractEstimate):
+class ControlVariate(AbstractEstimate):
     """y = y_subset + (y_low-rank - y_low-rank over the same subset): the subset with a control variate.
 
-    What the landmarks of `baseline` explain is summed over all tokens; only the rest is left to chance. As biased as
+    What the landmarks of `low_rank` explain is summed over all tokens; only the rest is left to chance. As biased as
     the two subset estimates, O(1/m), and of smaller variance the better the low rank. With m >= T, or as many
     landmarks, the integral is taken exactly. Refused where attention is causal.
     """
 
     serves_causal: ClassVar[bool] = False
-    baseline: Nystrom
+    low_rank: Nystrom
     draw: AbstractDraw = Independent()
     nodes: Nodes | None = dataclasses.field(default=None, compare=False, repr=False)
 
-    def bind(self, context: Context) -> AbstractTokenIntegral:
-        subset, baseline = Subset(self.m, self.draw).bind(context), self.baseline.bind(context)
-        if not isinstance(subset, Subset) or not isinstance(baseline, Nystrom):
-            return Exact().bind(context)
-        return dataclasses.replace(self, nodes=subset.nodes, baseline=baseline)
+    def bind(self, binding: Binding) -> AbstractTokenIntegral:
+        subset, low_rank = Subset(self.m, self.draw).bind(binding), self.low_rank.bind(binding)
+        if not isinstance(subset, Subset) or not isinstance(low_rank, Nystrom):
+            return Exact().bind(binding)
+        return dataclasses.replace(self, nodes=subset.nodes, low_rank=low_rank)
 
-    def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
+    def means(self, q: Queries, asked: Measure, kv: KeyValues, beta: float, causal: bool) -> Means:
         assert not causal, "Attention refuses it"
-        nodes, low_rank = check_bound(self.nodes), self.baseline
-        rows = low_rank.landmarks(q, asked, memory)
-        missed = low_rank.exact(rows, memory, beta) - subset_means(rows, asked, memory, beta, False, nodes)
-        explained = low_rank.spread(q, missed, asked, memory, beta)
-        return subset_means(q, asked, memory, beta, False, nodes) + explained
+        nodes, low_rank = check_bound(self.nodes), self.low_rank
+        rows = low_rank.landmarks(q, asked, kv)
+        missed = low_rank.exact(rows, kv, beta) - subset_means(rows, asked, kv, beta, False, nodes)
+        explained = low_rank.spread(q, missed, asked, kv, beta)
+        return subset_means(q, asked, kv, beta, False, nodes) + explained

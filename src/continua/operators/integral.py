@@ -14,11 +14,11 @@ import torch.nn.functional as F
 
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Int, Tensor
-from continua.operators.operator import Context
+from continua.operators.operator import Binding
 from continua.spaces import Measure
 
 
-class Memory(NamedTuple):
+class KeyValues(NamedTuple):
     """What tokens offer to queries: keys and values of every head, on the measure they belong to."""
 
     keys: Float[Tensor, "batch heads tokens key"]
@@ -37,11 +37,11 @@ class AbstractTokenIntegral(abc.ABC):
     """Whether the measure of a query may be restricted to the tokens before it."""
 
     @abc.abstractmethod
-    def bind(self, context: Context) -> "AbstractTokenIntegral":
-        """This way with its nodes drawn, on a path that can be differentiated twice if the context says so."""
+    def bind(self, binding: Binding) -> "AbstractTokenIntegral":
+        """This way with its nodes drawn, on a path that can be differentiated twice if the binding says so."""
 
     @abc.abstractmethod
-    def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
+    def means(self, q: Queries, asked: Measure, kv: KeyValues, beta: float, causal: bool) -> Means:
         """y_i for every query; `asked` is the measure of the queries (their times decide what a causal one sees)."""
 
 
@@ -61,11 +61,11 @@ class Exact(AbstractTokenIntegral):
 
     materialised: bool = False
 
-    def bind(self, context: Context) -> "Exact":
-        return Exact(materialised=True) if context.second_derivatives else self
+    def bind(self, binding: Binding) -> "Exact":
+        return Exact(materialised=True) if binding.second_derivatives else self
 
-    def means(self, q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool) -> Means:
-        k, v, measure = memory
+    def means(self, q: Queries, asked: Measure, kv: KeyValues, beta: float, causal: bool) -> Means:
+        k, v, measure = kv
         own = causal and measure.log_own is not None
         if own:
             check_own(asked, measure, causal)
@@ -73,10 +73,10 @@ class Exact(AbstractTokenIntegral):
         # each other, an early query sees nothing, and other queries have times of their own.
         in_order = not causal or (asked is measure and not measure.tied and not measure.early)
         if self.materialised or not in_order:
-            return attention_matrix(q, asked, memory, beta, causal) @ v
+            return attention_matrix(q, asked, kv, beta, causal) @ v
         log_mass, mask, folded = measure.log_mass, None, own
         if own:
-            q, k, v, beta = *_fold_own_rows(q, memory, beta), 1.0
+            q, k, v, beta = *_fold_own_rows(q, kv, beta), 1.0
         elif (causal and measure.even and measure.suffix) or log_mass is None:
             # Padding at the end lies in everybody's future, and equal masses cancel. In this order: a compiler that
             # has not looked at `log_mass` needs no graph of its own for batches without padding.
@@ -92,17 +92,17 @@ class Exact(AbstractTokenIntegral):
             q, k, v = _pad(q, k, v)
         if folded and torch.is_autocast_enabled(q.device.type):  # in half precision log 0 would not be finite
             with torch.autocast(q.device.type, enabled=False):
-                q, k, v = (x.to(memory.measure.tensors[0].dtype) for x in (q, k, v))
+                q, k, v = (x.to(kv.measure.tensors[0].dtype) for x in (q, k, v))
                 y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=beta)[..., :size]
         else:
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=beta)[..., :size]
-        return y[..., :-1] + y[..., -1:] * memory.values if own else y
+        return y[..., :-1] + y[..., -1:] * kv.values if own else y
 
 
 def check_own(asked: Measure, measure: Measure, causal: bool) -> None:
     """Rejects own masses where causal queries are not the tokens that have them."""
     if causal and measure.log_own is not None and asked is not measure:
-        why = "these queries are not the tokens of the memory, and own masses belong to a token's own row"
+        why = "these queries are not the tokens that answer, and own masses belong to a token's own row"
         reject("own", "given", why, "Use a rule without own masses, such as BackwardRectangle.")
 
 
@@ -113,7 +113,7 @@ def _fold_masses(q: Queries, k: Tensor, log_mass: Tensor, beta: float) -> tuple[
     return torch.cat([q * beta, ones], -1), torch.cat([k, column], -1)
 
 
-def _fold_own_rows(q: Queries, memory: Memory, beta: float) -> tuple[Tensor, Tensor, Tensor]:
+def _fold_own_rows(q: Queries, kv: KeyValues, beta: float) -> tuple[Tensor, Tensor, Tensor]:
     """Causal rows that differ on the diagonal alone: token i weighs own_i in its own row and w_i in later ones.
 
     The log-sum-exp merge of {j < i} with {i} is left to the fused kernel. An extra first key, the probe, is seen by all
@@ -121,7 +121,7 @@ def _fold_own_rows(q: Queries, memory: Memory, beta: float) -> tuple[Tensor, Ten
     logit in row i is that of the diagonal, <q'_i, probe> = beta <q_i,k_i> + log own_i, and its value reports the
     weight alpha_ii that the row gives it, so y_i = sum_{j<i} alpha_ij v_j + alpha_ii v_i.
     """
-    k, v, measure = memory
+    k, v, measure = kv
     assert measure.log_own is not None
     q = q * beta
     diagonal = (q * k).sum(-1, keepdim=True) + measure.log_own[:, None, :, None]
@@ -149,13 +149,13 @@ def _pad(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def attention_matrix(
-    q: Queries, asked: Measure, memory: Memory, beta: float, causal: bool
+    q: Queries, asked: Measure, kv: KeyValues, beta: float, causal: bool
 ) -> Float[Tensor, "batch heads queries tokens"]:
     """alpha_ij = w_j e^{beta <q_i, k_j>} / sum_l w_l e^{beta <q_i, k_l>}, in O(queries * tokens) memory.
 
     The row of a causal query that sees no token is zero.
     """
-    k, _, measure = memory
+    k, _, measure = kv
     logits = beta * (q @ k.transpose(-1, -2))
     if measure.log_mass is not None:
         logits = logits + measure.log_mass[:, None, None, :]

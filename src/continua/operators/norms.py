@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.kernels import per_token
-from continua.operators.operator import AbstractOperator, Context, Filled, NoTheta, Spec, Theta
+from continua.operators.operator import AbstractOperator, Binding, Filled, NoTheta, Spec, Theta
 from continua.spaces import AbstractBasis, Axis, Cloud, Cosine, FlatSpace
 
 
@@ -28,8 +28,8 @@ class AbstractNorm(abc.ABC):
         """The parameters at one depth, as a tree of `Spec`."""
 
     @abc.abstractmethod
-    def bind(self, context: Context) -> "AbstractNorm":
-        """This norm on a path that can be differentiated again and again, if the context says so."""
+    def bind(self, binding: Binding) -> "AbstractNorm":
+        """This norm on a path that can be differentiated again and again, if the binding says so."""
 
     @abc.abstractmethod
     def normalise(self, theta: Theta, x: Points) -> Points:
@@ -72,8 +72,8 @@ class AbstractAffineNorm(AbstractNorm):
         return NormTheta(gain, bias)
 
     @final
-    def bind(self, context: Context) -> "AbstractAffineNorm":
-        return dataclasses.replace(self, written=True) if context.second_derivatives else self
+    def bind(self, binding: Binding) -> "AbstractAffineNorm":
+        return dataclasses.replace(self, written=True) if binding.second_derivatives else self
 
     @abc.abstractmethod
     def fuse(self, x: Points, gain: Tensor | None = None, bias: Tensor | None = None) -> Points:
@@ -138,7 +138,7 @@ class Unnormalised(AbstractNorm):
     def spec(self, width: int) -> NoTheta:
         return NoTheta()
 
-    def bind(self, context: Context) -> "Unnormalised":
+    def bind(self, binding: Binding) -> "Unnormalised":
         return self
 
     def normalise(self, theta: NoTheta, x: Points) -> Points:
@@ -164,8 +164,8 @@ class AbstractNormed(AbstractOperator):
         return NormedTheta(self.norm.spec(width), self.inner.spec(width))
 
     @final
-    def bind(self, context: Context) -> "AbstractNormed":
-        return type(self)(self.norm.bind(context), self.inner.bind(context))
+    def bind(self, binding: Binding) -> "AbstractNormed":
+        return type(self)(self.norm.bind(binding), self.inner.bind(binding))
 
 
 @final

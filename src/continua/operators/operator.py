@@ -189,18 +189,18 @@ def draw_theta(spec: Theta, generator: torch.Generator | None = None) -> Theta:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Context:
+class Binding:
     """What is fixed for a whole solve, before it: an operator reads it once, in `bind`.
 
     - `cloud`: the tokens at depth 0 (their measure stays, their points move on);
-    - `memory`: the cloud that cross-attention reads;
+    - `encoded`: the cloud that cross-attention reads, such as an encoder's output;
     - `seed`: where the randomness of this solve starts; `None` when nothing is random (evaluation);
     - `second_derivatives`: second derivatives will be asked for;
     - `source`: the cloud that answers below a `Cross`, which sets it.
     """
 
     cloud: Cloud
-    memory: Cloud | None = None
+    encoded: Cloud | None = None
     seed: int | None = None
     second_derivatives: bool = False
 
@@ -211,8 +211,8 @@ class Context:
         """The cloud whose tokens answer: `cloud` itself, or the one that cross-attention reads."""
         return self.cloud if self.source is None else self.source
 
-    def branch(self, place: int) -> "Context":
-        """The context of one of several inner operators: the same, with randomness of its own."""
+    def branch(self, place: int) -> "Binding":
+        """The binding of one of several inner operators: the same, with randomness of its own."""
         return self if self.seed is None else dataclasses.replace(self, seed=branch_seed(self.seed, place))
 
 
@@ -233,7 +233,7 @@ class AbstractOperator(abc.ABC):
         """The parameters that this operator needs at one depth, as a tree of `Spec`."""
 
     @abc.abstractmethod
-    def bind(self, context: Context) -> "AbstractOperator":
+    def bind(self, binding: Binding) -> "AbstractOperator":
         """This operator with everything fixed that must not change during a solve."""
 
     @abc.abstractmethod
@@ -249,7 +249,7 @@ class AbstractPointwise(AbstractOperator):
         """The velocity of each token from its own state."""
 
     @final
-    def bind(self, context: Context) -> AbstractOperator:
+    def bind(self, binding: Binding) -> AbstractOperator:
         return self
 
     @final

@@ -8,7 +8,7 @@ import torch
 from continua.core.checks import positive
 from continua.core.shapes import Points, Tensor
 from continua.operators.kernels import joined_modes, multipliers
-from continua.operators.operator import AbstractWrapper, Context, Spec, Theta, leaves, rebuild
+from continua.operators.operator import AbstractWrapper, Binding, Spec, Theta, leaves, rebuild
 from continua.spaces import AbstractParameterSpace, Cloud, FlatSpace, SpectralSpace
 
 
@@ -55,8 +55,8 @@ class SpectrallyNormed(AbstractWrapper):
     def __post_init__(self) -> None:
         positive(limit=self.limit)
 
-    def bind(self, context: Context) -> "SpectrallyNormed":
-        return dataclasses.replace(self, inner=self.inner.bind(context))
+    def bind(self, binding: Binding) -> "SpectrallyNormed":
+        return dataclasses.replace(self, inner=self.inner.bind(binding))
 
     def velocity(self, theta: Theta, cloud: Cloud, source: Cloud | None = None) -> Points:
         return self.inner.velocity(self.normalise_kernels(theta, cloud.points.shape[-1]), cloud, source)

@@ -19,29 +19,29 @@ from continua.optim.optimiser import foreach
 @final
 @dataclasses.dataclass(frozen=True)
 class CosineDecay:
-    """A factor that rises from `first` to 1 until `warmup` and falls along a cosine to `floor` until `total`.
+    """A factor that rises from `first` to 1 until `warmup` and falls along a cosine to `min_lr_ratio` until `total`.
 
-        floor + (1 - floor)(1 + cos(pi s))/2 ,   s = (spent - warmup)/(total - warmup)
+        min_lr_ratio + (1 - min_lr_ratio)(1 + cos(pi s))/2 ,   s = (spent - warmup)/(total - warmup)
 
     Warm-up and total are in the unit that the schedule counts.
     """
 
     warmup: float | int
     total: float | int
-    floor: float | int = 0.1
+    min_lr_ratio: float | int = 0.1
     first: float | int = 0.01
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup < self.total:
             reject("warmup", self.warmup, f"the whole takes {self.total}", "Pass 0 <= warmup < total.")
-        share(floor=self.floor, first=self.first)
+        share(min_lr_ratio=self.min_lr_ratio, first=self.first)
 
     def factor(self, spent: float | int) -> float:
         """What the rate is multiplied by after `spent`."""
         if spent < self.warmup:
             return self.first + (1.0 - self.first) * spent / self.warmup
         s = min(1.0, (spent - self.warmup) / (self.total - self.warmup))
-        return self.floor + (1.0 - self.floor) * (0.5 * (1.0 + math.cos(math.pi * s)))
+        return self.min_lr_ratio + (1.0 - self.min_lr_ratio) * (0.5 * (1.0 + math.cos(math.pi * s)))
 
 
 Count: TypeAlias = Callable[[float | int | None, float], float]

@@ -16,9 +16,9 @@ from continua.train.loop import Interrupted, StopRequest, Training
 from continua.train.memory import update_memory
 from continua.train.models import (
     STEPPERS,
-    RivalName,
+    BaselineName,
+    build_baseline,
     build_continuous,
-    build_rival,
     check_sizes,
     count_parameters,
     objective_of,
@@ -31,12 +31,12 @@ from continua.train.settling import settle_outputs
 from continua.train.trained import AbstractTrained, TrainedLabels, TrainedSeries, TrainedText, load, transform_files
 
 __all__ = [
-    "AbstractReporter", "AbstractTrained", "Bar", "CostOptions", "DepthOptions", "DivergedError", "Events",
-    "FilledSeries", "Interrupted", "JsonLines", "Learner", "LostRankError", "ModelOptions", "PRESETS", "Plan",
-    "Preset", "Ranks", "RivalName", "Row", "STEPPERS", "SeriesFiller", "StopRequest", "TrainedLabels", "TrainedSeries",
-    "TrainedText", "Training", "TrainingError", "TrainingGrids", "TrainingOptions", "build_continuous", "build_rival",
-    "check_sizes", "count_parameters", "count_tokens", "diagnose", "evaluate", "evaluate_depth_steps",
-    "evaluate_resolutions", "evaluate_samplings", "keep_diagnostics", "load", "name_lost", "objective_of", "place",
-    "prediction_section", "reference_errors", "resolution_section", "settle_outputs", "solver_error",
-    "transform_files", "update_memory", "warnings_of",
+    "AbstractReporter", "AbstractTrained", "Bar", "BaselineName", "CostOptions", "DepthOptions", "DivergedError",
+    "Events", "FilledSeries", "Interrupted", "JsonLines", "Learner", "LostRankError", "ModelOptions", "PRESETS",
+    "Plan", "Preset", "Ranks", "Row", "STEPPERS", "SeriesFiller", "StopRequest", "TrainedLabels", "TrainedSeries",
+    "TrainedText", "Training", "TrainingError", "TrainingGrids", "TrainingOptions", "build_baseline",
+    "build_continuous", "check_sizes", "count_parameters", "count_tokens", "diagnose", "evaluate",
+    "evaluate_depth_steps", "evaluate_resolutions", "evaluate_samplings", "keep_diagnostics", "load", "name_lost",
+    "objective_of", "place", "prediction_section", "reference_errors", "resolution_section", "settle_outputs",
+    "solver_error", "transform_files", "update_memory", "warnings_of",
 ]  # fmt: skip

@@ -77,7 +77,7 @@ def depth_section(subject: Subject, measured: str) -> Section:
     """Steps of the model's own solver beside those that an adaptive one would take, and the numbers of both."""
     tight = subject.model.at(solver=Solver(DormandPrince(), Adaptive(1e-5, 1e-5)))
     own = subject.solve()
-    breaks = subject.model.flow.bind(subject.cloud, memory=subject.memory, random=False).breaks
+    breaks = subject.model.flow.bind(subject.cloud, encoded=subject.encoded, random=False).breaks
     solves = {"as trained": own.stats}
     try:
         adaptive = dataclasses.replace(subject, model=tight).solve()

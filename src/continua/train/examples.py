@@ -212,9 +212,12 @@ def _foresight(
 def _continuation(
     task: AbstractTask, name: str, model: ContinuousTransformer, window: Int[Tensor, " tokens"]
 ) -> Passage:
-    names, prompt, context = _names(task), window[:_PROMPT], len(window)
+    names, prompt, context_length = _names(task), window[:_PROMPT], len(window)
     device = next(model.parameters()).device
-    generator, show = torch.Generator(device).manual_seed(0), Window(context=context, slide=max(1, context // 4))
+    generator, show = (
+        torch.Generator(device).manual_seed(0),
+        Window(context_length=context_length, slide=max(1, context_length // 4)),
+    )
     written = generate(model, prompt[None].to(device), _WRITTEN, Decoding(_TEMPERATURE), show, generator)[0].cpu()
     values = np.concatenate([np.full(len(prompt), np.nan), np.ones(len(written) - len(prompt))])
     return Passage(

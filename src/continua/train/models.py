@@ -84,7 +84,7 @@ _LOSSES: dict[Question, AbstractLoss] = {
 _FASTEST = 2.5
 """Angle by which the fastest pair of a sinusoidal code turns from one token to the next."""
 
-RivalName = Literal["layers", "priced", "usual", "deep", "deep-priced"]
+BaselineName = Literal["layers", "layers-regularized", "textbook", "deep", "deep-regularized"]
 
 
 def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
@@ -98,24 +98,24 @@ def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     return _build(form, sizes, axis, heads, _time(form, sizes), _depth(preset.depth))
 
 
-def build_rival(form: Form, preset: Preset, parameters: int, name: RivalName = "layers") -> ContinuousTransformer:
+def build_baseline(form: Form, preset: Preset, parameters: int, name: BaselineName = "layers") -> ContinuousTransformer:
     """The layered network to compare with: as many layers as evaluations, parameters within 5 %, plain vectors.
 
     Embedding, stem, positions and readout are those of the continuous model, heads are counted; the hidden size makes
-    up the number of parameters. The `usual` one has no stem, and the textbook's positions: learned codes for tokens,
+    up the number of parameters. The `textbook` one has no stem, and the textbook's positions: learned codes for tokens,
     sinusoidal ones for signals. The `deep` ones have the preset's own hidden size in every layer, and so more
     parameters.
     """
     check_sizes(preset)
     heads = _even_heads(preset.model)
-    time = _usual_time(form, preset.model.width) if name == "usual" else _time(form, preset.model)
+    time = _textbook_time(form, preset.model.width) if name == "textbook" else _time(form, preset.model)
 
     def build(layers: int, hidden: int) -> ContinuousTransformer:
         sizes = dataclasses.replace(preset.model, hidden=hidden)
         return _build(form, sizes, 1, heads, time, Depth(float(layers), layers))
 
     each = 3 if preset.depth.stepper == "strang" else STEPPERS[preset.depth.stepper].stages  # one part takes half-steps
-    if name in ("deep", "deep-priced"):
+    if name in ("deep", "deep-regularized"):
         return build(each * preset.depth.steps, preset.model.hidden)
     for layers in range(each * preset.depth.steps, 0, -1):
         one, two = (count_parameters(build(layers, hidden)) for hidden in (1, 2))
@@ -166,7 +166,7 @@ def _time(form: Form, sizes: ModelOptions) -> TokenTime:
                      integral=integrals[sizes.integral], channels=form.channels)  # fmt: skip
 
 
-def _usual_time(form: Form, width: int) -> TokenTime:
+def _textbook_time(form: Form, width: int) -> TokenTime:
     if form.vocabulary is not None:
         code = LearnedPositions(round(form.span / form.spacing) + 1, width)
     else:
@@ -251,7 +251,7 @@ def objective_of(form: Form, model: ContinuousTransformer | None = None, preset:
     paid = CostOptions(0.0, head_negentropy=0.0) if preset is None else preset.costs
     share_of_step = 1.0 if preset is None else 1.0 / preset.depth.steps
     mean = L2(mean=True)
-    priced: list[tuple[AbstractRunningCost, float]] = [
+    weighted: list[tuple[AbstractRunningCost, float]] = [
         (KineticEnergy(mean), paid.energy),
         (PathLength(mean), paid.path_length),
         (AtRandomDepth(JacobianSpectral(), share_of_step), paid.jacobian),
@@ -259,6 +259,6 @@ def objective_of(form: Form, model: ContinuousTransformer | None = None, preset:
         (FieldSize(), paid.field_size),
     ]
     if model is not None and HeadNegentropy.applies(model.flow):
-        priced.append((HeadNegentropy(), paid.head_negentropy))
-    costs = [(cost, weight) for cost, weight in priced if weight != 0.0]
+        weighted.append((HeadNegentropy(), paid.head_negentropy))
+    costs = [(cost, weight) for cost, weight in weighted if weight != 0.0]
     return Objective(_LOSSES[form.question], tuple(c for c, _ in costs), tuple(w for _, w in costs))

@@ -133,7 +133,7 @@ class TrainingOptions:
     """decay rate of the second moments of adamw and recipe"""
     warmup_ratio: float = 0.1
     """share of the updates in which the learning rate rises"""
-    floor: float = 0.0
+    min_lr_ratio: float = 0.0
     """learning rate at the end, as a share of the highest"""
     clip: float = 1.0
     """largest norm of a gradient"""
@@ -177,7 +177,7 @@ _DEMO = {
     # AdamW: a rate that falls to a tenth, a rise over the first twentieth, betas (0.9, 0.99), decay 0.1. Its rate 1e-3
     # is too low here: layers gain 0.034 nats by 2e-3, the continuous model 0.017 (docs/logbook.md, 2026-11-17)
     "text": _demo(width=128, hidden=512, axis_nodes=8, head_modes=4, updates=2000, batch_size=12, learning_rate=2e-3,
-                  weight_decay=0.1, warmup_ratio=0.05, floor=0.1, beta2=0.99),
+                  weight_decay=0.1, warmup_ratio=0.05, min_lr_ratio=0.1, beta2=0.99),
     "digits": _demo(width=32, hidden=64, axis_nodes=4, updates=1000, learning_rate=5e-3),
     "spirals": _demo(stem_radius=6.0, stem_gaps=True, updates=1000),
     "burgers": _demo(width=32, hidden=64, axis_nodes=4, stem_radius=3.0, stem_modes=5, updates=600, batch_size=16,
@@ -207,7 +207,7 @@ class Plan:
     - `save_seconds`, `save_every`: a checkpoint is written before so many seconds of work would be lost, and after so
       many updates (0: by time alone); the `keep` latest stay, and the best by validation;
     - `max_skipped`: so many updates in a row without a finite loss and gradient end the run;
-    - `floor`: the share of the highest rate that the cosine falls to;
+    - `min_lr_ratio`: the share of the highest rate that the cosine falls to;
     - `patience`: so many validations in a row without a lower loss end the run (0: none do);
     - `best`: the weights of the lowest validation loss are those that are used, else the last.
     """
@@ -218,7 +218,7 @@ class Plan:
     warmup_ratio: float = 0.1
     clip: float = 1.0
     validations: int = 5
-    floor: float = 0.0
+    min_lr_ratio: float = 0.0
     save_seconds: float = 30.0
     save_every: int = 0
     keep: int = 2
@@ -232,14 +232,14 @@ class Plan:
         at_least(1, validations=self.validations, keep=self.keep, max_skipped=self.max_skipped)
         at_least(0, save_every=self.save_every)
         share(all=False, warmup_ratio=self.warmup_ratio)
-        share(floor=self.floor)
+        share(min_lr_ratio=self.min_lr_ratio)
         positive(clip=self.clip, save_seconds=self.save_seconds)
 
     @property
     def curve(self) -> CosineDecay:
-        """The learning rate over updates, as a share of the highest: linear to 1, then a cosine towards `floor`."""
+        """The learning rate over updates, as a share of the highest: linear to 1, then a cosine to `min_lr_ratio`."""
         rise = self.warmup_ratio * self.updates
-        return CosineDecay(rise, self.updates, self.floor, first=1.0 / (rise + 1.0))
+        return CosineDecay(rise, self.updates, self.min_lr_ratio, first=1.0 / (rise + 1.0))
 
     def validates(self, update: int) -> bool:
         """Whether the validation split is read after this many updates: at evenly spread moments, and at the end."""

@@ -24,33 +24,33 @@ _CURVE = 5
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """A model with one embedded batch; `memory` is the encoder's tokens, where the model is a decoder."""
+    """A model with one embedded batch; `encoded` is the encoder's tokens, where the model is a decoder."""
 
     model: ContinuousTransformer
     cloud: Cloud
-    memory: Cloud | None = None
+    encoded: Cloud | None = None
 
     @classmethod
-    def of(cls, model: ContinuousTransformer, inputs: tuple[Any, ...], memory: Cloud | None = None) -> "Subject":
+    def of(cls, model: ContinuousTransformer, inputs: tuple[Any, ...], encoded: Cloud | None = None) -> "Subject":
         """The model as it is seen, in evaluation mode; the one that was given is left in its own."""
         seen = model.in_eval_mode()
         with torch.no_grad():
-            return cls(seen, seen(*inputs, memory=memory, full=True).cloud, memory)
+            return cls(seen, seen(*inputs, encoded=encoded, full=True).cloud, encoded)
 
     def first(self) -> "Subject":
         """With the first sequence of the batch alone."""
-        memory = None if self.memory is None else self.memory.first(1)
-        return dataclasses.replace(self, cloud=self.cloud.first(1), memory=memory)
+        encoded = None if self.encoded is None else self.encoded.first(1)
+        return dataclasses.replace(self, cloud=self.cloud.first(1), encoded=encoded)
 
     @torch.no_grad()
     def solve(self, save_at: tuple[float, ...] = ()) -> Solution:
         """Its solve, without a graph."""
-        return self.model(self.cloud, save_at=save_at, memory=self.memory, full=True).solution
+        return self.model(self.cloud, save_at=save_at, encoded=self.encoded, full=True).solution
 
     def answers(self) -> Cloud:
-        """Its tokens at the end, read out: the memory of a decoder."""
+        """Its tokens at the end, read out: what a decoder reads."""
         with torch.no_grad():
-            return self.cloud.at(self.model(self.cloud, memory=self.memory))
+            return self.cloud.at(self.model(self.cloud, encoded=self.encoded))
 
 
 def trajectory_section(subject: Subject, measured: str, frames: int = 33) -> Section:
@@ -80,9 +80,9 @@ def trajectory_section(subject: Subject, measured: str, frames: int = 33) -> Sec
 def attention_section(subject: Subject, measured: str, frames: int = 13) -> Section | None:
     """alpha(t, s) of one sequence at several depths, for every head and their mean; nothing without attention.
 
-    Cross-attention has the tokens of the memory as its columns.
+    Cross-attention has the encoder's tokens as its columns.
     """
-    model, cloud, memory = subject.model, subject.cloud, subject.memory
+    model, cloud, encoded = subject.model, subject.cloud, subject.encoded
     depths = _depths(model, frames)
     states = subject.solve(save_at=depths).xs
     assert states is not None
@@ -92,9 +92,9 @@ def attention_section(subject: Subject, measured: str, frames: int = 13) -> Sect
     for z, points in zip(depths, states, strict=True):
         now = cloud.at(points)
         inside = min(z, model.flow.depth * (1.0 - 1e-9))  # a jump at the very end belongs to nobody
-        found = [a for part in parts for a in attention_weights(part.operator, part.field(inside), now, memory)]
+        found = [a for part in parts for a in attention_weights(part.operator, part.field(inside), now, encoded)]
         stacks.append([a.weights[0].double().cpu().numpy() for a in found])
-        answering = [memory if memory is not None and a.answering is memory.measure else cloud for a in found]
+        answering = [encoded if encoded is not None and a.answering is encoded.measure else cloud for a in found]
     if not answering:
         return None
     places = [f", part {i + 1}" if len(answering) > 1 else "" for i in range(len(answering))]
@@ -164,7 +164,7 @@ def costate_section(subject: Subject, batch: Batch, objective: Objective, measur
     model = subject.model
     if isinstance(model.solver, Solver) and manifold_of(model.solver.stepper) is not None:
         return None
-    report = pontryagin(model, batch, objective, memory=subject.memory)
+    report = pontryagin(model, batch, objective, encoded=subject.encoded)
     gap = report.terminal_mismatch
     mismatch = f"The costate at the end is the derivative of the loss{f', up to {gap:.1e}' if gap else ' exactly'}."
     prose = (

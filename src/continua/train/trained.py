@@ -96,12 +96,12 @@ class TrainedText(AbstractTrained):
 
     model: ContinuousTransformer
     alphabet: str
-    context: int
+    context_length: int
 
     def predict(self, given: str, tokens: int = 500, temperature: float = 0.8, seed: int = 0) -> str:
         """The continuation of a text."""
         prompt = encode(given, self.alphabet, "prompt").unsqueeze(0)
-        window = Window(self.context)
+        window = Window(self.context_length)
         drawn = generate(self.model, prompt, tokens, Decoding(temperature), window, generator_of(seed))
         return "".join(self.alphabet[int(number)] for number in drawn[0, prompt.shape[1] :])
 
@@ -138,4 +138,4 @@ def load(folder: str | os.PathLike[str], model: str = "continuous") -> Any:
         return TrainedSeries(found, SeriesTransform.read(files), config.get("time"), config.get("id"))
     if "labels.json" in files:
         return TrainedLabels(found, LabelTransform.read(files))
-    return TrainedText(found, facts["alphabet"], facts["context"]) if "alphabet" in facts else found
+    return TrainedText(found, facts["alphabet"], facts["context_length"]) if "alphabet" in facts else found

@@ -54,16 +54,16 @@ class Way:
 
 WAYS: Mapping[str, Way] = {
     "layers": Way(),
-    "priced": Way(price=0.1),
+    "regularised": Way(price=0.1),
     "scaled": Way(scaled=True),
-    "scaled, priced": Way(scaled=True, price=0.1),
+    "scaled, regularised": Way(scaled=True, price=0.1),
     "scaled, equal start": Way(scaled=True, equal=True),
     "small outputs": Way(small=True),
-    "small outputs, priced": Way(small=True, price=0.1),
+    "small outputs, regularised": Way(small=True, price=0.1),
     "more decay": Way(decay=0.5),
     "half the rate": Way(rate=0.5),
     "twice the rate": Way(rate=2.0),
-    "twice the rate, priced": Way(rate=2.0, price=0.1),
+    "twice the rate, regularised": Way(rate=2.0, price=0.1),
 }
 
 
@@ -76,7 +76,7 @@ class TrainedStack(AbstractCell):
     seed: int
     updates: int
     width: int
-    context: int
+    context_length: int
     batch_size: int
     windows: int
     text: str = ""
@@ -90,7 +90,7 @@ class TrainedStack(AbstractCell):
         objective = Objective(NextToken(shifted=True), (energy,), (way.price,))
         optimiser = adamw(model, way.rate * self.rate, way.decay, (0.9, 0.99))
         learner = Learner(self.way, model, objective, optimiser)
-        plan = Plan(self.updates, self.batch_size, self.seed, floor=0.1)
+        plan = Plan(self.updates, self.batch_size, self.seed, min_lr_ratio=0.1)
         losses = [
             learner.update(task.training_batch(self.batch_size, number, self.seed), number, plan).loss
             for number in range(self.updates)
@@ -106,7 +106,9 @@ class TrainedStack(AbstractCell):
 
     def task(self) -> AbstractTask:
         """The text of a file, or the language that needs none."""
-        return Text(FilePath(self.text), self.context) if self.text else Lexicon(context=self.context)
+        return (
+            Text(FilePath(self.text), self.context_length) if self.text else Lexicon(context_length=self.context_length)
+        )
 
     def build(self, task: AbstractTask) -> ContinuousTransformer:
         """The stack as it begins; the same seed gives every way the same draws."""

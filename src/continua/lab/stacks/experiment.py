@@ -14,25 +14,25 @@ from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import Judgement, all_of, equals, stays_below
 from continua.runs import AbstractFigure, Series, Table
 
-_INDEPENDENT = ("layers", "priced", "scaled", "scaled, priced")
+_INDEPENDENT = ("layers", "regularised", "scaled", "scaled, regularised")
 _EQUAL = "scaled, equal start"
-_RIVALS = tuple(name for name in WAYS if name not in (*_INDEPENDENT, _EQUAL))
-_PAIRS = {"layers": "priced", "scaled": "scaled, priced"}
+_BASELINES = tuple(name for name in WAYS if name not in (*_INDEPENDENT, _EQUAL))
+_PAIRS = {"layers": "regularised", "scaled": "scaled, regularised"}
 
 
 @final
 class TrainedNetworks(AbstractExperiment):
-    """The same task at several depths, with and without 1/L scaling and a price of kinetic energy, and fair rivals.
+    """The same task at several depths, with and without 1/L scaling and a price of kinetic energy, and fair baselines.
 
-    `few` are the depths at which the price is compared with rivals: outputs that begin small, more weight decay, half
-    and twice the rate. Seeds are paired: every way has the same draws and the same batches.
+    `few` are the depths at which the price is compared with baselines: outputs that begin small, more weight decay,
+    half and twice the rate. Seeds are paired: every way has the same draws and the same batches.
     """
 
     name = "trained-networks"
     claim = (
         "training leaves layers as smooth in depth as they began: independent ones stay as rough as permuted ones, "
-        "with 1/L scaling, a priced kinetic energy or both, while scaled ones that begin equal stay a smooth field; "
-        "the price makes paths shorter and lowers the loss"
+        "with 1/L scaling, a running cost on kinetic energy or both, while scaled ones that begin equal stay a smooth "
+        "field; the cost makes paths shorter and lowers the loss"
     )
     formula = 'frac{"mean"_l |W_{l+1} - W_l|^2}{"mean"_{k,l} |W_k - W_l|^2} = 1 " (independent), " ≤ C / L " (equal)"'
     source = (
@@ -45,32 +45,32 @@ class TrainedNetworks(AbstractExperiment):
     seeds: int = 3
     updates: int = 240
     width: int = 32
-    context: int = 64
+    context_length: int = 64
     batch_size: int = 8
     windows: int = 256
     text: str = ""
 
     def quick(self) -> "TrainedNetworks":
-        return dataclasses.replace(self, layers=(4, 16), few=(4,), updates=50, context=32, windows=64)
+        return dataclasses.replace(self, layers=(4, 16), few=(4,), updates=50, context_length=32, windows=64)
 
     def cells(self) -> Sequence[AbstractCell]:
-        sizes = (self.updates, self.width, self.context, self.batch_size, self.windows, self.text)
+        sizes = (self.updates, self.width, self.context_length, self.batch_size, self.windows, self.text)
         return [TrainedStack(way, L, seed, *sizes) for way, L in self._grid() for seed in range(self.seeds)]
 
     def _grid(self) -> list[tuple[str, int]]:
         """Ways and depths; four layers are the same network with and without scaling."""
-        depths = dict.fromkeys((*_INDEPENDENT, _EQUAL), self.layers) | dict.fromkeys(_RIVALS, self.few)
-        same = {("scaled", int(DEPTH)), ("scaled, priced", int(DEPTH))}
+        depths = dict.fromkeys((*_INDEPENDENT, _EQUAL), self.layers) | dict.fromkeys(_BASELINES, self.few)
+        same = {("scaled", int(DEPTH)), ("scaled, regularised", int(DEPTH))}
         return [(way, L) for way, own in depths.items() for L in own if (way, L) not in same]
 
     def conclude(self, rows: Sequence[Row]) -> Findings:
         by = {pair: [row for row in rows if (row["way"], row["layers"]) == pair] for pair in self._grid()}
         by |= {("scaled", int(DEPTH)): by.get(("layers", int(DEPTH)), [])}
-        by |= {("scaled, priced", int(DEPTH)): by.get(("priced", int(DEPTH)), [])}
+        by |= {("scaled, regularised", int(DEPTH)): by.get(("regularised", int(DEPTH)), [])}
         by = {pair: own for pair, own in by.items() if own}
         rough, judged = self._smoothness(by)
         price, more = self._price(by)
-        measured = {**rough, **price, **self._rivals(by), **self._paths(by)}
+        measured = {**rough, **price, **self._baselines(by), **self._paths(by)}
         bound = {name: 1.0 for name in rough if name.startswith("roughness")}
         bound |= {name: AtMost(0.0) for name in price} | {_SLOPE: AtMost(-1.0)}
         return Findings(self._figures(by), measured, bound, all_of(*judged, *more))
@@ -91,31 +91,33 @@ class TrainedNetworks(AbstractExperiment):
         """What the price does to energy and loss, each depth by itself and, for the loss, all of them together."""
         found: dict[str, Interval] = {}
         judged: list[Judgement] = []
-        for plain, priced in _PAIRS.items():
+        for plain, regularised in _PAIRS.items():
             for L in self.layers:
-                name = f"log energy, {priced} over {plain}, {L} layers"
-                found[name] = _difference(by[priced, L], by[plain, L], lambda row: math.log(row["energy"]))
+                name = f"log energy, {regularised} over {plain}, {L} layers"
+                found[name] = _difference(by[regularised, L], by[plain, L], lambda row: math.log(row["energy"]))
                 judged.append(stays_below(name, found[name], 0.0))
-                found[f"loss, {priced} minus {plain}, {L} layers"] = _difference(by[priced, L], by[plain, L], _loss)
+                found[f"loss, {regularised} minus {plain}, {L} layers"] = _difference(
+                    by[regularised, L], by[plain, L], _loss
+                )
             own = [L for L in self.layers if plain == "layers" or L != DEPTH]
-            pair = [[row for L in own for row in by[way, L]] for way in (priced, plain)]
-            name = f"loss, {priced} minus {plain}, all depths"
+            pair = [[row for L in own for row in by[way, L]] for way in (regularised, plain)]
+            name = f"loss, {regularised} minus {plain}, all depths"
             found[name] = _difference(pair[0], pair[1], _loss)
             # the claim is about layers as they are; scaled ones move little anyway, and must not be worse for it
             judged.append(stays_below(name, found[name], 0.0, 0.0 if plain == "layers" else 0.02))
         return found, judged
 
-    def _rivals(self, by: "_Table") -> dict[str, Interval]:
-        """Losses of rivals minus those of plain layers, and what the price gains where outputs begin small."""
+    def _baselines(self, by: "_Table") -> dict[str, Interval]:
+        """Losses of baselines minus those of plain layers, and what the price gains where outputs begin small."""
         found = {
             f"loss, {way} minus layers, {L} layers": _difference(by[way, L], by["layers", L], _loss)
             for L in self.few
-            for way in _RIVALS
+            for way in _BASELINES
         }
         for way in ("small outputs", "twice the rate"):
             for L in self.few:
-                own = _difference(by[f"{way}, priced", L], by[way, L], _loss)
-                found[f"loss, {way}, priced minus unpriced, {L} layers"] = own
+                own = _difference(by[f"{way}, regularised", L], by[way, L], _loss)
+                found[f"loss, {way}, regularised minus without, {L} layers"] = own
         return found
 
     def _paths(self, by: "_Table") -> dict[str, list[float]]:

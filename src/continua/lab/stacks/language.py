@@ -34,7 +34,7 @@ class Lexicon(AbstractTask):
     """
 
     words: int = 200
-    context: int = 64
+    context_length: int = 64
     characters: int = 200_000
     seed: int = 0
 
@@ -48,22 +48,22 @@ class Lexicon(AbstractTask):
     @property
     def form(self) -> Form:
         size = _LETTERS + 1
-        return Form(size, Question.TOKEN, vocabulary=size, causal=True, span=float(self.context))
+        return Form(size, Question.TOKEN, vocabulary=size, causal=True, span=float(self.context_length))
 
     def count(self, split: Split) -> int:
         length = len(self._part(split)) - 1
-        return length - self.context + 1 if split is Split.TRAIN else length // self.context
+        return length - self.context_length + 1 if split is Split.TRAIN else length // self.context_length
 
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
-        start = index if split is Split.TRAIN else index * self.context
-        window = self._part(split)[start.unsqueeze(1) + torch.arange(self.context + 1)]
+        start = index if split is Split.TRAIN else index * self.context_length
+        window = self._part(split)[start.unsqueeze(1) + torch.arange(self.context_length + 1)]
         return Batch((window[:, :-1],), window[:, 1:])
 
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         return batch
 
     def details(self) -> dict[str, Any]:
-        return {"words": self.words, "context": self.context, "entropy": self.entropy}
+        return {"words": self.words, "context_length": self.context_length, "entropy": self.entropy}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {}
