@@ -61,7 +61,7 @@ class Sobolev:
 
     def squared_norm(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
         """|x|^2 of each sequence, differentiable in x and in the masses."""
-        each = _over_nodes(x.square(), self.axis)
+        each = _squares(x, self.axis)
         if self.embedding > 0.0 and (axis := self.axis) is not None:
             functions = x.unflatten(-1, (axis.nodes, -1))
             _, analysis = axis.transforms(Cosine(axis.nodes), functions)
@@ -83,7 +83,7 @@ class Sobolev:
             there = heavy[:, k:]  # the last of the tokens t_i, ..., t_{i+k}; absent ones come after all others
             gap = torch.where(there, (t[:, k:] - t[:, :-k]) / k, 1.0)  # absent tokens may share a time: 0/0
             D = torch.where(there.unsqueeze(-1), D.diff(dim=1) / gap.unsqueeze(-1), 0.0)
-            total = total + torch.where(there, gap * _over_nodes(D.square(), self.axis), 0.0).sum(-1)
+            total = total + torch.where(there, gap * _squares(D, self.axis), 0.0).sum(-1)
         return total
 
 
@@ -127,10 +127,12 @@ def _masses(measure: Measure, like: Points) -> Float[Tensor, "batch tokens"]:
     return torch.ones_like(like[..., 0]) if measure.mass is None else measure.mass.detach()
 
 
-def _over_nodes(x: Points, axis: Axis | None) -> Float[Tensor, "batch tokens"]:
-    """sum_a v_a x_ia."""
-    v = _node_weights(axis, x)
-    return x.sum(-1) if v is None else x @ v
+def _squares(x: Points, axis: Axis | None) -> Float[Tensor, "batch tokens"]:
+    """sum_a v_a x_ia^2."""
+    if axis is None or axis.even:  # a product with itself: the gradient of a square makes a power and a product more
+        total = (x * x).sum(-1)
+        return total if axis is None else total / axis.nodes
+    return x.square() @ axis.weights(x).repeat_interleave(axis.channels)
 
 
 def _node_weights(axis: Axis | None, like: Tensor) -> Float[Tensor, " width"] | None:
