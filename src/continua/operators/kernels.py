@@ -44,6 +44,14 @@ def per_token(v: Float[Tensor, "*batched width"]) -> Float[Tensor, "*rows width"
     return v if v.ndim == 1 else v.unsqueeze(1)
 
 
+def synthesise(
+    synthesis: TensorTable, coefficients: Float[Tensor, "*batched modes channels"]
+) -> Float[Tensor, "*batched width"]:
+    """Functions along an axis at its nodes, from their coefficients; parameters keep their precision under autocast."""
+    with torch.autocast(coefficients.device.type, enabled=False):
+        return (synthesis.like(coefficients) @ coefficients).flatten(-2)
+
+
 _by_transforms = False
 
 
@@ -163,6 +171,10 @@ class AbstractFunctionKernel(AbstractKernel):
     basis: AbstractBasis
     """In which biases are known."""
 
+    @functools.cached_property
+    def _tables(self) -> tuple[TensorTable, TensorTable]:
+        return tables(self.axis, self.basis)
+
     @abc.abstractmethod
     def transform(self, w: Tensor, x: Incoming) -> Outgoing:
         """W x for every token: analysis, the weights on coefficients, synthesis."""
@@ -185,7 +197,7 @@ class AbstractFunctionKernel(AbstractKernel):
     @final
     def spread(self, b: Bias, to_heads: int = 1) -> Float[Tensor, "*batched nodes_outputs"]:
         """The bias at every node, in the layout of `lay_out`."""
-        return _swap(self.axis.values(self.basis, b).flatten(-2), self.axis.nodes, to_heads)
+        return _swap(synthesise(self._tables[0], b), self.axis.nodes, to_heads)
 
     @staticmethod
     def composes(x: Incoming) -> bool:
@@ -227,10 +239,6 @@ class Spectral(AbstractFunctionKernel):
         object.__setattr__(self, "bias_modes", (self.basis.size,))
         # made here: an axis that does not resolve the basis is refused, and compiled code finds tensors
         _ = self._tables, self._pairs
-
-    @functools.cached_property
-    def _tables(self) -> tuple[TensorTable, TensorTable]:
-        return tables(self.axis, self.basis)
 
     @functools.cached_property
     def _pairs(self) -> TensorTable:
@@ -291,6 +299,7 @@ class Convolution(AbstractFunctionKernel):
         object.__setattr__(self, "basis", Fourier(2 * self.modes + 1))
         object.__setattr__(self, "bias_modes", (self.basis.size,))
         object.__setattr__(self, "space", StiefelSpace(paired=True) if self.unitary else SpectralSpace(paired=True))
+        _ = self._tables  # made here, as those of `Spectral`
 
     def transform(self, w: Tensor, x: Incoming) -> Outgoing:
         nodes = self.axis.nodes

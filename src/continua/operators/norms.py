@@ -2,15 +2,17 @@
 
 import abc
 import dataclasses
+import functools
 from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
 
 from continua.core.shapes import Float, Points, Tensor
-from continua.operators.kernels import per_token
+from continua.operators.kernels import per_token, synthesise
 from continua.operators.operator import AbstractOperator, Binding, Filled, NoTheta, Spec, Theta
 from continua.spaces import AbstractBasis, Axis, Cloud, Cosine, FlatSpace
+from continua.spaces.axis import TensorTable, tables
 
 
 class NormTheta(NamedTuple):
@@ -54,6 +56,9 @@ class AbstractAffineNorm(AbstractNorm):
     basis: AbstractBasis = Cosine(1)
     written: bool = False
 
+    def __post_init__(self) -> None:
+        _ = self.axis is None or self._synthesis  # made here, so that compiled code finds a tensor
+
     @final
     def spec(self, width: int) -> NormTheta:
         if not self.affine:
@@ -68,8 +73,13 @@ class AbstractAffineNorm(AbstractNorm):
         """Gain and bias at every node of the axis, from their coefficients; modes of depth may lead."""
         if self.axis is None or theta.gain is None:
             return theta
-        gain, bias = (None if b is None else self.axis.values(self.basis, b).flatten(-2) for b in theta)
+        gain, bias = (None if b is None else synthesise(self._synthesis, b) for b in theta)
         return NormTheta(gain, bias)
+
+    @functools.cached_property
+    def _synthesis(self) -> TensorTable:
+        assert self.axis is not None
+        return tables(self.axis, self.basis)[0]
 
     @final
     def bind(self, binding: Binding) -> "AbstractAffineNorm":

@@ -77,13 +77,6 @@ class Axis:
         """v_a phi_i(d_a): from the nodes to coefficients, the inverse of `synthesis` on the span of the basis."""
         return (self.weights()[:, None] * self.synthesis(basis)).T
 
-    def values(
-        self, basis: AbstractBasis, coefficients: Float[Tensor, "*batched modes channels"]
-    ) -> Float[Tensor, "*batched nodes channels"]:
-        """A function along the axis at its nodes, from its coefficients."""
-        with torch.autocast(coefficients.device.type, enabled=False):  # weights keep their own precision
-            return tables(self, basis)[0].like(coefficients) @ coefficients
-
     def transforms(
         self, basis: AbstractBasis, like: Tensor
     ) -> tuple[Float[Tensor, "nodes modes"], Float[Tensor, "modes nodes"]]:
