@@ -27,7 +27,7 @@ CHOICES = {
     "--stepper rk4 --gradient checkpointed --dtype float64": ["RK4", "Checkpointed"],
     "--rtol 0.1 --gradient backsolve --clip-costate 10": ["Adaptive", "Backsolve(clip=10"],
     "--energy 0.01 --path-length 0.01 --head-negentropy 0.01 --jacobian 1e-4 --jacobian-frobenius 1e-4": [],
-    "--field-size 1e-5 --weight-decay 0 --jitter 0 --refined 0 --coarse 0": [],
+    "--field-size 1e-5 --weight-decay 0 --jitter 0.5 --refined 0.8 --refined-nodes 0.5": [],
     "--optimizer soap --updates 7 --tokens 1280": [],
     "--optimizer shampoo": [],
     "--optimizer kfac": [],

@@ -42,6 +42,34 @@ def test_the_velocity_and_its_gradients_are_the_same(axis, heads):
         torch.testing.assert_close(laid, plain, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("heads", [2, HeadMeasure(4, 3)], ids=["counted", "measure"])
+def test_weights_of_a_known_grid_are_made_at_once(heads):
+    model = built(AXES["spectral"], heads)
+    x, depths = torch.randn(2, 30, 16, dtype=torch.float64), (0.5, 1.5)
+    found = []
+    for expected in ((), depths):
+        f = model.flow.bind(Cloud(x), one_graph=True)
+        f.expect(expected)
+        assert all([*w._ready] == [*expected] for w in f._weights)
+        slopes = [f(z, State(x)).x for z in (*depths, 1.9)]  # of another depth they are made when it is asked
+        grads = torch.autograd.grad(sum(s.square().sum() for s in slopes), list(model.flow.parameters()))
+        found.append([*slopes, *grads])
+    for one_by_one, at_once in zip(*found, strict=True):
+        torch.testing.assert_close(at_once, one_by_one, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_split_solve_reads_the_depths_that_it_told(training):
+    """With a gradient all weights are made before; without one, one depth after the other, as none is kept."""
+    model = built(AXES["spectral"], HeadMeasure(4, 3), depth=Depth(2.0, steps=3))
+    x = torch.randn(2, 30, 16, dtype=torch.float64)
+    with torch.set_grad_enabled(training):
+        f = model.flow.bind(Cloud(x), one_graph=True)
+        model.at(grid=(0.0, 0.3, 1.1, 2.0)).solver.solve(f, f.initial(), (0.0, 2.0), Direct())
+    assert [len(w._ready) for w in f._weights] == ([3, 3] if training else [0, 0])
+    assert all((not w._modes) == training for w in f._weights)  # nothing else was asked
+
+
 def test_only_one_backward_pass_through_the_whole_solve_shares_them():
     model, x = built(AXES["spectral"], HeadMeasure(4, 3), depth=Depth(2.0, steps=3)), torch.randn(2, 30, 1).double()
     grads = []

@@ -71,32 +71,36 @@ def test_jitter_moves_the_inner_depths_of_the_grid_within_half_a_step():
     task, preset = Digits(), Preset().replace(width=8, hidden=16, axis_nodes=2, steps=3, depth=1.5)
     model, grids = build_continuous(task.form, preset), []
     for seed in range(20):
-        grid = TrainingGrids(jitter=0.6).draw_grid(model, 0.0, generator_of(seed))
+        grid = TrainingGrids(jitter=0.6).draw_grid(model, generator_of(seed))
         found = call_model(model, task.training_batch(2, 0, 0), grid=grid)
         assert found.solution.stats.grid == grid
         grids.append(torch.tensor(grid))
-    assert TrainingGrids().draw_grid(model, 0.0, generator_of(0)) is None
+    assert TrainingGrids().draw_grid(model, generator_of(0)) is None
     moved = torch.stack(grids) - torch.tensor([0.0, 0.5, 1.0, 1.5])
     assert bool((moved[:, [0, 3]].abs() < 1e-6).all()) and float(moved.abs().max()) <= 0.5 * 0.6 * 0.5 + 1e-6
     assert bool((moved[:, 1:3].std(0) > 0.05).all())
 
 
-def test_grids_are_coarse_at_first_refined_at_last_and_keep_jumps():
+def test_grids_are_refined_at_last_and_keep_jumps():
     smooth = transformer(8, 2, features=1, axis=1, heads=2, depth=Depth(3.0, steps=4))
     layers = transformer(8, 2, features=1, axis=1, heads=2, depth=Depth(3.0, 3))
-    grids = TrainingGrids(1.0, 0.25, 0.5)
+    grids = TrainingGrids(1.0, 0.25)
     for seed in range(50):
         draw = generator_of(seed)
         assert [grids.draw_kind(layers, at, draw) for at in (0.0, 0.5, 0.74, 0.75, 0.99)] == [None] * 3 + ["depth"] * 2
-        assert [len(grids.draw_grid(smooth, at, draw)) for at in (0.0, 0.49, 0.5, 0.9)] == [3, 3, 5, 5]
-        for at, finer, count in ((0.2, False, 4), (0.6, False, 4), (0.9, True, 7)):
-            grid = grids.draw_grid(layers, at, draw, finer)
+        assert [len(grids.draw_grid(smooth, draw, finer)) for finer in (False, True)] == [5, 9]
+        for finer, count in ((False, 4), (True, 7)):
+            grid = grids.draw_grid(layers, draw, finer)
             assert len(grid) == count and {0.0, 1.0, 2.0, 3.0} <= set(grid)
             assert not finer or all(abs(z - k - 0.5) <= 0.25 for k, z in enumerate(grid[1::2]))
     adaptive = smooth.at(rtol=1e-2)
-    assert grids.draw_kind(adaptive, 0.9, draw) is None and grids.draw_grid(adaptive, 0.0, draw) is None
-    with pytest.raises(ValueError, match=r"coarse = .*: with the share .* of refined updates there are more"):
-        TrainingGrids(refined=0.4, coarse=0.7)
+    assert grids.draw_kind(adaptive, 0.9, draw) is None and grids.draw_grid(adaptive, draw) is None
+    measured = transformer(8, 2, features=1, axis=2, depth=Depth(3.0, steps=4))
+    kinds = [TrainingGrids(0.0, 1.0, nodes=0.5).draw_kind(measured, 0.5, generator_of(seed)) for seed in range(200)]
+    counts = [kinds.count(kind) for kind in ("depth", "head_nodes", "axis_nodes")]
+    assert all(abs(count - mean) < 30 for count, mean in zip(counts, (100, 50, 50), strict=True)), counts
+    with pytest.raises(ValueError, match=r"refined_nodes = 1\.5"):
+        TrainingGrids(nodes=1.5)
     batch = Batch((torch.zeros(5, 3, 1), torch.zeros(5, 3)), torch.zeros(5))
     part = batch.part(2, 5)
     assert [len(x) for x in (*part.inputs, part.targets)] == [3, 3, 3]

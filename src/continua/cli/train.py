@@ -330,7 +330,7 @@ class Train:
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.run.seed)
         build = options.OPTIMISERS[self.training.optimizer]
-        grids = TrainingGrids(self.depth.jitter, self.depth.refined, self.depth.coarse)
+        grids = TrainingGrids(self.depth.jitter, self.depth.refined, self.depth.refined_nodes)
         model = self._place(build_continuous(task.form, preset))
         objective = objective_of(task.form, model, preset)
         learners = [Learner("continuous", model, objective, build(model, preset), grids=grids)]

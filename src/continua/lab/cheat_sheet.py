@@ -32,7 +32,7 @@ from continua.train import (
 _MEMORY = "checkpoints of 0.1"
 """The rule that changes no number of a training, and is meant for memory."""
 RULES: Mapping[str, Mapping[str, Any]] = {
-    "RK45 at 1e-4": {"rtol": 1e-4, "jitter": 0.0, "refined": 0.0, "coarse": 0.0},
+    "RK45 at 1e-4": {"rtol": 1e-4, "jitter": 0.0, "refined": 0.0},
     "Jacobian penalty": {"jacobian": 1e-3},
     "head nodes with entropy": {"heads": 6, "head_modes": 3, "head_negentropy": 1e-2},
     "unitary FFT kernels": {"axis_kernel": "unitary", "optimizer": "recipe"},
@@ -76,7 +76,7 @@ class TrainedWay(AbstractCell):
             model = model.at(gradient=Checkpointed(segment=0.1))
         objective = objective_of(task.form) if self.way == _LAYERS else objective_of(task.form, model, preset)
         how = preset.depth
-        grids = TrainingGrids() if self.way == _LAYERS else TrainingGrids(how.jitter, how.refined, how.coarse)
+        grids = TrainingGrids() if self.way == _LAYERS else TrainingGrids(how.jitter, how.refined, how.refined_nodes)
         learner = Learner(self.way, model, objective, OPTIMISERS[preset.training.optimizer](model, preset), grids=grids)
         plan = Plan(self.updates, self.batch_size, self.seed, preset.training.warmup_ratio)
         memory = update_memory(model, objective, task.training_batch(self.batch_size, 0, self.seed))

@@ -1,4 +1,4 @@
-"""The depths and nodes that each update of a training has: coarse at first, refined at last, moved at random."""
+"""The depths and nodes that each update of a training has: refined at last, moved at random."""
 
 import dataclasses
 import itertools
@@ -8,54 +8,45 @@ from typing import final
 import torch
 
 from continua.core.checks import share
-from continua.core.errors import reject
 from continua.fields import AbstractHeadField
 from continua.model import ContinuousTransformer
 from continua.solve import Fixed, Solver
-
-_OTHERS = 0.25
-"""Share of the refined updates in which heads or embedding axis are refined, not depth."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class TrainingGrids:
-    """The grids of a training: coarse in the first updates, refined in the last ones, moved at random in each.
+    """The grids of a training: refined in the last updates, moved at random in each.
 
-    The first updates, the share `coarse` of all, take half the depth steps, at half the cost. Of the last ones, the
-    share `refined`, each reads half of its batch with twice the depth steps; in a quarter of them, where there is a
-    measure of heads or an embedding axis, that has twice its nodes instead (of an axis, on a quarter of the batch,
-    since its kernels cost four times as much). The rest of the batch is read as usual, in a pass of its own, so that
-    memory stays. The inner depths of every grid move at random by up to the share `jitter` of half a step to either
-    side. Where weights jump, the jumps stay, and steps move between them.
+    Of the last updates, the share `refined` of all, each reads a third of its batch with twice the depth steps; in the
+    share `nodes` of them, where there is a measure of heads or an embedding axis, that has twice its nodes instead (of
+    an axis, on a quarter of the batch, since its kernels cost four times as much). The rest of the batch is read as
+    usual, in a pass of its own, so that memory stays. The inner depths of every grid move at random by up to the share
+    `jitter` of half a step to either side. Where weights jump, the jumps stay, and steps move between them.
     """
 
     jitter: float = 0.0
     refined: float = 0.0
-    coarse: float = 0.0
+    nodes: float = 0.25
 
     def __post_init__(self) -> None:
-        share(jitter=self.jitter, refined=self.refined, coarse=self.coarse)
-        if self.coarse + self.refined > 1.0:
-            why = f"with the share {self.refined:g} of refined updates there are more than all"
-            reject("coarse", self.coarse, why, f"Pass at most {1.0 - self.refined:g}.")
+        share(jitter=self.jitter, refined=self.refined, refined_nodes=self.nodes)
 
     def draw_kind(self, model: ContinuousTransformer, progress: float, generator: torch.Generator) -> str | None:
         """What is refined after the share `progress` of all updates: depth, head_nodes, axis_nodes, or nothing."""
         if progress < 1.0 - self.refined or _fixed_steps(model) is None:
             return None
         kinds, drawn = [*finer_nodes(model)], float(torch.rand((), generator=generator))
-        return "depth" if drawn >= _OTHERS or not kinds else kinds[int(len(kinds) * drawn / _OTHERS)]
+        return "depth" if drawn >= self.nodes or not kinds else kinds[int(len(kinds) * drawn / self.nodes)]
 
     def draw_grid(
-        self, model: ContinuousTransformer, progress: float, generator: torch.Generator, finer: bool = False
+        self, model: ContinuousTransformer, generator: torch.Generator, finer: bool = False
     ) -> list[float] | None:
         """Depths of a pass, with twice the usual steps if `finer`; `None` for the model's own."""
         usual, depth = _fixed_steps(model), model.flow.depth
-        coarse = progress < self.coarse
-        if usual is None or not (self.jitter or finer or coarse):
+        if usual is None or not (self.jitter or finer):
             return None
-        steps = 2 * usual if finer else math.ceil(usual / 2) if coarse else usual
+        steps = 2 * usual if finer else usual
         breaks = {b for field in model.flow.fields for b in field.breaks if 0.0 < b < depth}
         grid = [0.0]
         for start, end in itertools.pairwise([0.0, *sorted(breaks), depth]):

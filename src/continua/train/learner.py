@@ -108,7 +108,7 @@ class Learner:
         self.schedule.step(tokens)
         self.skipped = 0
         total, loss, *running = map(math.fsum, zip(*[each for each, _ in passes], strict=True))
-        stats = passes[0][1]  # of a refined update those of the refined half
+        stats = passes[0][1]  # of a refined update those of the refined part
         counts = (stats.evaluations, stats.accepted, tokens)
         named = dict(zip(self.objective.names, running, strict=True))
         return Row(total, loss, named, lr, *counts, time.perf_counter() - start, norm)
@@ -209,11 +209,11 @@ class Learner:
         """What an update reads: model, examples, depths, and the share of the batch."""
         generator, size = generator_of(branch_seed(seed, 1)), len(batch.inputs[0])
         kind = self.grids.draw_kind(self.model, progress, generator)
-        usual = self.grids.draw_grid(self.model, progress, generator)
-        refined = size // (4 if kind == "axis_nodes" else 2)
+        usual = self.grids.draw_grid(self.model, generator)
+        refined = size // (4 if kind == "axis_nodes" else 3)
         if kind is None or refined == 0:
             return [(self.wrapped, batch, usual, 1.0)]
-        grid = self.grids.draw_grid(self.model, progress, generator, finer=kind == "depth")
+        grid = self.grids.draw_grid(self.model, generator, finer=kind == "depth")
         return [
             (self._read(kind), batch.part(0, refined), grid, refined / size),
             (self.wrapped, batch.part(refined, size), usual, 1.0 - refined / size),

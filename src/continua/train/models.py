@@ -221,7 +221,7 @@ def check_sizes(preset: Preset) -> None:
     positive(depth=depth.depth)
     share(none=False, mode_ratio=depth.mode_ratio)
     share(all=False, dropout=sizes.dropout)
-    TrainingGrids(depth.jitter, depth.refined, depth.coarse)  # refuses shares that are none
+    TrainingGrids(depth.jitter, depth.refined, depth.refined_nodes)  # refuses shares that are none
     if sizes.width % (2 * sizes.axis_nodes):
         even = [n for n in range(1, sizes.width // 2 + 1) if sizes.width % (2 * n) == 0]
         cure = f"Pass a multiple of {2 * sizes.axis_nodes}"

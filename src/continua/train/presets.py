@@ -77,12 +77,12 @@ class DepthOptions:
     """autograd through the solve, the checkpointed adjoint (less memory), or the adjoint equation solved backwards"""
     clip_costate: float = 0.0
     """largest costate that enters the adjoint equation of backsolve; 0: no limit"""
-    jitter: float = 0.3
+    jitter: float = 0.0
     """random shift of the inner depths of the grid in each update: 1 by up to half a step, 0 none"""
-    coarse: float = 0.15
-    """share of the updates, the first ones, with half the depth steps: they cost half"""
-    refined: float = 0.4
+    refined: float = 0.55
     """share of the updates, the last ones, with twice the depth steps, head or axis nodes on a part of the batch"""
+    refined_nodes: float = 0.25
+    """share of the refined updates with twice the head or axis nodes, not depth steps, where the model has them"""
     damping: float = 0.0
     """gamma of -gamma x, which pulls every token towards the origin"""
     spectral_limit: float = 0.0
