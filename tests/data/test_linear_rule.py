@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from sklearn.linear_model import Ridge, RidgeClassifierCV
+from sklearn.linear_model import Ridge
 
 from continua.data import ChannelSamples, LagFeatures, LinearReference
-from continua.data.label_rule import LabelRule
 from continua.data.linear_reference import FOLDS, Asked, _solve, _Table
 
 RANDOM = np.random.default_rng(0)
@@ -111,26 +110,3 @@ def test_training_windows_have_a_rule_that_has_not_seen_them():
         own.append((rule.answer(each.samples, each.times).values - each.values) ** 2)
         others.append((rule.answer(each.samples, each.times, fold).values - each.values) ** 2)
     assert np.mean(others) > np.mean(own)  # what it was fitted to flatters it
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_the_rule_for_classes_is_scikit_learns_ridge_with_its_leave_one_out_errors(classes):
-    labels = RANDOM.integers(classes, size=24)
-    series = [(np.arange(12.0), RANDOM.normal(size=(12, 2)) + label) for label in labels]
-    rule = LabelRule.fit(series, labels.tolist(), classes)
-    flat = np.stack([values.T.ravel() for _, values in series])
-    y = np.eye(classes)[labels] * 2.0 - 1.0
-    sizes = np.linalg.svd(flat - flat.mean(0), compute_uv=False) ** 2
-    penalties = [10.0**k * sizes.mean() for k in range(-4, 4)]
-    found = min(penalties, key=lambda p: np.mean([
-        (Ridge(alpha=p).fit(np.delete(flat, i, 0), np.delete(y, i, 0)).predict(flat[i : i + 1]) - y[i]) ** 2
-        for i in range(24)
-    ]))  # fmt: skip
-    ridge = RidgeClassifierCV([found]).fit(flat, labels)
-    answers = [int(np.argmax(rule.logits(*each))) for each in series]
-    assert answers == ridge.predict(flat).tolist()
-    held = [
-        Ridge(alpha=found).fit(np.delete(flat, i, 0), np.delete(y, i, 0)).predict(flat[i : i + 1])[0] for i in range(5)
-    ]
-    heat = rule.held[0] / held[0]
-    np.testing.assert_allclose(rule.held[:5], heat[0] * np.array(held), rtol=0.05, atol=0.02)

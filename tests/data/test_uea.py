@@ -66,9 +66,15 @@ def test_a_fifth_of_each_class_of_the_training_file_is_held_out(tmp_path):
     assert "validation" not in facts
 
 
-def test_of_a_small_training_file_nothing_is_held_out_and_that_is_said(tmp_path):
-    task = large(tmp_path, up=24, down=24)  # a fifth of each class would be eight
-    assert (task.count(Split.TRAIN), task.count(Split.VALIDATION)) == (48, 1)
+def test_small_classes_spare_one_series_and_those_of_two_none(tmp_path):
+    task = large(tmp_path, up=4, down=2)
+    assert (task.count(Split.TRAIN), task.count(Split.VALIDATION)) == (5, 1) and "validation" not in task.facts()
+    assert task.batch(Split.VALIDATION, torch.arange(1)).targets.tolist() == [0]
+
+
+def test_where_nothing_can_be_spared_validation_reads_the_test_and_that_is_said(tmp_path):
+    task = large(tmp_path, up=2, down=2)
+    assert (task.count(Split.TRAIN), task.count(Split.VALIDATION)) == (4, 1)
     assert task.facts()["validation"] == "the test samples"
 
 
