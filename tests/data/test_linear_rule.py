@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from continua.data import ChannelSamples, LagFeatures, LinearReference
-from continua.data.linear_reference import FOLDS, Asked, _solve, _Table
+from continua.data.linear_reference import FOLDS, Asked, _Normal, _Table
 
 RANDOM = np.random.default_rng(0)
 STATE = RANDOM.bit_generator.state
@@ -65,14 +65,29 @@ def test_weights_ahead_are_those_of_scikit_learns_ridge_for_each_horizon():
     cells = [features.cells(each.samples, each.times, 0, own) for each, own in zip(train, scales, strict=True)]
     sizes = [float(own[0]) for own in scales]
     table = _Table.of(cells, train, sizes, np.zeros(60, dtype=int), 0, True, features.size(True))
-    gram, right = table.normal(0, 6, False)
-    weights = _solve(gram, right, 0.1, 6)
-    diagonal = np.diag(gram)
+    normal = table.normal(0, 6)
+    weights, _ = normal.solve(0.1)
+    diagonal = np.diagonal(normal.diagonal, axis1=1, axis2=2)
     penalty = 0.1 * diagonal[diagonal > 0].mean()
     for horizon in range(1, 6):
         own = np.isclose(table.nodes, horizon)
         ridge = Ridge(alpha=penalty, fit_intercept=False).fit(table.features[own], table.from_last[own])
         np.testing.assert_allclose(weights[horizon], ridge.coef_, atol=1e-8)
+
+
+def test_nodes_that_share_rows_are_solved_together_as_numpy_solves_the_whole_matrix():
+    count, kinds, size = 300, 5, 3
+    features, nodes = RANDOM.normal(size=(count, size)), RANDOM.uniform(0.0, kinds - 1.0, count)
+    last, line = RANDOM.normal(size=(2, count))
+    table = _Table(features, last, line, nodes, np.zeros(count, dtype=int), True)
+    normal = table.normal(0, kinds)
+    hats = np.maximum(0.0, 1.0 - np.abs(nodes[:, None] - np.arange(kinds)))
+    rows = (hats[:, :, None] * features[:, None]).reshape(count, -1)
+    gram = rows.T @ rows
+    penalty = 0.1 * np.diag(gram).mean() * np.eye(len(gram))
+    expected = np.linalg.solve(gram + penalty, rows.T @ np.stack([last, line], 1)).reshape(kinds, size, 2)
+    np.testing.assert_allclose(normal.solve(0.1), expected.transpose(2, 0, 1), atol=1e-10)
+    assert isinstance(normal.minus(normal), _Normal) and not normal.minus(normal).right.any()
 
 
 def test_the_rule_beats_the_naive_ones_where_there_is_something_linear_to_learn():

@@ -25,7 +25,7 @@ _SMALLEST, _LARGEST = 8, 64
 """Rows of a window: an eighth is held out, so there are no fewer than eight, and by default no more than 64."""
 
 _READ = 200
-"""Windows of validation and of the test, at least, where their rows suffice: what is chosen by few is chosen by chance."""
+"""Windows of validation and of the test, where their rows suffice: what few of them choose is chosen by chance."""
 
 Parts = Mapping[Split, list[CsvSeries]]
 
@@ -106,7 +106,7 @@ def fitting_window(table: CsvTable) -> int:
 
 
 def build_windows(table: CsvTable, size: int, whole: bool = False) -> Windows:
-    """All windows of `size` rows in training, and in validation and test some 200, or one for every quarter of a window.
+    """All windows of `size` rows in training, in validation and test some 200, or one for every quarter of a window.
 
     Three or more series that are as long as a window are split as they are, drawn at random, and shorter ones left
     out; with fewer, every series is cut in time. A window needs rows with a value: an eighth of its size, and two more,

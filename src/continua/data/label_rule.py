@@ -105,8 +105,8 @@ def _kernel(left: Sequence[np.ndarray], right: Sequence[np.ndarray], widths: np.
 
 def _distances(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Squared distances of all pairs, (left, right)."""
-    squares = (left**2).sum(1)[:, None] + (right**2).sum(1)[None] - 2.0 * left @ right.T
-    return np.maximum(squares, 0.0)
+    # row by row: |a|^2 + |b|^2 - 2 <a, b> would lose what is near, and depend on which series are asked together
+    return np.stack([((right - row) ** 2).sum(1) for row in left])
 
 
 def _nearest(known: np.ndarray) -> float:

@@ -186,8 +186,9 @@ class LabelTransform:
 
     def files(self) -> dict[str, bytes]:
         """As a run keeps it; the logits of the training series are not."""
+        views = {f"view{i}": each for i, each in enumerate(self.rule.views)}
         arrays = {"mean": self.mean.numpy(), "scale": self.scale.numpy(), "weights": self.rule.weights,
-                  "widths": self.rule.widths, **{f"view{i}": each for i, each in enumerate(self.rule.views)}}  # fmt: skip
+                  "widths": self.rule.widths, **views}  # fmt: skip
         plain = {"classes": self.classes, "spacing": self.spacing, "points": self.rule.points}
         content = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
         return {"labels.json": json.dumps(plain).encode(), "labels.safetensors": content}

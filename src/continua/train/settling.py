@@ -41,11 +41,18 @@ def _settle_labels(model: ContinuousTransformer, task: AbstractTask) -> dict[str
             (call_model(quiet, place(batch, model)).output.cpu().to(batch.offset), batch.offset, batch.targets)
         )
     output, offset, labels = (torch.cat(each) for each in zip(*found, strict=True))
-    losses = {share: F.cross_entropy(share * output + offset, labels, reduction="none") for share in (0.0, *_SHARES)}
-    best = min(losses, key=lambda share: float(losses[share].mean()))
-    share = best * _trust(losses[0.0] - losses[best])
+    share = share_of_logits(output, offset, labels)
     scale_outputs(model, torch.full((output.shape[-1],), share))
     return {"classes": {"share of the network": share}}
+
+
+def share_of_logits(
+    output: Float[Tensor, "series classes"], offset: Float[Tensor, "series classes"], labels: Int[Tensor, " series"]
+) -> float:
+    """How much of a network's logits is best added to those of a rule, by series that neither was fitted to."""
+    losses = {share: F.cross_entropy(share * output + offset, labels, reduction="none") for share in (0.0, *_SHARES)}
+    best = min(losses, key=lambda share: float(losses[share].mean()))
+    return best * _trust(losses[0.0] - losses[best])
 
 
 class _Answers(NamedTuple):
