@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from continua.cli.measuring import Results, show_table
 from continua.data import AbstractTask, Csv, Split, Uea
@@ -89,4 +90,6 @@ def remarks(results: Results, run: Run) -> list[Any]:
         for name, parts in run.manifest["facts"].get("settled", {}).items()
         for part, found in parts.items()
     ]
-    return [table, *counts, *(f"warning: {text}" for text in beside["warnings"])]
+    named = ("FILE.csv", "FILLED.csv") if run.manifest["facts"]["task"].get("columns") else ("FILE.ts", "TOLD.csv")
+    use = f"to use it: continua predict {run.folder} --input {named[0]} --output {named[1]}"
+    return [table, *counts, *(f"warning: {text}" for text in beside["warnings"]), escape(use)]

@@ -17,6 +17,10 @@ _INSIDE = 0.8
 """Share of the values that an interval is to hold."""
 _SHARES = (0.25, 0.5, 0.75, 1.0)
 """Shares of the network's logits that are tried, beside none."""
+_SURELY = 1.5
+"""A gain counts from so many of its standard errors on."""
+_FEWEST = 4
+"""Of fewer gains nobody knows the standard error."""
 _MOST = 500
 """Windows of training, at most, that the width of intervals is measured on."""
 
@@ -84,17 +88,16 @@ def _settle_series(model: ContinuousTransformer, task: Csv) -> dict[str, dict[st
     they gain in the pinball score of validation.
     """
     held, fitted = (_collect(model, task, split) for split in (Split.VALIDATION, Split.TRAIN))
-    blocks = _blocks(task)
     channels, found = held.left.shape[-1], {}
     factors, shift = torch.ones(4, channels), torch.zeros(4, channels)
     for channel in range(channels):
         for part, later in enumerate((False, True)):
-            m, r, half, widening, here = held.of(channel, later)
+            blocks, (m, r, half, widening, here) = _blocks(task, later), held.of(channel, later)
             share = _share(m, r, blocks)
             error = r - share * m
             # the network has learnt the training windows: there the rule's errors stand for the sum's, as much smaller
             # as they are on validation
-            smaller = float((error.square().sum() / r.square().sum().clamp_min(1e-30)).sqrt())
+            smaller = float((error.square().sum() / r.square().sum()).sqrt()) if bool(r.any()) else 1.0
             _, old, before, wider, there = fitted.of(channel, later)
             plain, own = (
                 _width(
@@ -126,20 +129,27 @@ def _share(m: Tensor, r: Tensor, blocks: Int[Tensor, " windows"]) -> float:
 
 
 def _trust(gains: Float[Tensor, " windows"], blocks: Int[Tensor, " windows"] | None = None) -> float:
-    """1 - (se / gain)^2, with se the standard error of the mean gain, 0 where the gain is less than that.
+    """1 - (se / gain)^2, with se the standard error of the mean gain, 0 where the gain is less than 1.5 of these.
 
-    Windows of one block overlap, and count as one.
+    Windows of one block are no news of each other, and count as one.
     """
     if blocks is not None:
         gains = torch.zeros(int(blocks.max()) + 1, dtype=gains.dtype).index_add(0, blocks, gains)
-    gain, error = float(gains.mean()), float(gains.std(correction=0)) / max(1, len(gains) - 1) ** 0.5
-    return max(0.0, 1.0 - (error / gain) ** 2) if gain > 0.0 else 0.0
+    if len(gains) < _FEWEST:
+        return 0.0
+    gain, error = float(gains.mean()), float(gains.std(correction=0)) / (len(gains) - 1) ** 0.5
+    return 1.0 - (error / gain) ** 2 if gain > _SURELY * error else 0.0
 
 
-def _blocks(task: Csv) -> Int[Tensor, " windows"]:
-    """Numbers of the stretches, a quarter of a window long, in which the windows of validation begin."""
+def _blocks(task: Csv, ahead: bool) -> Int[Tensor, " windows"]:
+    """Numbers of the stretches in which the windows of validation begin.
+
+    Answers between observations are nearly independent in windows a quarter of their length apart; forecasts, which err
+    in one direction for long, a whole length.
+    """
     windows = task.series.windows
-    places = [(series, first // (windows.size // 4)) for series, first in windows.starts[Split.VALIDATION]]
+    length = windows.size if ahead else windows.size // 4
+    places = [(series, first // length) for series, first in windows.starts[Split.VALIDATION]]
     numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}
     return torch.tensor([numbers[place] for place in places])
 
