@@ -20,7 +20,7 @@ from continua.train import (
     warnings_of,
 )
 
-_RULES = "test beside simple rules (errors in units of each column's variance in training)"
+_UNITS = " (errors in units of each column's variance in training)"
 _BESIDE = ("references", "warnings")
 """Kinds of rows that stand beside the results."""
 
@@ -84,7 +84,8 @@ def remarks(results: Results, run: Run) -> list[Any]:
     tested = {name: found["samplings"]["as trained"] for name, found in results.items()}
     measures = tuple(next(iter(errors.values())))
     cells = tuple((rule, *(f"{found[name]:.5f}" for name in measures)) for rule, found in {**errors, **tested}.items())
-    table = show_table(Table(title=_RULES, columns=("rule or model", *measures), rows=cells))
+    title = "test beside simple rules" + (_UNITS if "mean squared error" in measures else "")
+    table = show_table(Table(title=title, columns=("rule or model", *measures), rows=cells))
     counts = [
         f"{name}, {part}: the network counts {found['share of the network']:.0%}"
         for name, parts in run.manifest["facts"].get("settled", {}).items()

@@ -110,7 +110,8 @@ class Uea(AbstractTask):
         The last two read the values of series stretched to one length.
         """
         test, train, rule = self._part(Split.TEST), self._part(Split.TRAIN), self.transform.rule
-        series, labels = ([*own, *held] for own, held in zip(train[:2], self._held_out(), strict=True))
+        held, marks = self._held_out()
+        series, labels = [*train.series, *held], [*train.labels, *marks]
         known, asked = (view(_clock(each, self.transform.spacing), rule.points)[0] for each in (series, test.series))
         answers = {
             "nearest neighbour": nearest_answers(known, labels, asked),
@@ -247,7 +248,7 @@ def _read(
     spacing = 1.0 / max(1, max(len(series) for series in train.series) - 1)
     train = standardise(train)
     fitted = [train] if validation is test else [train, validation]
-    series, labels = ([each for part in fitted for each in part[k]] for k in (0, 1))
+    series, labels = ([x for part in fitted for x in part.series], [n for part in fitted for n in part.labels])
     rule = LabelRule.fit(_clock(series, spacing), labels, len(train.classes))
     transform = LabelTransform(train.classes, mean, scale, spacing, rule)
     return {Split.TRAIN: train, Split.VALIDATION: validation, Split.TEST: test}, transform

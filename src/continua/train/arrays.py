@@ -67,7 +67,7 @@ def to_clocks(series: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def _present(series: np.ndarray) -> np.ndarray:
     """Which times of each series, (series, times), are there; each has some."""
-    present = np.isfinite(series).any(-1)
+    present = np.asarray(np.isfinite(series).any(-1))
     if not present.any(-1).all():
         row = int(np.flatnonzero(~present.any(-1))[0])
         reject(f"X[{row}]", "all NaN", "nothing of this series was observed", "Leave it out.")
