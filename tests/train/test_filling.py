@@ -20,7 +20,7 @@ from continua.train import (
     objective_of,
     settle_outputs,
 )
-from continua.train.settling import _width
+from continua.train.settling import _trust, _width, share_of_logits
 
 SMALL = Preset().replace(width=8, hidden=8, axis_nodes=2, heads=2, head_modes=0, steps=1, depth=0.5, stem_radius=3.0)
 
@@ -116,6 +116,22 @@ def test_a_calm_validation_does_not_narrow_intervals():
     every = torch.ones(101, dtype=torch.bool)
     assert _width(calm, every, wild, every) == _width(wild, every, calm, every) == pytest.approx(2.4)
     assert _width(calm, every, wild, ~every) == pytest.approx(0.8) and _width(calm, ~every, wild, ~every) == 1.0
+
+
+def test_gains_are_trusted_by_how_often_they_come():
+    surely, hardly = torch.full((8,), 2.0), torch.tensor([9.0, -7.0, 8.0, -6.0, 9.0, -7.0, 8.0, -5.0])
+    assert _trust(surely) == 1.0 and _trust(hardly) == _trust(-surely) == _trust(surely[:3]) == 0.0
+    some = torch.tensor([1.0, 3.0, 1.0, 3.0, 1.0])
+    assert _trust(some) == pytest.approx(1.0 - (float(some.std(correction=0)) / 2.0 / float(some.mean())) ** 2)
+    assert _trust(surely, torch.arange(8) // 4) == 0.0  # two stretches of neighbours are two gains, not eight
+
+
+def test_logits_of_a_network_count_where_they_help_series_that_were_left_out():
+    labels = torch.arange(40) % 2
+    truth = torch.eye(2)[labels]
+    offset, noise = torch.zeros(40, 2), torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    assert share_of_logits(2.0 * truth, offset, labels) == 1.0
+    assert share_of_logits(5.0 * noise, 4.0 * truth, labels) == 0.0
 
 
 def learner_of(task, rate):
