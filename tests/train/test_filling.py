@@ -181,5 +181,7 @@ def test_classes_are_told_from_series_in_their_own_units(tmp_path):
     torch.testing.assert_close(found.sum(1), torch.ones(2))
     assert evaluate(model, task, Split.TEST)["accuracy"] == 1.0  # a new model says what the rule says
     assert settle_outputs(model, task)["classes"]["share of the network"] == 0.0
+    rules = continua.train.prediction_section(task, {"ours": model}).figures[0]
+    assert rules.columns == ("rule", "accuracy") and dict(rules.rows) == task.references()
     with pytest.raises(ValueError, match="learnt 1 dimensions"):
         trained.predict([up.expand(-1, 2)])
