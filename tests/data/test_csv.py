@@ -60,7 +60,7 @@ def test_windows_hold_the_rows_of_the_file(file):
     batch = task.batch(Split.TEST, torch.arange(2))
     assert batch.query_times.shape == (2, 4) and batch.targets.shape == (2, 4, 2)
     for row in range(2):
-        start = 10.0 + 0.5 * np.cumsum(1 + 0.5 * np.sin(np.arange(160)))[128 + 4 * row]  # test is the last fifth
+        start = 10.0 + 0.5 * np.cumsum(1 + 0.5 * np.sin(np.arange(160)))[128 + row]  # test is the last fifth
         t = start + facts["time of a window"] * batch.query_times[row]
         plain, known = batch.targets[row] * scale + mean, ~batch.targets[row].isnan()
         truth = torch.stack([5 + t.sin(), 100 * t.cos()], -1)
@@ -97,7 +97,7 @@ def test_what_is_asked_is_not_seen(file):
 
 def test_parts_share_no_row_and_the_scale_is_that_of_training(file):
     task, rows = Csv(file, window=16), waves(160)
-    assert [task.count(split) for split in Split] == [96 - 15, 5, 5] and task.facts()["split by"] == "time"
+    assert [task.count(split) for split in Split] == [96 - 15, 17, 17] and task.facts()["split by"] == "time"
     train = np.array(rows)[:96, 1:]
     assert np.allclose(list(task.facts()["mean"].values()), train.mean(0))
     assert np.allclose(list(task.facts()["scale"].values()), train.std(0, ddof=1))
@@ -162,7 +162,9 @@ GOOD = "".join(f"{i},{i % 3},{i % 5}\n" for i in range(100))
         ("t,x,y\n" + GOOD, {"id": "who"}, "id = 'who': .* has no such column"),
         ("t,x,y\n" + GOOD, {"columns": ("x", "z")}, "columns = 'z': .* has no such column"),
         ("t,x,y\n" + GOOD, {"columns": ("t",)}, "columns = 't': this column of .* holds the times"),
-        ("t,note\n0,a\n1,b\n", {}, "row 1: no column of numbers"),
+        ("t,note\n0,a\n1,b\n", {}, r"row 1: no column of numbers beside \['t'\]; 'note' has 'a' in row 2"),
+        ('t,x\n0,"1,234.5"\n', {}, "'x' has '1,234.5' in row 2. Write plain numbers"),
+        ("day,x\n05/31/2024,1\n06/01/2024,2\n", {}, "a time '05/31/2024', in which day and month cannot be told"),
         ("t,x,note\n0,1,a\n1,2,b\n", {"columns": ("note",)}, "^columns = 'note': no row of .* has a number"),
         ("t,x\n0,1\n1,2,3\n", {}, "row 3: 3 cells, where the header has 2"),
         ("t,x\n0,1\n\n1,two\n", {}, "row 4: 'two' in the column 'x'"),
@@ -246,7 +248,8 @@ def test_short_series_do_not_shrink_the_window_of_long_ones(tmp_path, lengths):
     facts = task.facts()
     assert facts["rows in a window"] == 64 and facts["split by"] == "time"
     counts = {split: task.count(split) for split in Split}  # of 600, 200 and 200 rows, twice
-    assert counts == {Split.TRAIN: 2 * (600 - 63), Split.VALIDATION: 2 * 9, Split.TEST: 2 * 9}
+    # every second row begins one, so that there are some 200
+    assert counts == {Split.TRAIN: 2 * (600 - 63), Split.VALIDATION: 2 * 69, Split.TEST: 2 * 69}
 
 
 def test_one_long_series_does_not_push_out_many_short_ones(tmp_path):
@@ -312,6 +315,7 @@ def test_files_as_pandas_and_spreadsheets_write_them(tmp_path):
         "index.csv": b",co2\n1958-03-29,316.1\n1958-04-05,\n1958-04-12,317.6\n",
         "moments.csv": b"when;co2\n1958-03-29 00:00:00;316,1\n1958-04-05 00:00:00;n/a\n1958-04-12T00:00:00Z;317,6\n",
         "encoded.csv": b"Date\tco2\tr\xe9marque\n1958-03-29\t316.1\ta\n1958-04-05\tNA\tb\n1958-04-12\t317.6\tc\n",
+        "dotted.csv": b"Datum;co2\n29.03.1958;316,1\n5.4.1958 00:00;n/a\n12.04.1958;317,6\n",
         "numbered.csv": b",date,co2\n0,1958-03-29,316.1\n1,1958-04-05,-\n2,1958-04-12,317.6\n",
     }
     for name, content in frames.items():
@@ -322,6 +326,8 @@ def test_files_as_pandas_and_spreadsheets_write_them(tmp_path):
         assert table.series[0].values[:, 0].nan_to_num(0.0).tolist() == [316.1, 0.0, 317.6]
     (tmp_path / "q.csv").write_text("quarter,x\n1959Q1,1\n1959Q2,2\n")
     assert read_csv(tmp_path / "q.csv").series[0].times.diff().tolist() == [90.0]
+    (tmp_path / "halves.csv").write_text("t;x\n0,5;1,5\n1,25;2\n")
+    assert read_csv(tmp_path / "halves.csv").series[0].times.tolist() == [0.5, 1.25]
 
 
 def test_what_does_not_change_along_a_series_is_static(tmp_path):

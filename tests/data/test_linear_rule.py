@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from sklearn.linear_model import Ridge, RidgeClassifierCV
+from sklearn.linear_model import Ridge
 
 from continua.data import ChannelSamples, LagFeatures, LinearReference
-from continua.data.label_rule import LabelRule
-from continua.data.linear_reference import FOLDS, Asked, _solve, _Table
+from continua.data.linear_reference import FOLDS, Asked, _Normal, _Table
 
 RANDOM = np.random.default_rng(0)
 STATE = RANDOM.bit_generator.state
@@ -66,14 +65,29 @@ def test_weights_ahead_are_those_of_scikit_learns_ridge_for_each_horizon():
     cells = [features.cells(each.samples, each.times, 0, own) for each, own in zip(train, scales, strict=True)]
     sizes = [float(own[0]) for own in scales]
     table = _Table.of(cells, train, sizes, np.zeros(60, dtype=int), 0, True, features.size(True))
-    gram, right = table.normal(0, 6, False)
-    weights = _solve(gram, right, 0.1, 6)
-    diagonal = np.diag(gram)
+    normal = table.normal(0, 6)
+    weights, _ = normal.solve(0.1)
+    diagonal = np.diagonal(normal.diagonal, axis1=1, axis2=2)
     penalty = 0.1 * diagonal[diagonal > 0].mean()
     for horizon in range(1, 6):
         own = np.isclose(table.nodes, horizon)
         ridge = Ridge(alpha=penalty, fit_intercept=False).fit(table.features[own], table.from_last[own])
         np.testing.assert_allclose(weights[horizon], ridge.coef_, atol=1e-8)
+
+
+def test_nodes_that_share_rows_are_solved_together_as_numpy_solves_the_whole_matrix():
+    count, kinds, size = 300, 5, 3
+    features, nodes = RANDOM.normal(size=(count, size)), RANDOM.uniform(0.0, kinds - 1.0, count)
+    last, line = RANDOM.normal(size=(2, count))
+    table = _Table(features, last, line, nodes, np.zeros(count, dtype=int), True)
+    normal = table.normal(0, kinds)
+    hats = np.maximum(0.0, 1.0 - np.abs(nodes[:, None] - np.arange(kinds)))
+    rows = (hats[:, :, None] * features[:, None]).reshape(count, -1)
+    gram = rows.T @ rows
+    penalty = 0.1 * np.diag(gram).mean() * np.eye(len(gram))
+    expected = np.linalg.solve(gram + penalty, rows.T @ np.stack([last, line], 1)).reshape(kinds, size, 2)
+    np.testing.assert_allclose(normal.solve(0.1), expected.transpose(2, 0, 1), atol=1e-10)
+    assert isinstance(normal.minus(normal), _Normal) and not normal.minus(normal).right.any()
 
 
 def test_the_rule_beats_the_naive_ones_where_there_is_something_linear_to_learn():
@@ -111,26 +125,3 @@ def test_training_windows_have_a_rule_that_has_not_seen_them():
         own.append((rule.answer(each.samples, each.times).values - each.values) ** 2)
         others.append((rule.answer(each.samples, each.times, fold).values - each.values) ** 2)
     assert np.mean(others) > np.mean(own)  # what it was fitted to flatters it
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_the_rule_for_classes_is_scikit_learns_ridge_with_its_leave_one_out_errors(classes):
-    labels = RANDOM.integers(classes, size=24)
-    series = [(np.arange(12.0), RANDOM.normal(size=(12, 2)) + label) for label in labels]
-    rule = LabelRule.fit(series, labels.tolist(), classes)
-    flat = np.stack([values.T.ravel() for _, values in series])
-    y = np.eye(classes)[labels] * 2.0 - 1.0
-    sizes = np.linalg.svd(flat - flat.mean(0), compute_uv=False) ** 2
-    penalties = [10.0**k * sizes.mean() for k in range(-4, 4)]
-    found = min(penalties, key=lambda p: np.mean([
-        (Ridge(alpha=p).fit(np.delete(flat, i, 0), np.delete(y, i, 0)).predict(flat[i : i + 1]) - y[i]) ** 2
-        for i in range(24)
-    ]))  # fmt: skip
-    ridge = RidgeClassifierCV([found]).fit(flat, labels)
-    answers = [int(np.argmax(rule.logits(*each))) for each in series]
-    assert answers == ridge.predict(flat).tolist()
-    held = [
-        Ridge(alpha=found).fit(np.delete(flat, i, 0), np.delete(y, i, 0)).predict(flat[i : i + 1])[0] for i in range(5)
-    ]
-    heat = rule.held[0] / held[0]
-    np.testing.assert_allclose(rule.held[:5], heat[0] * np.array(held), rtol=0.05, atol=0.02)

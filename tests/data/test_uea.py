@@ -66,9 +66,15 @@ def test_a_fifth_of_each_class_of_the_training_file_is_held_out(tmp_path):
     assert "validation" not in facts
 
 
-def test_of_a_small_training_file_nothing_is_held_out_and_that_is_said(tmp_path):
-    task = large(tmp_path, up=24, down=24)  # a fifth of each class would be eight
-    assert (task.count(Split.TRAIN), task.count(Split.VALIDATION)) == (48, 1)
+def test_small_classes_spare_one_series_and_those_of_two_none(tmp_path):
+    task = large(tmp_path, up=4, down=2)
+    assert (task.count(Split.TRAIN), task.count(Split.VALIDATION)) == (5, 1) and "validation" not in task.facts()
+    assert task.batch(Split.VALIDATION, torch.arange(1)).targets.tolist() == [0]
+
+
+def test_where_nothing_can_be_spared_validation_reads_the_test_and_that_is_said(tmp_path):
+    task = large(tmp_path, up=2, down=2)
+    assert (task.count(Split.TRAIN), task.count(Split.VALIDATION)) == (4, 1)
     assert task.facts()["validation"] == "the test samples"
 
 
@@ -109,11 +115,11 @@ def test_samples_are_dropped_in_training_and_always_the_same_in_the_test(tmp_pat
     rows = [",".join(str(100 * i + k) for k in range(10 + i)) + ":" + ("up" if i % 2 else "down") for i in range(6)]
     for part in ("TRAIN", "TEST"):
         (tmp_path / f"Long_{part}.ts").write_text(HEADER + "\n".join(rows))
-    task = Uea(tmp_path / "Long_TRAIN.ts", dropped=0.8, test_dropped=0.5)
+    task = Uea(tmp_path / "Long_TRAIN.ts", dropped=0.8, test_dropped=0.5, whole=True)
     values, times, present = task.batch(Split.TEST, torch.tensor([1, 4])).inputs
     assert present.sum(1).tolist() == [6, 7] and task.form.gaps  # 5.5 and 7 of 11 and 14
     assert torch.equal(values[1, present[1]], task.batch(Split.TEST, torch.tensor([4])).inputs[0][0])
-    whole = Uea(tmp_path / "Long_TRAIN.ts").batch(Split.TEST, torch.tensor([1, 4])).inputs
+    whole = Uea(tmp_path / "Long_TRAIN.ts", whole=True).batch(Split.TEST, torch.tensor([1, 4])).inputs
     for row in range(2):  # values keep their times
         known = dict(zip(whole[1][row].tolist(), whole[0][row, :, 0].tolist(), strict=True))
         seen = times[row][present[row]]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from continua.cli.measuring import Results, show_table
 from continua.data import AbstractTask, Csv, Split, Uea
@@ -19,7 +20,7 @@ from continua.train import (
     warnings_of,
 )
 
-_RULES = "test beside simple rules (errors in units of each column's variance in training)"
+_UNITS = " (errors in units of each column's variance in training)"
 _BESIDE = ("references", "warnings")
 """Kinds of rows that stand beside the results."""
 
@@ -83,10 +84,13 @@ def remarks(results: Results, run: Run) -> list[Any]:
     tested = {name: found["samplings"]["as trained"] for name, found in results.items()}
     measures = tuple(next(iter(errors.values())))
     cells = tuple((rule, *(f"{found[name]:.5f}" for name in measures)) for rule, found in {**errors, **tested}.items())
-    table = show_table(Table(title=_RULES, columns=("rule or model", *measures), rows=cells))
+    title = "test beside simple rules" + (_UNITS if "mean squared error" in measures else "")
+    table = show_table(Table(title=title, columns=("rule or model", *measures), rows=cells))
     counts = [
         f"{name}, {part}: the network counts {found['share of the network']:.0%}"
         for name, parts in run.manifest["facts"].get("settled", {}).items()
         for part, found in parts.items()
     ]
-    return [table, *counts, *(f"warning: {text}" for text in beside["warnings"])]
+    named = ("FILE.csv", "FILLED.csv") if run.manifest["facts"]["task"].get("columns") else ("FILE.ts", "TOLD.csv")
+    use = f"to use it: continua predict {run.folder} --input {named[0]} --output {named[1]}"
+    return [table, *counts, *(f"warning: {text}" for text in beside["warnings"]), escape(use)]

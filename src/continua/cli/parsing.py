@@ -285,6 +285,8 @@ def _describe_stranger(word: str, options: list[_Option], command: str) -> str:
         return f"there is no option {given!r} of `continua {command}`. {near}".strip()
     places = " ".join(name for option in options if option.positional for name in option.names)
     takes = f"{places} and options" if places else "options, which begin with --"
+    if word.endswith((".csv", ".ts")) and any("--series" in option.names for option in options):
+        takes += f", and a file by --series {word}"
     return f"{word!r} is one word too many: `continua {command}` takes {takes}."
 
 

@@ -83,9 +83,12 @@ class Cells(NamedTuple):
 
     def numbers(self, name: str) -> Float[Tensor, " rows"]:
         """The numbers of a column: nan where one is missing, infinity where there is a word."""
-        decimal = self.mark == ";"  # tables with semicolons are from places that write 0,5
-        words = (word.replace(",", ".") if decimal else word for word in self.column(name))
-        return torch.tensor([read_number(word) for word in words], dtype=torch.float64)
+        return torch.tensor([read_number(word) for word in self.words(name)], dtype=torch.float64)
+
+    def words(self, name: str) -> list[str]:
+        """The cells of a column, with points in numbers: tables with semicolons are from places that write 0,5."""
+        found = self.column(name)
+        return [word.replace(",", ".") for word in found] if self.mark == ";" else found
 
 
 def read_csv(
@@ -97,7 +100,7 @@ def read_csv(
 ) -> CsvTable:
     """A file with a header, cells parted by commas, semicolons or tabs, and times that rise within each series.
 
-    - `time`: the column of times, numbers or dates (ISO 8601), by default "t", "time", "date" or else the first;
+    - `time`: the column of times, numbers or dates (ISO 8601, 31.5.2024), by default "t", "time", "date" or the first;
     - `id`: the column that tells series apart; without it all rows are one series;
     - `columns`: those with values, by default all others in which a number stands;
     - `static`: columns of numbers that are the same in all rows of a series, such as the height of a station; beside
@@ -122,7 +125,7 @@ def read_csv(
     chosen = tuple(columns or [name for name in others if bool(by_name[name].isfinite().any())])
     table = CsvTable(file, [], chosen, () if columns else tuple(name for name in others if name not in chosen))
     _check_values(table, cells, by_name, columns, others, [name for name in (time, id) if name is not None])
-    times, unit = read_times(cells.column(time))
+    times, unit = read_times(cells.words(time))
     words, clocks = cells.column(time), [time] if sure else [time, *others]
     values = torch.stack([by_name[name] for name in chosen], 1)
     for name, rows in by_id.items():
@@ -171,7 +174,12 @@ def _check_values(
             reject("columns", name, f"no row of {file} has a number in this column", cure)
     if not table.columns:
         cure = "Add one; times and values have columns of their own."
-        refuse_row(file, 1, f"no column of numbers beside {taken}", cure)
+        seen = ""
+        for name in others[:1]:
+            row, word = next((row, word) for row, word in enumerate(cells.column(name)) if word)
+            seen = f"; {name!r} has {word!r} in row {lines[row]}"
+            cure = "Write plain numbers, such as 1234.5, without units and without marks between thousands."
+        refuse_row(file, 1, f"no column of numbers beside {taken}{seen}", cure)
     for name in table.columns:
         for row in by_name[name].isinf().nonzero()[:, 0].tolist()[:1]:
             cure = "Write a number, leave the cell empty if it is missing, or choose other columns with --columns."
@@ -217,7 +225,10 @@ def _check_times(
     for line, time, word, before in zip(lines, times.tolist(), words, [-math.inf, *times.tolist()], strict=False):
         if not math.isfinite(time):
             numbers = f"Write numbers, such as hours since the start, or dates, such as 2024-05-31, in {column!r}"
-            refuse_row(file, line, f"a time {word!r}", f"{numbers}, or name another with --time.")
+            what = f"a time {word!r}" + (
+                ", in which day and month cannot be told apart" if word.count("/") == 2 else ""
+            )
+            refuse_row(file, line, what, f"{numbers}, or name another with --time.")
         if time == before:
             refuse_row(file, line, f"the time {word} for the second time", cure("Keep one row for it."))
         if time < before:

@@ -24,6 +24,9 @@ _ENOUGH = 3
 _SMALLEST, _LARGEST = 8, 64
 """Rows of a window: an eighth is held out, so there are no fewer than eight, and by default no more than 64."""
 
+_READ = 200
+"""Windows of validation and of the test, where their rows suffice: what few of them choose is chosen by chance."""
+
 Parts = Mapping[Split, list[CsvSeries]]
 
 
@@ -103,7 +106,7 @@ def fitting_window(table: CsvTable) -> int:
 
 
 def build_windows(table: CsvTable, size: int, whole: bool = False) -> Windows:
-    """All windows of `size` rows in training, and in validation and test one for every quarter of a window.
+    """All windows of `size` rows in training, in validation and test some 200, or one for every quarter of a window.
 
     Three or more series that are as long as a window are split as they are, drawn at random, and shorter ones left
     out; with fewer, every series is cut in time. A window needs rows with a value: an eighth of its size, and two more,
@@ -112,7 +115,8 @@ def build_windows(table: CsvTable, size: int, whole: bool = False) -> Windows:
     parts = {split: list(table.series) for split in Split} if whole else _split(table.series, size)
     starts, longest = dict[Split, list[tuple[int, int]]](), 0.0
     for split, part in parts.items():
-        stride = 1 if split is Split.TRAIN else size // 4
+        rows = sum(len(series.rows) for series in part)
+        stride = 1 if split is Split.TRAIN else max(1, min(size // 4, rows // _READ))
         found = [(place, start) for place, series in enumerate(part) for start in _starts(series, size, stride)]
         if not found:
             _refuse_part(table, part, split, size)

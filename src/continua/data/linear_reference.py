@@ -10,6 +10,8 @@ from continua.data.linear_features import ChannelQueries, ChannelSamples, LagFea
 
 _PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """Ridge penalties, as shares of the mean square of a feature; beside them, no weights at all."""
+_CLEARLY = 0.98
+"""A rule with more to it replaces a simpler one where its error is at most this share of the other's."""
 FOLDS = 4
 """Parts of the training windows: what a network learns from are errors on windows that a rule was not fitted to."""
 
@@ -42,17 +44,18 @@ class Rule(NamedTuple):
 class LinearReference:
     """y^ = naive + s_c <w(n), f>, features f and nodes n of `LagFeatures`, s_c the channel's scale in the window.
 
-    Weights are ridge estimates, ahead with one set per whole number n of spacings and linear between two of them. The
-    naive rule (ahead: the last value or the straight line) and the penalty are those of the least error, as a share of
-    the naive one's, on the validation windows and on training windows that the weights were not fitted to. Where none
-    beats the naive rule on both, it stands alone. `spread` is the root mean square error at n, in units of s_c.
+    Weights are ridge estimates, ahead with one set per whole number n of spacings and linear between two of them, with
+    the penalty of the least error on validation and on training windows that the weights were not fitted to, both as
+    shares of the naive rule's. What is simpler stands where the other is not clearly better on both of them: the last
+    value beside ridge, ridge from the last value beside ridge from the straight line, or beside the line alone.
+    `spread` is the root mean square error at n, in units of s_c.
     """
 
     features: LagFeatures
     usual: np.ndarray
     fits: dict[tuple[int, bool], "_Fit"]
     plain: dict[int, "_Fit"]
-    """Ahead, ridge on differences to the last value, whatever naive rule is better: a reference of its own."""
+    """Ahead, ridge on differences to the last value, whatever start is better: a reference of its own."""
 
     @classmethod
     def fit(cls, features: LagFeatures, train: Sequence[Asked], validation: Sequence[Asked]) -> "LinearReference":
@@ -73,9 +76,10 @@ class LinearReference:
                     for found, (part, which), sizes in zip(cells, parts, scales, strict=True)
                 )
                 nodes = features.nodes(ahead)
-                fits[channel, ahead] = _Fit.best(own, held, nodes, (False, True) if ahead else (False,))
+                ridges = _ridges(own, nodes if ahead else 1)
+                fits[channel, ahead] = _Fit.best(own, held, nodes, ridges, (False, True) if ahead else (False,))
                 if ahead:
-                    plain[channel] = _Fit.best(own, held, nodes, (False,))
+                    plain[channel] = _Fit.best(own, held, nodes, ridges, (False,))
         return cls(features, usual, fits, plain)
 
     def answer(self, samples: ChannelSamples, times: np.ndarray, fold: int | None = None) -> Rule:
@@ -167,27 +171,64 @@ class _Table(NamedTuple):
     def targets(self, line: bool) -> np.ndarray:
         return self.from_line if line else self.from_last
 
-    def normal(self, fold: int, kinds: int, line: bool) -> tuple[np.ndarray, np.ndarray]:
-        """F^T F and F^T y of a fold, with F the features times the hat functions of the nodes."""
+    def normal(self, fold: int, kinds: int) -> "_Normal":
+        """Normal equations of a fold, with F the features times the hat functions of the nodes."""
         own, size = self.folds == fold, self.features.shape[1]
         low, _, share = _hats(self.nodes[own], kinds)
-        features, targets = self.features[own], self.targets(line)[own]
-        gram, right = np.zeros((kinds, size, kinds, size)), np.zeros((kinds, size))
+        features, targets = self.features[own], np.stack([self.from_last[own], self.from_line[own]], 1)
+        diagonal, beside = np.zeros((kinds, size, size)), np.zeros((max(0, kinds - 1), size, size))
+        right = np.zeros((kinds, size, 2))
         for node in range(kinds):
             here = low == node
-            f, s, y, after = features[here], share[here, None], targets[here], min(node + 1, kinds - 1)
+            f, s, y = features[here], share[here, None], targets[here]
             left = (1.0 - s) * f
-            gram[node, :, node] += left.T @ left
+            diagonal[node] += left.T @ left
             right[node] += left.T @ y
-            if bool((s > 0).any()):
-                gram[after, :, after] += (s * f).T @ (s * f)
-                gram[node, :, after] += left.T @ (s * f)
-                gram[after, :, node] += (s * f).T @ left
-                right[after] += (s * f).T @ y
-        return gram.reshape(kinds * size, -1), right.ravel()
+            if bool((s > 0).any()):  # never at the last node
+                diagonal[node + 1] += (s * f).T @ (s * f)
+                beside[node] += left.T @ (s * f)
+                right[node + 1] += (s * f).T @ y
+        return _Normal(diagonal, beside, right)
 
     def residuals(self, weights: np.ndarray, line: bool) -> np.ndarray:
         return self.targets(line) - (_weights_at(self.nodes, weights) * self.features).sum(1)
+
+
+class _Normal(NamedTuple):
+    """F^T F and F^T y for both starts y (last value, line): a node shares rows with itself and its neighbours alone.
+
+    `diagonal` (nodes, size, size), `beside` (nodes - 1, size, size), `right` (nodes, size, 2).
+    """
+
+    diagonal: np.ndarray
+    beside: np.ndarray
+    right: np.ndarray
+
+    def minus(self, other: "_Normal") -> "_Normal":
+        """Without the rows of another."""
+        return _Normal(*(a - b for a, b in zip(self, other, strict=True)))
+
+    def solve(self, penalty: float) -> np.ndarray:
+        """(F^T F + penalty c I)^-1 F^T y (2, nodes, size), with c the mean of the diagonal over nodes that have rows.
+
+        Block elimination: S_k = D_k - E_{k-1}^T S_{k-1}^-1 E_{k-1}, and back.
+        """
+        entries = np.diagonal(self.diagonal, axis1=1, axis2=2)
+        mean = entries[entries > 0].mean() if bool((entries > 0).any()) else 1.0
+        identity, size = penalty * mean * np.eye(entries.shape[1]), entries.shape[1]
+        solved = list[np.ndarray]()  # S_k^-1 (E_k, what is left of the right-hand side)
+        for node, own in enumerate(self.diagonal):
+            block, right = own + identity, self.right[node]
+            after = self.beside[node] if node < len(self.beside) else np.zeros((size, 0))
+            if node:
+                before = self.beside[node - 1].T
+                block = block - before @ solved[-1][:, :size]
+                right = right - before @ solved[-1][:, size:]
+            solved.append(np.linalg.solve(block, np.concatenate([after, right], 1)))
+        found = [solved[-1][:, -2:]]
+        for own in reversed(solved[:-1]):
+            found.append(own[:, size:] - own[:, :size] @ found[-1])
+        return np.stack(found[::-1]).transpose(2, 0, 1)
 
 
 @final
@@ -200,19 +241,19 @@ class _Fit:
     line: bool
 
     @classmethod
-    def best(cls, train: _Table, held: _Table, nodes: int, lines: Sequence[bool]) -> "_Fit":
-        kinds, size = nodes if train.ahead else 1, train.features.shape[1]
-        nothing = np.zeros((FOLDS + 1, kinds, size))
+    def best(
+        cls, train: _Table, held: _Table, nodes: int, ridges: Sequence[np.ndarray], lines: Sequence[bool]
+    ) -> "_Fit":
+        nothing = np.zeros_like(ridges[0][0])
         if len(train.nodes) == 0:
             return cls(nothing, np.ones(nodes), False)
-        least = [float((each.from_last**2).mean()) if len(each.nodes) else 1.0 for each in (train, held)]
-        best, found = np.inf, (nothing, False)
+        found, least = (nothing, False), [1.0, 1.0]
         for line in lines:
-            for weights in (nothing, *_ridges(train, kinds, line)):
-                errors = [_out_of_fold(train, weights, line), held.residuals(weights[-1], line)]
-                shares = [float((e**2).mean()) / one if len(e) else 1.0 for e, one in zip(errors, least, strict=True)]
-                if sum(shares) < best and max(shares) <= 1.0:
-                    best, found = sum(shares), (weights, line)
+            candidates = [each[int(line)] for each in ridges] + ([nothing] if line else [])
+            shares = [_shares(train, held, weights, line) for weights in candidates]
+            best = min(range(len(shares)), key=lambda k: sum(shares[k]))
+            if all(own <= _CLEARLY * one for own, one in zip(shares[best], least, strict=False)):
+                found, least = (candidates[best], line), shares[best]
         weights, line = found
         return cls(weights, _deviations(train.nodes, _out_of_fold(train, weights, line), nodes), line)
 
@@ -225,12 +266,19 @@ class _Fit:
         return naive + scale * (_weights_at(cells.node[here], weights) * features).sum(1)
 
 
-def _ridges(train: _Table, kinds: int, line: bool) -> list[np.ndarray]:
-    """Weights of every penalty: those fitted without each fold, and with all of them."""
-    grams = [train.normal(fold, kinds, line) for fold in range(FOLDS)]
-    gram, right = sum(a for a, _ in grams), sum(b for _, b in grams)
-    parts = [*((gram - a, right - b) for a, b in grams), (gram, right)]
-    return [np.stack([_solve(a, b, penalty, kinds) for a, b in parts]) for penalty in _PENALTIES]  # pyright: ignore[reportArgumentType]
+def _ridges(train: _Table, kinds: int) -> list[np.ndarray]:
+    """Weights (2, folds + 1, nodes, size) of every penalty for both starts: without each fold, and with all of them."""
+    folds = [train.normal(fold, kinds) for fold in range(FOLDS)]
+    every = _Normal(*(np.sum(each, 0) for each in zip(*folds, strict=True)))
+    parts = [*(every.minus(fold) for fold in folds), every]
+    return [np.stack([part.solve(penalty) for part in parts], 1) for penalty in _PENALTIES]
+
+
+def _shares(train: _Table, held: _Table, weights: np.ndarray, line: bool) -> list[float]:
+    """Squared errors as shares of the last value's: on windows that the weights were not fitted to, on validation."""
+    errors = [_out_of_fold(train, weights, line), held.residuals(weights[-1], line)]
+    naive = [float((each.from_last**2).mean()) if len(each.nodes) else 0.0 for each in (train, held)]
+    return [float((own**2).mean()) / one for own, one in zip(errors, naive, strict=True) if one > 0.0]
 
 
 def _out_of_fold(train: _Table, weights: np.ndarray, line: bool) -> np.ndarray:
@@ -251,13 +299,6 @@ def _hats(nodes: np.ndarray, kinds: int) -> tuple[np.ndarray, np.ndarray, np.nda
 def _weights_at(nodes: np.ndarray, weights: np.ndarray) -> np.ndarray:
     low, high, share = _hats(nodes, len(weights))
     return (1.0 - share)[:, None] * weights[low] + share[:, None] * weights[high]
-
-
-def _solve(gram: np.ndarray, right: np.ndarray, penalty: float, kinds: int) -> np.ndarray:
-    """(F^T F + penalty c I)^-1 F^T y, with c the mean of the diagonal over nodes that have rows."""
-    diagonal = np.diag(gram)
-    mean = diagonal[diagonal > 0].mean() if bool((diagonal > 0).any()) else 1.0
-    return np.linalg.solve(gram + penalty * mean * np.eye(len(gram)), right).reshape(kinds, -1)
 
 
 def _deviations(nodes: np.ndarray, errors: np.ndarray, kinds: int) -> np.ndarray:

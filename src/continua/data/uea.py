@@ -19,12 +19,12 @@ from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.files import read_number, read_text, refuse_row, version_of
-from continua.data.label_rule import LabelRule, stretch
+from continua.data.label_rule import Clocked, LabelRule, nearest_answers, ridge_answers, view
 from continua.data.sampling import Samples, fill_samples, keep_samples
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
-_ENOUGH = 10
-"""So many series, at least, are held out for validation."""
+_FEWEST = 3
+"""Classes with fewer series than this spare none for validation."""
 
 
 @final
@@ -32,12 +32,12 @@ _ENOUGH = 10
 class Uea(AbstractTask):
     """Series of a `..._TRAIN.ts` file for training and of `..._TEST.ts`, beside it, for the test.
 
-    For validation a fifth of each class of the training file is held out, drawn once for all, where that makes ten
-    series or more; of a smaller file nothing can be spared, and validation reads the test file, as it does if training
-    has the `whole` file. A linear rule (`LabelRule`) gives logits to which those of the network are added. It is fitted
-    to the whole training file; each series of that file has the logits of the rule without it. Each feature is centred
-    and scaled by what is trained on; a constant one is refused. Token time is the index of a sample in units of the
-    longest training series, which spans [0, 1]; shorter ones end earlier.
+    For validation a fifth of each class of the training file is held out, one series at least, drawn once for all;
+    classes of fewer than three series spare none. Where nothing can be spared, and if training has the `whole` file,
+    validation reads the test file. A kernel rule (`LabelRule`) gives logits to which those of the network are added. It
+    is fitted to the whole training file; each series of that file has the logits of the rule without it. Each feature
+    is centred and scaled by what is trained on; a constant one is refused. Token time is the index of a sample in units
+    of the longest training series, which spans [0, 1]; shorter ones end earlier.
 
     Of every training batch a random share of the samples, from 0 to `dropped`, is dropped; `test_dropped`: validation
     and test without this share, each series without samples of its own. `interpolated`: what was dropped is filled
@@ -105,22 +105,21 @@ class Uea(AbstractTask):
         return fill_samples(kept, self.form.spacing) if self.interpolated else kept
 
     def references(self) -> dict[str, float]:
-        """The share of the test series that simple rules tell right: the linear rule, and the nearest neighbour.
+        """The share of the test series that simple rules tell right: kernel rule, plain ridge, nearest neighbour.
 
-        The neighbour is that of the least squared distance, on series stretched to one length.
+        The last two read the values of series stretched to one length.
         """
         test, train, rule = self._part(Split.TEST), self._part(Split.TRAIN), self.transform.rule
-        everyone = LabelledSeries(
-            [*train.series, *self._held_out()[0]], [*train.labels, *self._held_out()[1]], train.classes
-        )
-        known, asked = (np.stack([_stretch(each, rule.points) for each in part.series]) for part in (everyone, test))
-        nearest = ((asked[:, None] - known[None]) ** 2).sum(-1).argmin(1)
-        truth = np.array(test.labels)
-        linear = self.transform.logits(self._samples(test)).argmax(-1).numpy()
-        return {
-            "linear rule, network off": float((linear == truth).mean()),
-            "nearest neighbour": float((np.array(everyone.labels)[nearest] == truth).mean()),
+        held, marks = self._held_out()
+        series, labels = [*train.series, *held], [*train.labels, *marks]
+        known, asked = (view(_clock(each, self.transform.spacing), rule.points)[0] for each in (series, test.series))
+        answers = {
+            "nearest neighbour": nearest_answers(known, labels, asked),
+            "ridge": ridge_answers(known, labels, len(train.classes), asked),
+            "kernel rule, network off": self.transform.logits(self._samples(test)).argmax(-1).numpy(),
         }
+        truth = np.array(test.labels)
+        return {name: float((found == truth).mean()) for name, found in answers.items()}
 
     def _left_out(self, split: Split, index: Int[Tensor, " size"]) -> Float[Tensor, "size classes"] | None:
         """Logits of series that the rule was fitted to, each by the rule without it; nothing for other series."""
@@ -140,7 +139,7 @@ class Uea(AbstractTask):
 
     @property
     def transform(self) -> "LabelTransform":
-        """What was learnt of the units and of the linear rule from the training series."""
+        """What was learnt of the units and of the kernel rule from the training series."""
         return _read(self.file, version_of(self.file), self.whole)[1]
 
     def _part(self, split: Split) -> "LabelledSeries":
@@ -162,7 +161,7 @@ class LabelledSeries(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelTransform:
-    """Features in units of `scale` about `mean`, samples `spacing` apart, and the linear rule for the `classes`."""
+    """Features in units of `scale` about `mean`, samples `spacing` apart, and the kernel rule for the `classes`."""
 
     classes: tuple[str, ...]
     mean: Tensor
@@ -181,17 +180,16 @@ class LabelTransform:
         return Batch(tuple(samples), None, offset=self.logits(samples))
 
     def logits(self, samples: Samples) -> Float[Tensor, "series classes"]:
-        """What the linear rule says of series in the model's units."""
-        found = []
-        for values, times, present in zip(*(each.double().numpy() for each in samples), strict=True):
-            count = int(present.sum())
-            found.append(self.rule.logits(times[:count], values[:count]))
-        return torch.from_numpy(np.stack(found)).float()
+        """What the kernel rule says of series in the model's units."""
+        counts = samples.present.sum(1).tolist()
+        pairs = zip(samples.positions.double().numpy(), samples.values.double().numpy(), counts, strict=True)
+        return torch.from_numpy(self.rule.logits([(t[:count], x[:count]) for t, x, count in pairs])).float()
 
     def files(self) -> dict[str, bytes]:
         """As a run keeps it; the logits of the training series are not."""
-        arrays = {"mean": self.mean.numpy(), "scale": self.scale.numpy(), "rule_mean": self.rule.mean,
-                  "weights": self.rule.weights, "bias": self.rule.bias}  # fmt: skip
+        views = {f"view{i}": each for i, each in enumerate(self.rule.views)}
+        arrays = {"mean": self.mean.numpy(), "scale": self.scale.numpy(), "weights": self.rule.weights,
+                  "widths": self.rule.widths, **views}  # fmt: skip
         plain = {"classes": self.classes, "spacing": self.spacing, "points": self.rule.points}
         content = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
         return {"labels.json": json.dumps(plain).encode(), "labels.safetensors": content}
@@ -201,7 +199,8 @@ class LabelTransform:
         """What `files` gave."""
         try:
             plain, held = json.loads(files["labels.json"]), safetensors.numpy.load(files["labels.safetensors"])
-            rule = LabelRule(plain["points"], held["rule_mean"], held["weights"], held["bias"], np.zeros((0, 0)))
+            views = tuple(held[f"view{i}"] for i in range(len(held["widths"])))
+            rule = LabelRule(plain["points"], views, held["widths"], held["weights"], np.zeros((0, 0)))
             mean, scale = (torch.from_numpy(held[name]) for name in ("mean", "scale"))
             return cls(tuple(plain["classes"]), mean, scale, plain["spacing"], rule)
         except (KeyError, TypeError, ValueError) as error:
@@ -217,8 +216,8 @@ def _pad(series: Sequence[Tensor], spacing: float) -> Samples:
     return Samples(values, torch.where(present, place * spacing, 0.0), present)
 
 
-def _stretch(series: Tensor, points: int) -> np.ndarray:
-    return stretch(np.linspace(0.0, 1.0, len(series)), series.numpy(), points)
+def _clock(series: Sequence[Tensor], spacing: float) -> list[Clocked]:
+    return [(spacing * np.arange(len(each)), each.double().numpy()) for each in series]
 
 
 @functools.lru_cache(maxsize=2)
@@ -249,18 +248,17 @@ def _read(
     spacing = 1.0 / max(1, max(len(series) for series in train.series) - 1)
     train = standardise(train)
     fitted = [train] if validation is test else [train, validation]
-    clocks = [(spacing * np.arange(len(each)), each.double().numpy()) for part in fitted for each in part.series]
-    rule = LabelRule.fit(clocks, [label for part in fitted for label in part.labels], len(train.classes))
+    series, labels = ([x for part in fitted for x in part.series], [n for part in fitted for n in part.labels])
+    rule = LabelRule.fit(_clock(series, spacing), labels, len(train.classes))
     transform = LabelTransform(train.classes, mean, scale, spacing, rule)
     return {Split.TRAIN: train, Split.VALIDATION: validation, Split.TEST: test}, transform
 
 
 def _hold_out(labels: Sequence[int]) -> set[int]:
-    """A fifth of the series of each class, drawn at random but always the same; none where that makes too few."""
+    """A fifth of the series of each class, one at least, drawn at random but always the same; none of very few."""
     order = torch.randperm(len(labels), generator=generator_of(0)).tolist()
     by_class = {label: [i for i in order if labels[i] == label] for label in set(labels)}
-    held = {i for own in by_class.values() for i in own[: len(own) // 5]}
-    return held if len(held) >= _ENOUGH else set()
+    return {i for own in by_class.values() if len(own) >= _FEWEST for i in own[: max(1, len(own) // 5)]}
 
 
 def read_ts(file: Path, classes: tuple[str, ...] | None = None, labelled: bool = True) -> LabelledSeries:

@@ -50,16 +50,28 @@ def to_tokens(series: np.ndarray, spacing: float) -> SeriesTokens:
     mean if the series were centred.
     """
     seen = np.isfinite(series)
-    present = seen.any(-1)
-    if not present.any(-1).all():
-        row = int(np.flatnonzero(~present.any(-1))[0])
-        reject(f"X[{row}]", "all NaN", "nothing of this series was observed", "Leave it out.")
+    present = _present(series)
     order = np.argsort(~present, axis=1, kind="stable")  # absent tokens last, as every quadrature rule wants them
     times = np.broadcast_to(spacing * np.arange(series.shape[1]), present.shape)
     values = np.take_along_axis(np.where(seen, series, 0.0), order[..., None], 1)
     arranged = values, np.take_along_axis(times, order, 1), np.take_along_axis(present, order, 1)
     longest = int(present.sum(-1).max())
     return SeriesTokens(*(torch.from_numpy(np.ascontiguousarray(x[:, :longest])) for x in arranged))
+
+
+def to_clocks(series: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Times at which anything was observed, and the values there with gaps interpolated, of each series by itself."""
+    filled, where = fill_gaps(series), np.arange(series.shape[1], dtype=np.float64)
+    return [(where[own], values[own]) for own, values in zip(_present(series), filled, strict=True)]
+
+
+def _present(series: np.ndarray) -> np.ndarray:
+    """Which times of each series, (series, times), are there; each has some."""
+    present = np.asarray(np.isfinite(series).any(-1))
+    if not present.any(-1).all():
+        row = int(np.flatnonzero(~present.any(-1))[0])
+        reject(f"X[{row}]", "all NaN", "nothing of this series was observed", "Leave it out.")
+    return present
 
 
 def fill_gaps(series: np.ndarray) -> np.ndarray:

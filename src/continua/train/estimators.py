@@ -18,9 +18,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from continua.core.errors import reject
+from continua.data.label_rule import LabelRule
 from continua.model import ContinuousTransformer, Depth, TokenTime, transformer
-from continua.train.arrays import SeriesTokens, fill_gaps, is_ragged, stack_ragged, to_tokens
+from continua.train.arrays import SeriesTokens, fill_gaps, is_ragged, stack_ragged, to_clocks, to_tokens
 from continua.train.fitting import Fitting
+from continua.train.models import scale_outputs
+from continua.train.settling import share_of_logits
 
 _SMALL = 40
 """With fewer samples none are held out: so few could not say when to stop."""
@@ -97,6 +100,7 @@ class AbstractSeriesEstimator(BaseEstimator, abc.ABC):
         with torch.random.fork_rng([]):  # nobody's random numbers change because somebody fits a model
             torch.manual_seed(seed)
             model = self._build(values.shape[2], outputs)
+            scale_outputs(model, torch.zeros(outputs))  # a new network adds nothing to the rule
             chosen, generator = torch.from_numpy(held_out), torch.Generator().manual_seed(seed)
             self.n_iter_, self.validation_losses_ = fitting.run(model, tokens, targets, chosen, loss, generator)
         self.model_ = model.double().eval()
@@ -130,8 +134,14 @@ class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
     """Series -> class: `ContinuousClassifier().fit(X, y).predict(X)`, inside pipelines and cross-validation as well.
 
     X is (samples, times), (samples, times, channels) or a list of arrays of different lengths; NaN is a missing sample.
-    Channels are centred and scaled by the training part. `width`, `depth` and `heads` are those of
-    `continua.transformer`; the trained model is `model_`, and `model_.at(steps=8)` reads it otherwise.
+    Channels are centred and scaled by the training part. Logits are those of a kernel rule (`rule_`, as of
+    `continua train uea`) and a share a of the network's,
+
+        logits = rule(x) + a network(x) ,
+
+    which learns what the rule leaves of series that are left out; a, from 0 to 1, is the one that serves the held-out
+    samples best (1 where none are held out). `width`, `depth` and `heads` are those of `continua.transformer`; the
+    trained network is `model_`, and `model_.at(steps=8)` reads it otherwise.
     """
 
     answers_many = False
@@ -165,13 +175,21 @@ class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
         self.scale_ = np.where(scale > 0.0, scale, 1.0)
         held_out = self._hold_out(len(labels), labels)
         values = (series - self.centre_) / self.scale_
-        self._train(values, torch.from_numpy(labels), len(self.classes_), F.cross_entropy, held_out)
+        self.rule_ = LabelRule.fit(to_clocks(values), labels.tolist(), len(self.classes_))
+        targets = torch.from_numpy(np.concatenate([labels[:, None], self.rule_.held], 1)).float()
+        self._train(values, targets, len(self.classes_), _beside_rule, held_out)
+        self.share_ = 1.0
+        if held_out.any():
+            found = torch.from_numpy(self._answer(values[held_out]))
+            offset = torch.from_numpy(self.rule_.held[held_out])
+            self.share_ = share_of_logits(found, offset, torch.from_numpy(labels[held_out]))
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probability of every class of `classes_`, (samples, classes)."""
         check_is_fitted(self)
-        logits = self._answer((self._read(X) - self.centre_) / self.scale_)
+        values = (self._read(X) - self.centre_) / self.scale_
+        logits = self.share_ * self._answer(values) + self.rule_.logits(to_clocks(values))
         odds = np.exp(logits - logits.max(1, keepdims=True))
         return odds / odds.sum(1, keepdims=True)
 
@@ -260,6 +278,11 @@ class ContinuousForecaster(RegressorMixin, AbstractSeriesEstimator):
         if not -self.channels_ <= self.target < self.channels_:
             reject("target", self.target, f"X has {self.channels_} channels", "Name the channel that y continues.")
         return (series - level) / scale, level[:, :, self.target], scale[:, :, self.target]
+
+
+def _beside_rule(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The cross-entropy of the rule's logits, behind the labels in the targets, and the network's."""
+    return F.cross_entropy(output + targets[:, 1:], targets[:, 0].long())
 
 
 def _predict(ridge: RidgeCV, values: np.ndarray) -> np.ndarray:

@@ -15,9 +15,9 @@ from continua.control.norms import relative
 from continua.core.batch import Batch
 from continua.core.errors import ArgumentError, SolveError
 from continua.core.shapes import Float, Tensor
-from continua.data import AbstractTask, Csv, Question, Split, Wording
+from continua.data import AbstractTask, Csv, Question, Split, Uea, Wording
 from continua.model import ContinuousTransformer
-from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series
+from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series, Table
 from continua.solve import Adaptive, DormandPrince, Solver
 from continua.train.examples import LABEL_PROSE, TEXT_PROSE, label_figures, text_figures
 from continua.train.grids import finer_nodes
@@ -152,7 +152,8 @@ def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> S
     """
     seen = {name: model.in_eval_mode() for name, model in models.items()}
     if task.form.question is Question.LABEL:
-        return Section("Predictions", LABEL_PROSE, figures=label_figures(task, seen, size))
+        rules = (_rules_table(task),) if isinstance(task, Uea) else ()
+        return Section("Predictions", LABEL_PROSE, figures=(*rules, *label_figures(task, seen, size)))
     if task.form.question is Question.TOKEN:
         return Section("Predictions", TEXT_PROSE, figures=text_figures(task, seen))
     if task.form.wording.plane:
@@ -164,6 +165,12 @@ def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> S
     if task.form.queries:
         prose += " They are wanted between the observations and beyond the last of them."
     return Section("Predictions", (prose,), figures=tuple(_curves(task, seen)))
+
+
+def _rules_table(task: Uea) -> Table:
+    caption = "The share that each tells right. The kernel rule is what the network adds to."
+    return Table(title="Simple rules on the same series", caption=caption, measured="the whole test split",
+                 columns=("rule", "accuracy"), rows=tuple(task.references().items()))  # fmt: skip
 
 
 def _curves(task: AbstractTask, models: Models) -> list[AbstractFigure]:

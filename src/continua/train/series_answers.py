@@ -47,31 +47,41 @@ def warnings_of(task: Csv, tested: Mapping[str, float], validated: Mapping[str, 
 
 
 def series_section(task: Csv, models: Mapping[str, ContinuousTransformer], figures: int = 6) -> Section:
-    """Rules beside the models in a table, and curves of the first windows of the test with their intervals."""
-    columns = min(task.form.channels, figures)
-    windows = min(max(1, figures // columns), task.count(Split.TEST))
-    batch = task.batch(Split.TEST, torch.arange(windows))
+    """Rules beside the models in a table, and curves of windows all over the test with their intervals."""
+    columns, count = min(task.form.channels, figures), task.count(Split.TEST)
+    chosen = torch.linspace(0, count - 1, min(max(1, figures // columns), count)).round().long()
+    batch = task.batch(Split.TEST, chosen)
     curves = []
-    for window in range(windows):
+    for row, window in enumerate(chosen.tolist()):
         dense = task.series.dense(Split.TEST, window, _TIMES)
         answers = {name: _answer(model, dense) for name, model in models.items()}
-        curves += [_curve(task, batch, dense, answers, window, channel) for channel in range(columns)]
+        curves += [_curve(task, batch, dense, answers, (row, window), channel) for channel in range(columns)]
     prose = (
-        "The first windows of the test, not chosen: what was given, the truth, what simple rules say, and the answers "
+        "Windows evenly spread over the test, not chosen: what was given, the truth, what the linear rule says, and "
+        "the answers with the band that is said to hold eight of ten values. They are wanted between the observations "
+        "and ahead."
     )
-    prose += (
-        "with the band that is said to hold eight of ten values. They are wanted between the observations and ahead."
-    )
-    return Section("Predictions", (prose,), figures=(_rules_table(task), *curves))
+    return Section("Predictions", (prose,), figures=(_rules_table(task, models), *curves))
 
 
-def _rules_table(task: Csv) -> Table:
+def _rules_table(task: Csv, models: Mapping[str, ContinuousTransformer]) -> Table:
     errors = reference_errors(task)
     measures = tuple(next(iter(errors.values())))
+    errors |= {name: _errors(model, task) for name, model in models.items()}
     rows = tuple((rule, *(found[name] for name in measures)) for rule, found in errors.items())
     caption = "In units of each column's variance in training. The linear rule is what the network adds to."
-    return Table(title="Simple rules on the same windows", caption=caption, measured="the whole test split",
-                 columns=("rule", *measures), rows=rows)  # fmt: skip
+    return Table(title="Simple rules and models on the same windows", caption=caption, measured="the whole test split",
+                 columns=("rule or model", *measures), rows=rows)  # fmt: skip
+
+
+def _errors(model: ContinuousTransformer, task: Csv) -> dict[str, float]:
+    """The errors of a model on the test."""
+    batches = list(task.batches(Split.TEST, 250))
+    means, targets = (
+        torch.cat([_answer(model, batch).mean for batch in batches]),
+        torch.cat([batch.targets for batch in batches if batch.targets is not None]),
+    )
+    return {name: float(each.mean()) for name, each in series_errors(means, targets).items()}
 
 
 @torch.no_grad()
@@ -83,8 +93,15 @@ def _answer(model: ContinuousTransformer, batch: Batch) -> PredictedInterval:
 
 
 def _curve(
-    task: Csv, batch: Batch, dense: Batch, answers: Mapping[str, PredictedInterval], window: int, channel: int
+    task: Csv,
+    batch: Batch,
+    dense: Batch,
+    answers: Mapping[str, PredictedInterval],
+    which: tuple[int, int],
+    channel: int,
 ) -> Lines:
+    """One column of a window, which has a row in the batch and a number in the test."""
+    window, number = which
     wording, channels = task.form.wording, task.form.channels
     values, times, present = (each[window] for each in batch.inputs)
     own = present & (values[:, 1 + channel] > 0.5)
@@ -92,11 +109,11 @@ def _curve(
     assert batch.targets is not None and batch.query_times is not None and dense.query_times is not None
     assert dense.baseline is not None and channels > channel
     when = wording.duration * dense.query_times[0].double().numpy()
-    given = task.series.token_values(Split.TEST, window)[own.nonzero()[:, 0].numpy()]
+    given = task.series.token_values(Split.TEST, number)[own.nonzero()[:, 0].numpy()]
     predicted = [
         Series.of(f"{name}, predicted", when, *(_units(each[0, :, channel], wording, channel) for each in answer),
-                  mark="line", colour=place)
-        for place, (name, answer) in enumerate(answers.items())
+                  mark="line", colour=colour)
+        for colour, (name, answer) in enumerate(answers.items())
     ]  # fmt: skip
     rule = Series.of("linear rule", when, _units(dense.baseline.values[0, :, channel], wording, channel), mark="dashed",
                      colour=5)  # fmt: skip
@@ -107,7 +124,7 @@ def _curve(
                          _units(torch.from_numpy(given), wording, channel), mark="points", colour=7)  # fmt: skip
     notes = (Note(float(observed.x.max()), "last observation"),) if observed.x.size else ()
     return Lines(
-        title=f"{wording.names[channel]}, test window {window + 1}",
+        title=f"{wording.names[channel]}, test window {number + 1}",
         measured="one window of the test, evaluation mode",
         x=Scale(wording.time),
         y=Scale(wording.names[channel]),

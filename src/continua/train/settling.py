@@ -1,11 +1,13 @@
 """How much a network counts beside the simple rule that it adds to: chosen by validation, kept in its readout."""
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 
 from continua.control import call_model
-from continua.core.batch import Baseline
-from continua.core.shapes import Tensor
+from continua.core.batch import Baseline, PredictedInterval
+from continua.core.shapes import Float, Int, Tensor
 from continua.data import AbstractTask, Csv, Split
 from continua.model import ContinuousTransformer
 from continua.train.learner import place
@@ -13,8 +15,14 @@ from continua.train.models import scale_outputs
 
 _INSIDE = 0.8
 """Share of the values that an interval is to hold."""
-_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Shares of the network's logits that are tried."""
+_SHARES = (0.25, 0.5, 0.75, 1.0)
+"""Shares of the network's logits that are tried, beside none."""
+_SURELY = 1.5
+"""A gain counts from so many of its standard errors on."""
+_FEWEST = 4
+"""Of fewer gains nobody knows the standard error."""
+_MOST = 500
+"""Windows of training, at most, that the width of intervals is measured on."""
 
 
 def settle_outputs(model: ContinuousTransformer, task: AbstractTask) -> dict[str, dict[str, float]]:
@@ -29,7 +37,7 @@ def settle_outputs(model: ContinuousTransformer, task: AbstractTask) -> dict[str
 
 @torch.no_grad()
 def _settle_labels(model: ContinuousTransformer, task: AbstractTask) -> dict[str, dict[str, float]]:
-    """The share of the network's logits with the least cross-entropy."""
+    """The share of the network's logits with the least cross-entropy, shrunk by the noise of what it gains."""
     quiet, found = model.in_eval_mode(), []
     for batch in task.batches(Split.VALIDATION, 250):
         assert batch.targets is not None and batch.offset is not None
@@ -37,9 +45,36 @@ def _settle_labels(model: ContinuousTransformer, task: AbstractTask) -> dict[str
             (call_model(quiet, place(batch, model)).output.cpu().to(batch.offset), batch.offset, batch.targets)
         )
     output, offset, labels = (torch.cat(each) for each in zip(*found, strict=True))
-    share = min(_SHARES, key=lambda g: float(F.cross_entropy(g * output + offset, labels)))
+    share = share_of_logits(output, offset, labels)
     scale_outputs(model, torch.full((output.shape[-1],), share))
     return {"classes": {"share of the network": share}}
+
+
+def share_of_logits(
+    output: Float[Tensor, "series classes"], offset: Float[Tensor, "series classes"], labels: Int[Tensor, " series"]
+) -> float:
+    """How much of a network's logits is best added to those of a rule, by series that neither was fitted to."""
+    losses = {share: F.cross_entropy(share * output + offset, labels, reduction="none") for share in (0.0, *_SHARES)}
+    best = min(losses, key=lambda share: float(losses[share].mean()))
+    return best * _trust(losses[0.0] - losses[best])
+
+
+class _Answers(NamedTuple):
+    """Of windows, (windows, queries, channels): what the network adds, what the rule leaves, nan where not known,
+    what is ahead, half the width of the rule's interval, and the logarithm that the network would widen it by.
+    """
+
+    added: Tensor
+    left: Tensor
+    ahead: Tensor
+    half: Tensor
+    widening: Tensor
+
+    def of(self, channel: int, later: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """m, r, half and widening (windows, queries) of one channel between or ahead, and which of them are there."""
+        here = (self.ahead[..., channel] == later) & ~self.left[..., channel].isnan()
+        parts = (each[..., channel].double() for each in (self.added, self.left, self.half, self.widening))
+        return *(torch.where(here, each, 0.0) for each in parts), here  # pyright: ignore[reportReturnType]
 
 
 @torch.no_grad()
@@ -47,45 +82,107 @@ def _settle_series(model: ContinuousTransformer, task: Csv) -> dict[str, dict[st
     """For each channel and part (between, ahead) the network's share, and the width of the intervals.
 
     The share g = <m, r> / <m, m> in [0, 1], with m what the network adds and r what the rule leaves, has the least
-    squared error on the windows. It is shrunk by 1 - (se / gain)^2, with se the standard error of the gain over the
-    windows, to 0 where the gain is less than that. Intervals are widened or narrowed until they hold eight of ten.
+    squared error on validation; it is shrunk by the noise of that gain (`_trust`). Intervals are widened or narrowed
+    until they hold eight of ten values of validation, and eight of ten of training windows that the rule was not fitted
+    to, whichever needs more: validation is one short stretch, and may be a calm one. The network's own widths count if
+    they gain in the pinball score of validation.
     """
-    added, left, ahead, wide = _collect(model, task)
-    channels, found = left.shape[-1], {}
+    held, fitted = (_collect(model, task, split) for split in (Split.VALIDATION, Split.TRAIN))
+    channels, found = held.left.shape[-1], {}
     factors, shift = torch.ones(4, channels), torch.zeros(4, channels)
     for channel in range(channels):
         for part, later in enumerate((False, True)):
-            here = (ahead[..., channel] == later) & ~left[..., channel].isnan()
-            m, r = (torch.where(here, each[..., channel], 0.0).double() for each in (added, left))
-            share = _share(m, r)
-            factors[part, channel] = share
-            ratio = ((r - share * m).abs() / wide[..., channel].double())[here]
-            width = max(1e-2, float(ratio.quantile(_INSIDE))) if len(ratio) > 4 else 1.0
+            blocks, (m, r, half, widening, here) = _blocks(task, later), held.of(channel, later)
+            share = _share(m, r, blocks)
+            error = r - share * m
+            # the network has learnt the training windows: there the rule's errors stand for the sum's, as much smaller
+            # as they are on validation
+            smaller = float((error.square().sum() / r.square().sum()).sqrt()) if bool(r.any()) else 1.0
+            _, old, before, wider, there = fitted.of(channel, later)
+            plain, own = (
+                _width(
+                    error.abs() / _widen(half, k * widening),
+                    here,
+                    smaller * old.abs() / _widen(before, k * wider),
+                    there,
+                )
+                for k in (0.0, 1.0)
+            )
+            scores = [_pinball(error, width * _widen(half, k * widening), here) for k, width in ((0, plain), (1, own))]
+            counts = _trust((scores[0] - scores[1]).sum(1), blocks) > 0.0
+            width = own if counts else plain
+            factors[part, channel], factors[2 + part, channel] = share, float(counts)
             shift[2 + part, channel] = torch.tensor(width).log()
             name = f"{task.form.wording.names[channel]}, {'ahead' if later else 'between'}"
-            found[name] = {"share of the network": share, "width": width}
+            found[name] = {"share of the network": share, "width": width, "widths of the network": float(counts)}
     scale_outputs(model, factors.flatten(), shift.flatten())
     return found
 
 
-def _share(m: Tensor, r: Tensor) -> float:
+def _share(m: Tensor, r: Tensor, blocks: Int[Tensor, " windows"]) -> float:
     """g of one channel and part, over (windows, queries)."""
     size = float(m.square().sum())
     if size == 0.0:
         return 0.0
     share = min(1.0, max(0.0, float((m * r).sum()) / size))
-    gains = (r.square() - (r - share * m).square()).sum(1)
-    gain, error = float(gains.mean()), float(gains.std(correction=0)) / max(1, len(gains) - 1) ** 0.5
-    return share * max(0.0, 1.0 - (error / gain) ** 2) if gain > 0.0 else 0.0
+    return share * _trust((r.square() - (r - share * m).square()).sum(1), blocks)
 
 
-def _collect(model: ContinuousTransformer, task: Csv) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Over validation, each (windows, queries, channels): what is added, what is left, what is ahead, half widths."""
-    found, quiet = [], model.in_eval_mode()
-    for batch in task.batches(Split.VALIDATION, 250):
+def _trust(gains: Float[Tensor, " windows"], blocks: Int[Tensor, " windows"] | None = None) -> float:
+    """1 - (se / gain)^2, with se the standard error of the mean gain, 0 where the gain is less than 1.5 of these.
+
+    Windows of one block are no news of each other, and count as one.
+    """
+    if blocks is not None:
+        gains = torch.zeros(int(blocks.max()) + 1, dtype=gains.dtype).index_add(0, blocks, gains)
+    if len(gains) < _FEWEST:
+        return 0.0
+    gain, error = float(gains.mean()), float(gains.std(correction=0)) / (len(gains) - 1) ** 0.5
+    return 1.0 - (error / gain) ** 2 if gain > _SURELY * error else 0.0
+
+
+def _blocks(task: Csv, ahead: bool) -> Int[Tensor, " windows"]:
+    """Numbers of the stretches in which the windows of validation begin.
+
+    Answers between observations are nearly independent in windows a quarter of their length apart; forecasts, which err
+    in one direction for long, a whole length.
+    """
+    windows = task.series.windows
+    length = windows.size if ahead else windows.size // 4
+    places = [(series, first // length) for series, first in windows.starts[Split.VALIDATION]]
+    numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}
+    return torch.tensor([numbers[place] for place in places])
+
+
+def _widen(half: Tensor, widening: Tensor) -> Tensor:
+    """Half widths, with the network's share in them as `Baseline.answer` takes it; 1 where nothing is asked."""
+    return torch.where(half > 0.0, half * widening.clamp(-4.0, 4.0).exp(), 1.0)
+
+
+def _width(held: Tensor, here: Tensor, fitted: Tensor, there: Tensor) -> float:
+    """What intervals are multiplied by, from errors in units of half of them."""
+    found = [
+        float(ratio[known].quantile(_INSIDE)) for ratio, known in ((held, here), (fitted, there)) if known.sum() > 4
+    ]
+    return max([1e-2, *found]) if found else 1.0
+
+
+def _pinball(error: Tensor, half: Tensor, here: Tensor) -> Tensor:
+    nothing = torch.zeros_like(error)
+    return torch.where(here, PredictedInterval(nothing, -half, half).pinball(error), 0.0)
+
+
+def _collect(model: ContinuousTransformer, task: Csv, split: Split) -> _Answers:
+    """What rule and network say of the windows of a split."""
+    found, quiet, count = [], model.in_eval_mode(), task.count(split)
+    index = torch.linspace(0, count - 1, min(count, _MOST) if split is Split.TRAIN else count).round().long()
+    for chosen in index.split(250):
+        batch = task.batch(split, chosen)
         assert batch.baseline is not None and batch.targets is not None
+        output = call_model(quiet, place(batch, model)).output.cpu().to(batch.targets)
         nothing = Baseline(torch.zeros_like(batch.targets), batch.baseline.spread, batch.baseline.ahead)
-        answer = nothing.answer(call_model(quiet, place(batch, model)).output.cpu().to(batch.targets))
+        answer, plain = nothing.answer(output), nothing.answer(torch.zeros_like(output))
         left = batch.targets - batch.baseline.values
-        found.append((answer.mean, left, batch.baseline.ahead, answer.high - answer.mean))
-    return tuple(torch.cat(each) for each in zip(*found, strict=True))  # pyright: ignore[reportReturnType]
+        widening = ((answer.high - answer.mean) / plain.high).log()
+        found.append((answer.mean, left, batch.baseline.ahead, plain.high, widening))
+    return _Answers(*(torch.cat(each) for each in zip(*found, strict=True)))
