@@ -23,9 +23,9 @@ def quarterly_gdp(file):
     file.write_text("\n".join(["quarter,gdp", *rows]))
 
 
-# of the product's quarters there are too few to learn more than the interpolant from
-@pytest.mark.parametrize(("write", "share"), [(weekly_co2, 0.97), (quarterly_gdp, 1.0)])
-def test_the_linear_rule_is_not_above_interpolation_and_ridge(tmp_path, write, share, unchecked):
+# of the product's quarters there are too few to learn more than the interpolant from, and its last years are rougher
+@pytest.mark.parametrize(("write", "share", "ahead"), [(weekly_co2, 0.97, 0.6), (quarterly_gdp, 1.0, 0.65)])
+def test_the_linear_rule_is_not_above_interpolation_and_ridge(tmp_path, write, share, ahead, unchecked):
     write(tmp_path / "own.csv")
     found = Csv(tmp_path / "own.csv").references(Split.TEST)
     errors = {
@@ -34,4 +34,4 @@ def test_the_linear_rule_is_not_above_interpolation_and_ridge(tmp_path, write, s
     rule, naive, ridge = (errors[name] for name in ("linear rule, network off", "linear interpolation, last value",
                                                     "ridge on differences"))  # fmt: skip
     assert rule["squared error between"] <= share * naive["squared error between"]
-    assert rule["squared error ahead"] <= ridge["squared error ahead"] < 0.65 * naive["squared error ahead"]
+    assert rule["squared error ahead"] <= ridge["squared error ahead"] < ahead * naive["squared error ahead"]
