@@ -11,9 +11,10 @@ import pytest
 
 from continua.cli.main import main
 from continua.runs import Run, storage
-from short_runs import SMALL, stop_after
+from short_runs import SMALL, TASK, stop_after
 
-TRAIN = ["train", "spirals", *SMALL, "--steps", "1", "--quiet"]
+OPTIONS = [*SMALL, "--steps", "1", "--quiet"]
+TRAIN = ["train", *TASK, *OPTIONS]
 
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
@@ -165,7 +166,7 @@ def test_a_diverged_run_goes_back_and_on_with_a_lower_rate(capsys):
 def test_what_changed_before_a_resume_is_shown_and_refused(tmp_path, capsys):
     text = tmp_path / "tale.txt"
     text.write_text("the quick brown fox jumps over the lazy dog. " * 12)
-    words = ["train", "text", "--text", "tale.txt", "--context", "8", *TRAIN[2:], "--output", "run"]
+    words = ["train", "text", "--text", "tale.txt", "--context", "8", *OPTIONS, "--output", "run"]
     with pytest.MonkeyPatch.context() as patch:
         stop_after(patch, 2, signal.SIGTERM)
         assert main(words) == 75

@@ -16,9 +16,10 @@ import pytest
 from continua.cli.main import main
 from continua.runs import Run
 from injections import TINY, Child, fork, losses, resume, train
+from short_runs import TASK
 
 pytestmark = [pytest.mark.usefixtures("unchecked_module"), pytest.mark.faults]
-SPIRALS = ["spirals", *TINY, "--output", "run"]
+WORDS = [*TASK, *TINY, "--output", "run"]
 
 
 def train_on_terminal(folder: Path, hangup: signal.Handlers, *words: str) -> tuple[Child, int]:
@@ -30,7 +31,7 @@ def train_on_terminal(folder: Path, hangup: signal.Handlers, *words: str) -> tup
         os.setsid()
         fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
         signal.signal(signal.SIGHUP, hangup)
-        return main(["train", *SPIRALS, *words])
+        return main(["train", *WORDS, *words])
 
     child = fork(work, folder, theirs)
     os.close(theirs)
@@ -67,7 +68,7 @@ def test_a_run_that_ignores_hangups_goes_on_without_its_terminal(tmp_path):
 
 def test_a_log_on_a_full_disk_stops_the_run_with_a_save(tmp_path):
     full = os.open("/dev/full", os.O_WRONLY)
-    child = train(tmp_path, *SPIRALS, "--updates", "2000", "--json", stdout=full)
+    child = train(tmp_path, *WORDS, "--updates", "2000", "--json", stdout=full)
     os.close(full)
     assert child.wait() == 75 and "the output cannot be written (No space left on device)" in child.told()
     run = Run.open(tmp_path / "run")
@@ -75,7 +76,7 @@ def test_a_log_on_a_full_disk_stops_the_run_with_a_save(tmp_path):
 
 
 def test_a_folder_that_is_taken_away_is_named_and_goes_on_elsewhere(tmp_path):
-    child = train(tmp_path, *SPIRALS, "--quiet", "--updates", "2000")
+    child = train(tmp_path, *WORDS, "--quiet", "--updates", "2000")
     records = tmp_path / "run" / "records.jsonl"
     child.wait_for(lambda: records.exists() and records.read_bytes().count(b"\n") > 3)
     (tmp_path / "run").rename(tmp_path / "moved")
@@ -85,7 +86,7 @@ def test_a_folder_that_is_taken_away_is_named_and_goes_on_elsewhere(tmp_path):
 
 
 def test_records_that_are_gone_are_missed_aloud(tmp_path):
-    child = train(tmp_path, *SPIRALS, "--quiet", "--updates", "2000", "--save-every", "1")
+    child = train(tmp_path, *WORDS, "--quiet", "--updates", "2000", "--save-every", "1")
     child.wait_for((tmp_path / "run" / "checkpoints" / "00000003").exists)
     child.send(signal.SIGTERM)
     assert child.wait() == 75
@@ -118,7 +119,7 @@ def test_a_file_system_without_locks_and_flushes_is_told_of_and_used(tmp_path):
     def work():
         take_away("flock", errno.ENOSYS)
         take_away("fsync", errno.EINVAL)
-        return main(["train", *SPIRALS, "--quiet"])
+        return main(["train", *WORDS, "--quiet"])
 
     child = fork(work, tmp_path)
     assert child.wait() == 0, child.err.read_text()
