@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from continua.cli.main import main
+from continua.model.storage import hash_model
 from continua.runs import Run, storage
 from short_runs import SMALL, TASK, stop_after
 
@@ -230,7 +231,9 @@ def test_a_checkpoint_that_names_other_classes_builds_none_of_them(interrupted, 
     for checkpoint in (run / "checkpoints").iterdir():
         path = checkpoint / "continuous" / "model.json"
         description = json.loads(path.read_text())
-        path.write_text(json.dumps({**description, "model": {"class": name, "arguments": {"command": "touch made"}}}))
+        description["model"] = {"class": name, "arguments": {"command": "touch made"}}
+        values = (path.parent / "model.safetensors").read_bytes()
+        path.write_text(json.dumps({**description, "sha256": hash_model(values, description)}))
         manifest = storage.unseal((checkpoint / "manifest.json").read_bytes())
         manifest["files"]["continuous/model.json"] = storage.digest(path.read_bytes())
         (checkpoint / "manifest.json").write_bytes(storage.seal(manifest))
