@@ -48,6 +48,10 @@ HELD_OUT = (
     ({"width": 80, "hidden": 320, "axis_nodes": 5, "steps": 3, "gradient": "checkpointed"}, 112, 6),
     ({"width": 224, "hidden": 448, "axis_nodes": 1, "head_modes": 0, "steps": 2}, 40, 6),
     ({"width": 40, "hidden": 160, "axis_nodes": 4, "steps": 5, "stepper": "midpoint"}, 144, 5),
+    ({"width": 72, "hidden": 144, "axis_nodes": 3, "heads": 3, "steps": 5}, 56, 9),
+    ({"width": 112, "hidden": 448, "axis_nodes": 1, "head_modes": 0, "steps": 3, "stepper": "midpoint"}, 80, 6),
+    ({"width": 208, "hidden": 416, "axis_nodes": 2, "steps": 2, "gradient": "checkpointed"}, 72, 4),
+    ({"width": 24, "hidden": 96, "axis_nodes": 2, "steps": 8}, 256, 3),
 )
 """Options, tokens and batches of models that no machine is measured on."""
 

@@ -188,7 +188,7 @@ def _bytes(size: float) -> str:
     return f"{size:.3g} {unit}"
 
 
-def time_updates(cases: Sequence[Case], rounds: int = 6) -> list[float]:
+def time_updates(cases: Sequence[Case], rounds: int = 10) -> list[float]:
     """Processor seconds of an update of each: the least over rounds in which each has its turn.
 
     On a busy machine the clock on the wall tells of others; caches that others fill add to processor time too, never
@@ -218,6 +218,7 @@ CALIBRATION: tuple[tuple[dict[str, Any], int, int], ...] = (
     ({"width": 16, "hidden": 32, "axis_nodes": 2, "steps": 4}, 192, 8),
     ({"width": 256, "hidden": 1024, "axis_nodes": 1, "head_modes": 0, "steps": 1}, 64, 8),
     ({"width": 128, "hidden": 512, "axis_nodes": 1, "head_modes": 0, "steps": 2}, 96, 8),
+    ({"width": 192, "hidden": 768, "axis_nodes": 1, "head_modes": 0, "steps": 2}, 64, 4),
 )
 """Options, tokens and batches of the models on which a machine is measured."""
 
