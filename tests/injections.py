@@ -66,6 +66,7 @@ def fork(work: Callable[[], int], folder: Path, stdout: int | None = None) -> Ch
         return Child(pid, out, err)
     code = 70
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let what runs in the background ignore it
         os.chdir(folder)
         os.dup2(stdout if stdout is not None else os.open(out, os.O_WRONLY | os.O_CREAT, 0o600), 1)
         os.dup2(os.open(err, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from continua.cli.main import main
+from continua.model.storage import hash_model
 from continua.runs import Run, storage
-from short_runs import SMALL, stop_after
+from short_runs import SMALL, TASK, stop_after
 
-TRAIN = ["train", "spirals", *SMALL, "--steps", "1", "--quiet"]
+OPTIONS = [*SMALL, "--steps", "1", "--quiet"]
+TRAIN = ["train", *TASK, *OPTIONS]
 
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
@@ -165,7 +167,7 @@ def test_a_diverged_run_goes_back_and_on_with_a_lower_rate(capsys):
 def test_what_changed_before_a_resume_is_shown_and_refused(tmp_path, capsys):
     text = tmp_path / "tale.txt"
     text.write_text("the quick brown fox jumps over the lazy dog. " * 12)
-    words = ["train", "text", "--text", "tale.txt", "--context-length", "8", *TRAIN[2:], "--output", "run"]
+    words = ["train", "text", "--text", "tale.txt", "--context-length", "8", *OPTIONS, "--output", "run"]
     with pytest.MonkeyPatch.context() as patch:
         stop_after(patch, 2, signal.SIGTERM)
         assert main(words) == 75
@@ -229,7 +231,9 @@ def test_a_checkpoint_that_names_other_classes_builds_none_of_them(interrupted, 
     for checkpoint in (run / "checkpoints").iterdir():
         path = checkpoint / "continuous" / "model.json"
         description = json.loads(path.read_text())
-        path.write_text(json.dumps({**description, "model": {"class": name, "arguments": {"command": "touch made"}}}))
+        description["model"] = {"class": name, "arguments": {"command": "touch made"}}
+        values = (path.parent / "model.safetensors").read_bytes()
+        path.write_text(json.dumps({**description, "sha256": hash_model(values, description)}))
         manifest = storage.unseal((checkpoint / "manifest.json").read_bytes())
         manifest["files"]["continuous/model.json"] = storage.digest(path.read_bytes())
         (checkpoint / "manifest.json").write_bytes(storage.seal(manifest))

@@ -14,10 +14,11 @@ import continua
 from continua.cli.main import main
 from continua.runs import Run
 from injections import TINY, Child, fork, losses
+from short_runs import TASK
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
 full = pytest.mark.faults
-WORDS = ["train", "spirals", *TINY, "--quiet", "--output", "run", "--autoresume", "--save-every", "1", "--updates"]
+WORDS = ["train", *TASK, *TINY, "--quiet", "--output", "run", "--autoresume", "--save-every", "1", "--updates"]
 
 
 def start(folder: Path, words: list[str], size: int = 2) -> list[Child]:

@@ -7,6 +7,7 @@ import torch
 
 import continua
 from continua.model import ContinuousTransformer, Flow, Layers, Part, decode, encode, load, save
+from continua.model.storage import hash_model
 from continua.operators import AbstractPointwise, FeedForward, NoTheta
 from continua.solve import BogackiShampine, Checkpointed, Fixed, PerSequence, Solver
 from continua.train.trained import load as load_run_or_model
@@ -28,6 +29,7 @@ def saved(tmp_path):
 def rewritten(folder, change):
     recipe = json.loads((folder / "model.json").read_text())
     change(recipe)
+    recipe["sha256"] = hash_model((folder / "model.safetensors").read_bytes(), recipe)
     (folder / "model.json").write_text(json.dumps(recipe))
 
 
@@ -94,6 +96,18 @@ def test_a_damaged_file_is_refused(saved):
         load(saved)
 
 
+def test_a_flipped_bit_anywhere_in_a_recipe_is_refused_or_no_matter(saved):
+    """In a number it would be another model with the same values; between words it may change nothing."""
+    file, before = saved / "model.json", repr(load(saved))
+    content = file.read_bytes()
+    for place in range(0, len(content), 17):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        try:
+            assert repr(load(saved)) == before, place
+        except ValueError as refused:
+            assert "\n" not in str(refused), place
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": 1}', "\x00\xff"], ids=repr)
 def test_a_damaged_recipe_is_refused(saved, content):
     (saved / "model.json").write_bytes(content.encode("latin-1"))
@@ -103,7 +117,7 @@ def test_a_damaged_recipe_is_refused(saved, content):
 
 def test_another_format_is_refused(saved):
     rewritten(saved, lambda recipe: recipe.update(format=99))
-    with pytest.raises(ValueError, match=r"folder = .*its format is 99.*reads format 1"):
+    with pytest.raises(ValueError, match=r"folder = .*its format is 99.*reads format 2"):
         load(saved)
 
 

@@ -5,13 +5,13 @@ import itertools
 import pytest
 
 from start_ranks import ALL, start_ranks
-from training_ranks import RUNS
+from training_ranks import RUNS, SAMPLE
 
 pytestmark = pytest.mark.slow  # three more processes to start
 SETTINGS = ["adaptive, checkpointed; float64", "split, direct; float64", "adaptive, checkpointed; float32"]
 CASES = [f"{wrapper}; {rest}" for wrapper, rest in itertools.product(["DDP", "FSDP2, parts", "FSDP2"], SETTINGS)]
 if not ALL:
-    CASES = [case for case in CASES if "FSDP2;" not in case and "float64" in case]
+    CASES = [f"{wrapper}; {solver}; float64" for wrapper, solver in SAMPLE]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_wrapped_models_train_as_one_process_does(ranks, case):
 
 @pytest.mark.parametrize("name", list(RUNS)[: None if ALL else 2])
 def test_runs_on_two_ranks_are_those_of_one_process_and_go_on_on_either(ranks, name):
-    """20 updates on two, on two and then on one, on one and then on two: the same losses."""
+    """All updates on two, on two and then on one, on one and then on two: the same losses."""
     together, to_one, to_two = ranks[0]["runs"][name]
     assert max(together, to_one, to_two) < 1e-5
 
@@ -48,4 +48,4 @@ def test_a_rank_of_two_never_holds_all_weights(ranks):
 
 def test_every_case_is_looked_at(ranks):
     for found in ranks:
-        assert len(found) == (9 if ALL else 4) + 3 and set(found) == {*CASES, "runs", "memory", "skipped"}
+        assert len(found) == (9 if ALL else 2) + 3 and set(found) == {*CASES, "runs", "memory", "skipped"}

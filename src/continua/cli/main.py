@@ -4,11 +4,12 @@ Nothing heavy is imported until a command is known, so that help comes at once.
 """
 
 import contextlib
+import errno
 import importlib
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import TextIOWrapper
 from typing import Any, NamedTuple
 
@@ -120,7 +121,7 @@ def _run(name: str, words: list[str], debug: bool) -> int:
         _ = _fail(str(message), 0) if issubclass(category, DamageWarning) else show(message, category, *where)
 
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stdout(_Terminal(sys.stdout) if sys.stdout else None):
             warnings.simplefilter("default", DamageWarning)
             warnings.showwarning = tell
             return read_command(kind, name, words).execute(Console())
@@ -159,12 +160,44 @@ def _unknown(word: str) -> str:
     return f"there is no command {word!r}. {meant}`continua --help` tells more."
 
 
+class _Terminal:
+    """Standard output, on which a terminal that is gone ends nothing: its window is closed, or its connection lost.
+
+    Commands that shall end with it get a SIGHUP; those that do not were begun with `nohup`, `setsid` or `disown`.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        return self._try(self._file.write, text)
+
+    def flush(self) -> None:
+        self._try(self._file.flush)
+
+    def _try(self, act: Callable[..., Any], *given: str) -> Any:
+        try:
+            return act(*given)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            _silence(self._file)
+            return 0
+
+
 def _leave_output() -> None:
     """Python writes what is left at its end, and fails where nobody reads it any more."""
     try:
         sys.stdout.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence(sys.stdout)
+
+
+def _silence(file: Any) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
 
 
 def _fail(message: str, code: int) -> int:

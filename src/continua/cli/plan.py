@@ -2,9 +2,8 @@
 
 import dataclasses
 import json
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
 from rich.console import Console
@@ -29,6 +28,10 @@ _SHORT = (64, 128)
 """Tokens of the sequences on which small copies are counted, where they can be chosen."""
 _LATENCY, _LAUNCH = 2e-5, 5e-6
 """Seconds that a collective takes to begin, and an operation of an accelerator: usual orders, not measured here."""
+
+
+Case = tuple[Form, Preset, Batch]
+"""An update that is timed: of the model of a preset, on a batch."""
 
 
 class Needs(NamedTuple):
@@ -91,12 +94,20 @@ class Forecast:
         asked: Train = read_command(Train, "train", ["--config", str(self.settings)])
         preset = Preset(asked.model, asked.depth, asked.costs, asked.training)
         model, form, batch, tokens = self._count(asked, preset)
-        machine = measure_machine() if self.flops is None else Machine(self.flops, self.bandwidth or 2e12, _LAUNCH)
+        size = max(1, preset.training.batch_size // self.devices)
+        here = [(form, preset, batch(form, size, tokens))] if self.check else []
+        if self.flops is None:
+            machine, seconds = measure_machine(here)
+        else:
+            machine, seconds = Machine(self.flops, self.bandwidth or 2e12, _LAUNCH), []
         sharded = asked.run.sharding == "fsdp2"
         needs = self._needs(model, preset, machine, tokens, sharded)
         found: dict[str, Any] = {"needs": needs._asdict(), "machine": dataclasses.asdict(machine)}
-        if self.check:
-            found["check"] = self._compare(model, machine, preset, form, batch, tokens)
+        for case in here:
+            foreseen = model.at(preset.model.width, tokens, size)
+            counted = count_update(*case, OPTIMISERS[preset.training.optimizer])
+            check = {"parameters": (foreseen.parameters, counted.parameters), "bytes": (foreseen.peak, counted.peak)}
+            found["check"] = check | ({"seconds": (machine.seconds(foreseen), *seconds)} if seconds else {})
         if self.json:
             print(json.dumps(found))
         else:
@@ -143,18 +154,6 @@ class Forecast:
         checkpoint = (1 + _MOMENTS) * _NUMBER * fixed.parameters
         return Needs(fixed.parameters, fixed.weights, memory, most, machine.seconds(counts), waiting, sent, checkpoint)
 
-    def _compare(
-        self, model: CountModel, machine: Machine, preset: Preset, form: Form, batch: Any, tokens: int
-    ) -> dict[str, tuple[float, float]]:
-        """Predicted and found, on this machine, of one device's share of the batch."""
-        size = max(1, preset.training.batch_size // self.devices)
-        foreseen, given = model.at(preset.model.width, tokens, size), batch(form, size, tokens)
-        counted = count_update(form, preset, given, OPTIMISERS[preset.training.optimizer])
-        pairs = {"parameters": (foreseen.parameters, counted.parameters), "bytes": (foreseen.peak, counted.peak)}
-        if self.flops is None:
-            pairs["seconds"] = (machine.seconds(foreseen), time_update(form, preset, given))
-        return pairs
-
     def _table(self, needs: Needs, preset: Preset) -> Table:
         total = sum(needs.memory.values())
         seconds = needs.compute + needs.communication
@@ -189,17 +188,24 @@ def _bytes(size: float) -> str:
     return f"{size:.3g} {unit}"
 
 
-def time_update(form: Form, preset: Preset, batch: Batch, repeats: int = 5) -> float:
-    """Processor seconds of an update: on a busy machine the clock on the wall tells of others."""
-    model = build_continuous(form, preset)
-    build = OPTIMISERS[preset.training.optimizer]
-    learner = Learner("timed", model, objective_of(form, model, preset), build(model, preset))
-    plan, taken = Plan(100, len(batch.inputs[0])), []
-    for number in range(repeats + 1):
-        start = time.process_time()
-        learner.update(batch, number, plan)
-        taken.append(time.process_time() - start)
-    return statistics.median(taken[1:])  # the first warms up
+def time_updates(cases: Sequence[Case], rounds: int = 10) -> list[float]:
+    """Processor seconds of an update of each: the least over rounds in which each has its turn.
+
+    On a busy machine the clock on the wall tells of others; caches that others fill add to processor time too, never
+    take from it, and not to all cases alike where one is timed after the other.
+    """
+    learners = []
+    for form, preset, _ in cases:
+        model = build_continuous(form, preset)
+        build = OPTIMISERS[preset.training.optimizer]
+        learners.append(Learner("timed", model, objective_of(form, model, preset), build(model, preset)))
+    taken: list[list[float]] = [[] for _ in cases]
+    for number in range(rounds + 1):
+        for place, (_, _, batch) in enumerate(cases):
+            start = time.process_time()
+            learners[place].update(batch, number, Plan(100, len(batch.inputs[0])))
+            taken[place].append(time.process_time() - start)
+    return [min(each[1:]) for each in taken]  # the first warms up
 
 
 CALIBRATION: tuple[tuple[dict[str, Any], int, int], ...] = (
@@ -209,16 +215,19 @@ CALIBRATION: tuple[tuple[dict[str, Any], int, int], ...] = (
     ({"width": 96, "hidden": 192, "axis_nodes": 6, "steps": 3}, 64, 16),
     ({"width": 128, "hidden": 512, "axis_nodes": 8, "steps": 2}, 48, 4),
     ({"width": 64, "hidden": 64, "axis_nodes": 4, "steps": 8, "stepper": "rk4", "gradient": "checkpointed"}, 32, 8),
+    ({"width": 16, "hidden": 32, "axis_nodes": 2, "steps": 4}, 192, 8),
+    ({"width": 256, "hidden": 1024, "axis_nodes": 1, "head_modes": 0, "steps": 1}, 64, 8),
+    ({"width": 128, "hidden": 512, "axis_nodes": 1, "head_modes": 0, "steps": 2}, 96, 8),
+    ({"width": 192, "hidden": 768, "axis_nodes": 1, "head_modes": 0, "steps": 2}, 64, 4),
 )
 """Options, tokens and batches of the models on which a machine is measured."""
 
 
-def measure_machine() -> Machine:
-    """How fast this machine is, from updates of a few small models."""
-    counts, seconds = [], []
+def measure_machine(beside: Sequence[Case] = ()) -> tuple[Machine, list[float]]:
+    """How fast this machine is, from updates of a few small models; and the seconds of others, timed among them."""
+    cases: list[Case] = []
     for options, tokens, size in CALIBRATION:
-        preset, form = Preset().replace(**options), text_form(64, tokens)
-        batch = example_batch(form, size, tokens)
-        counts.append(count_update(form, preset, batch, OPTIMISERS["adamw"]))
-        seconds.append(time_update(form, preset, batch))
-    return Machine.fit(counts, seconds)
+        form = text_form(64, tokens)
+        cases.append((form, Preset().replace(**options), example_batch(form, size, tokens)))
+    counts, seconds = [count_update(*case, OPTIMISERS["adamw"]) for case in cases], time_updates([*cases, *beside])
+    return Machine.fit(counts, seconds[: len(cases)]), seconds[len(cases) :]

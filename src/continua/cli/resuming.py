@@ -77,12 +77,12 @@ def note_failure(run: Run, updates: int) -> Iterator[None]:
         advice = "In training, lower --learning-rate, pay for motion with --energy, or take more --steps."
         raise TrainingError(f"{error} {advice}") from error
     except OSError as error:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # the folder itself may be gone
             run.end("failed")
         why = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
         what = f"the run could not be written ({why})"
         raise TrainingError(f"{what}. Mend this; nothing is half written. {again}") from error
     except Exception:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             run.end("failed")
         raise

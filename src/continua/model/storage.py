@@ -1,4 +1,4 @@
-"""Saving and loading: a model is a folder with its description (JSON), its values (safetensors) and a hash.
+"""Saving and loading: a model is a folder with its description (JSON), its values (safetensors) and a hash of both.
 
 The description names classes of continua and the arguments they were built from; loading builds nothing else, so a
 folder from a stranger cannot run code. Parameters that serve in two places (a tied readout, a field of two parts) are
@@ -23,7 +23,7 @@ from continua.core.errors import reject
 from continua.core.shapes import Tensor
 from continua.runs import digest, write_whole
 
-FORMAT = 1
+FORMAT = 2
 _ROOMS = ("spaces", "operators", "fields", "solve", "model")
 """What models are made of; nothing else is imported on behalf of a file."""
 _IN_CODE = "Build such a model in code, and keep its values with model.state_dict() and model.load_state_dict()."
@@ -37,7 +37,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
 
 
 def model_files(model: nn.Module, state: Mapping[str, Tensor] | None = None) -> dict[str, bytes]:
-    """What `save` writes, by the names of the files: values first, then the description with their hash.
+    """What `save` writes, by the names of the files: values first, then the description with the hash of both.
 
     `state` are the values, where the model itself does not hold them whole.
     """
@@ -46,8 +46,14 @@ def model_files(model: nn.Module, state: Mapping[str, Tensor] | None = None) -> 
     shared = {name: original for name, original in names if name != original}  # further names of a parameter
     held = model.state_dict() if state is None else state
     values = safetensors.torch.save({name: value.contiguous() for name, value in held.items() if name not in shared})
-    description = {"format": FORMAT, "sha256": digest(values), "shared": shared, "model": encode(model)}
+    description = {"format": FORMAT, "shared": shared, "model": encode(model)}
+    description["sha256"] = hash_model(values, description)
     return {"model.safetensors": values, "model.json": json.dumps(description, indent=1).encode()}
+
+
+def hash_model(values: bytes, description: Mapping[str, Any]) -> str:
+    """The hash of a model's values and of what they belong to: one flipped bit in either is another model."""
+    return digest(json.dumps([description["shared"], description["model"]]).encode() + values)
 
 
 def load(folder: str | os.PathLike[str]) -> nn.Module:
@@ -59,9 +65,9 @@ def load(folder: str | os.PathLike[str]) -> nn.Module:
             reject("folder", str(folder), f"there is no {name} in it", cure)
     description = _read(source)
     values = (source / "model.safetensors").read_bytes()
-    if digest(values) != description["sha256"]:
+    if hash_model(values, description) != description["sha256"]:
         cure = "Copy the folder again, or take an earlier checkpoint."
-        reject("folder", str(folder), "model.safetensors does not match its hash: the file is damaged", cure)
+        reject("folder", str(folder), "it does not match its hash: a file is damaged", cure)
     try:
         model = decode(description["model"])
     except (KeyError, TypeError) as error:

@@ -5,6 +5,7 @@ and what is no plain file (a FIFO, a device) is not opened.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -14,16 +15,19 @@ import secrets
 import shutil
 import socket
 import stat
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from continua.core.errors import reject
+from continua.core.errors import DamageWarning, reject
 
 FORMAT = 2
 LOCK, _TEMPORARY = ".lock", ".tmp-"
 # without O_NONBLOCK, opening a FIFO waits for somebody at its other end
 _CAREFULLY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_UNABLE = (errno.ENOSYS, errno.ENOTSUP, errno.EINVAL, errno.ENOLCK)
+"""What a file system says of what it cannot do: some are mounted without locks, or have no flushing of folders."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -82,7 +86,7 @@ def append_line(path: Path, line: str) -> None:
     handle = _open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
         found = os.fstat(handle)
-        if found.st_nlink != 1:
+        if found.st_nlink > 1:
             reject("file", str(path), "it has a second name elsewhere, which would be written to", "Copy the folder.")
         torn = found.st_size > 0 and os.pread(handle, 1, found.st_size - 1) != b"\n"
         _write_all(handle, ("\n" * torn + line + "\n").encode())
@@ -95,7 +99,7 @@ def sync(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         handle = os.open(path, os.O_RDONLY | _CAREFULLY)
         try:
-            os.fsync(handle)
+            _flush(handle)
         finally:
             os.close(handle)
 
@@ -125,6 +129,11 @@ def lock(folder: Path) -> Iterator[None]:
             who = re.sub(r"[^\w .-]", "?", os.pread(handle, 200, 0).decode(errors="replace"))
             cure = "Wait for its end, end it, or choose another folder."
             reject("run", str(folder), f"process {who} is writing into it", cure)
+        except OSError as error:
+            if error.errno not in _UNABLE:
+                raise
+            text = f"{folder} cannot be locked ({error.strerror}): see to it that no other process writes into it."
+            warnings.warn(text, DamageWarning, stacklevel=1)
         with contextlib.suppress(OSError):  # a full disk: the name only helps to find who holds the lock
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)
@@ -202,9 +211,17 @@ def _write_new(path: Path, content: bytes) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFULLY, 0o666)
     try:
         _write_all(handle, content)
-        os.fsync(handle)  # a rename may reach the disk before the content does
+        _flush(handle)  # a rename may reach the disk before the content does
     finally:
         os.close(handle)
+
+
+def _flush(handle: int) -> None:
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _UNABLE:
+            raise
 
 
 def _write_all(handle: int, content: bytes) -> None:

@@ -51,6 +51,9 @@ class Counts(NamedTuple):
     """bytes that operations read and write"""
     operations: float
     """how many there are"""
+    scores: float
+    """numbers of all matrices of tokens by tokens that attention computes, two forwards and five backwards: with short
+    keys these, and not the flops, take its time"""
     peak: float
     """bytes at the peak of the forward and backward pass, gradients among them, beside the weights"""
     step: float
@@ -65,7 +68,7 @@ class Counter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.flops = self.traffic = self.operations = 0
+        self.flops = self.traffic = self.operations = self.scores = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
@@ -77,8 +80,9 @@ class Counter(TorchDispatchMode):
         elif "scaled_dot_product" in packet.__name__:  # torch knows those of other devices
             backward = "backward" in packet.__name__
             q, k, v = args[1:4] if backward else args[:3]
-            pairs = q.shape[:-1].numel() * k.shape[-2]
-            self.flops += 2 * pairs * (q.shape[-1] + v.shape[-1]) * (5 if backward else 2) // 2
+            scores = q.shape[:-1].numel() * k.shape[-2] * (5 if backward else 2)
+            self.flops += (q.shape[-1] + v.shape[-1]) * scores
+            self.scores += scores
         read = [x for x in tree_leaves((args, named)) if isinstance(x, Tensor)]
         known = {x.untyped_storage()._cdata for x in read}
         new = [x for x in tree_leaves(made) if isinstance(x, Tensor) and x.untyped_storage()._cdata not in known]
@@ -102,8 +106,8 @@ def count_update(form: Form, preset: Preset, batch: Batch, optimiser: Callable[.
     weights = sum(leaf.shape.numel() if isinstance(leaf, Tensor) else math.prod(leaf.shape)
                   for field in model.flow.fields for leaf in field.structure.specs)  # fmt: skip
     replayed = 2 if preset.depth.gradient != "direct" else 1
-    return Counts(count_parameters(model), weights, counter.flops, counter.traffic, counter.operations, peak,
-                  stepping.peak, row.evaluations * replayed)  # fmt: skip
+    return Counts(count_parameters(model), weights, counter.flops, counter.traffic, counter.operations, counter.scores,
+                  peak, stepping.peak, row.evaluations * replayed)  # fmt: skip
 
 
 def example_batch(form: Form, size: int, tokens: int) -> Batch:
@@ -196,30 +200,40 @@ def _through_origin(places: Sequence[int], values: Sequence[float], x: float) ->
 @final
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """How fast a device is: seconds = flops / `flops` + traffic / `bandwidth` + operations `overhead`."""
+    """How fast a device is.
+
+    seconds = flops / `flops` + traffic / `bandwidth` + operations `overhead` + scores `score` + parameters `parameter`
+    """
 
     flops: float
     """multiplications and additions in a second, as reached and not as promised"""
     bandwidth: float
-    """bytes of memory read and written in a second"""
+    """bytes read and written in a second"""
     overhead: float
     """seconds that an operation takes where it computes nothing"""
+    score: float = 0.0
+    """seconds that a score of attention takes beside its flops"""
+    parameter: float = 0.0
+    """seconds that a parameter takes beside that: it and its moments are seldom still in a cache"""
 
     def seconds(self, counts: Counts) -> float:
         """How long an update takes."""
-        return counts.flops / self.flops + counts.traffic / self.bandwidth + counts.operations * self.overhead
+        moving = counts.traffic / self.bandwidth + counts.operations * self.overhead
+        return counts.flops / self.flops + moving + counts.scores * self.score + counts.parameters * self.parameter
 
     @classmethod
     def fit(cls, counts: Sequence[Counts], seconds: Sequence[float]) -> "Machine":
         """The machine on which updates of these counts took so long, by least squares of relative errors."""
-        rows = torch.tensor([[c.flops, c.traffic, c.operations] for c in counts], dtype=torch.float64)
+        rows = torch.tensor(
+            [[c.flops, c.traffic, c.operations, c.scores, c.parameters] for c in counts], dtype=torch.float64
+        )
         rows = rows / torch.tensor(seconds, dtype=torch.float64)[:, None]
-        kept = [0, 1, 2]
+        kept = list(range(rows.shape[1]))
         while True:  # a cost below nothing is left out, and the others are fitted again
             found = torch.linalg.lstsq(rows[:, kept], torch.ones(len(rows), 1, dtype=torch.float64)).solution[:, 0]
             if bool((found > 0).all()):
                 break
             kept.pop(int(found.argmin()))
-        costs = dict.fromkeys(range(3), 0.0) | dict(zip(kept, found.tolist(), strict=True))
+        costs = dict.fromkeys(range(rows.shape[1]), 0.0) | dict(zip(kept, found.tolist(), strict=True))
         flops, bandwidth = (1.0 / costs[i] if costs[i] else math.inf for i in (0, 1))
-        return cls(flops, bandwidth, costs[2])
+        return cls(flops, bandwidth, *(costs[i] for i in (2, 3, 4)))

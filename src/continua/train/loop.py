@@ -112,13 +112,16 @@ class Training:
 
     def _find_checkpoint(self, before: int | None) -> str:
         """The name of the latest checkpoint that is whole; nothing where the run begins anew."""
-        last = self.run.last_checkpoint(before)
+        last, known = self.run.last_checkpoint(before), [row.get("update", 0) for row in self.run.records("update")]
         if last is None:
-            if self.run.records("update"):
+            if known:
                 cure = "Copy the folder again with them, or train a new run."
                 reject("run", str(self.run.folder), "it has records of updates, but its checkpoints are gone", cure)
             warnings.warn("the run has no checkpoint yet: it begins anew.", DamageWarning, stacklevel=1)
             return ""
+        if last.update > max(known, default=0):
+            text = f"the records end before update {last.update}, where the run goes on: its curves will have a gap."
+            warnings.warn(text, DamageWarning, stacklevel=1)
         return last.folder.name
 
     def go(self, done: int = 0) -> None:
@@ -263,5 +266,7 @@ class Training:
         for reporter in self.reporters:
             try:
                 getattr(reporter, event)(*facts)
-            except BrokenPipeError:
-                self.stop.reason = self.stop.reason or "stopped, since nobody reads the output any more"
+            except OSError as error:  # a pipe without a reader, a log on a full disk: what is trained is saved
+                gone = isinstance(error, BrokenPipeError)
+                why = "nobody reads the output any more" if gone else f"the output cannot be written ({error.strerror})"
+                self.stop.reason = self.stop.reason or f"stopped, since {why}"
