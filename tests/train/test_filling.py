@@ -141,7 +141,7 @@ def learner_of(task, rate):
 
 
 def test_the_best_weights_are_taken_and_a_run_that_no_longer_gains_ends(task, tmp_path, unchecked):
-    learner = learner_of(task, 3.0)  # a rate that leads away
+    learner = learner_of(task, 1.0)  # a rate that leads away
     plan = Plan(40, 8, validations=20, patience=2, clip=1e9, save_seconds=1e9)
     run = Run.begin(tmp_path / "run", "train", {}, {"task": task.facts()})
     training = Training(run, task, [learner], plan)

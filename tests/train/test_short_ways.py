@@ -24,7 +24,7 @@ def learner():
     model = build_continuous(task.form, preset)
     optimiser = adamw(model, 1e-3, 0.05, (0.9, 0.98))
     objective = objective_of(task.form, model, preset)
-    return task, Learner("demo", model, objective, optimiser, grids=TrainingGrids(1.0))
+    return task, Learner("demo", model, objective, optimiser, grids=TrainingGrids(preset.depth.jitter))
 
 
 def is_own(frame) -> bool:

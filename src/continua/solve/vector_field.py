@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
-from continua.core.checks import is_traced
 from continua.core.shapes import Bool, DepthValue, Float, Tensor
 
 
@@ -68,16 +66,7 @@ def displace(f: AbstractVectorField, z: DepthValue, dz: DepthValue, before: Stat
     if not before.costs:
         return State(x)
     assert not isinstance(dz, Tensor), "without an error estimate no sequence has steps of its own"
-    velocity = (x - before.x) / dz
-    if is_traced() or not torch.is_grad_enabled():
-        rates = f.rates(z, before.x, velocity)
-    else:  # the ends of a step are kept by the step itself: its mean velocity need not be, whatever reads it
-        start, end, place = before.x.detach(), x.detach(), velocity.data_ptr()
-        with saved_tensors_hooks(
-            lambda saved: None if saved.data_ptr() == place and saved.shape == end.shape else saved,
-            lambda saved: (end - start) / dz if saved is None else saved,
-        ):
-            rates = f.rates(z, before.x, velocity)
+    rates = f.rates(z, before.x, (x - before.x) / dz)
     costs = [advance(cost, dz, (1.0,), (rate,)) for cost, rate in zip(before.costs, rates, strict=True)]
     # an alias, which the cost of this step does not read: its cotangent is the costate after the step
     return State(x.view_as(x), tuple(costs))
