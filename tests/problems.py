@@ -44,6 +44,9 @@ class Written(AbstractVectorField):
         velocity = sum(f(z, state.x, z if inside is None else inside) for f in self.velocities)
         return State(velocity, self.rates(z, state.x, velocity))
 
+    def expect(self, depths: Sequence[float]) -> None:
+        """Nothing is prepared."""
+
     def rates(self, z, points: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         return tuple(rate(z, points, velocity) for rate in self._rates)
 

@@ -64,7 +64,6 @@ def test_times_are_foreseen_for_models_that_were_not_timed():
         cases.append((form, Preset().replace(**options), example_batch(form, size, tokens)))
     machine, found = measure_machine(cases)
     foreseen = [machine.seconds(count_update(*case, OPTIMISERS["adamw"])) for case in cases]
-    print([round(a / b, 2) for a, b in zip(foreseen, found, strict=True)])
     assert foreseen == pytest.approx(found, rel=0.2)
 
 

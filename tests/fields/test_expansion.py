@@ -62,9 +62,9 @@ def test_coefficients_are_of_one_size_and_the_basis_says_how_rough_theta_is():
     spec = FeedForward(hidden=side, biased=False).spec(side)
     coefficients = Expansion(spec, damped(3), generator=torch.Generator().manual_seed(0)).coefficients["w1"]
     sizes = coefficients.detach().square().mean((1, 2)) * side
-    expected = 1.0 / (1.0 + 0.3**2 + 0.3**4)
-    # the mean of 25,600 squares of normal numbers: four standard deviations are 4 sqrt(2)/160 of it
-    torch.testing.assert_close(sizes, torch.full((3,), expected), rtol=0.035, atol=0.0)
+    # the functions of the basis have the mean square one together; the mean of 25,600 squares of normal numbers: four
+    # standard deviations are 4 sqrt(2)/160 of it
+    torch.testing.assert_close(sizes, torch.ones(3), rtol=0.035, atol=0.0)
 
 
 def test_a_gain_is_constant_in_a_basis_without_the_constant_function():

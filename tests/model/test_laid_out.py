@@ -49,7 +49,8 @@ def test_weights_of_a_known_grid_are_made_at_once(heads):
     found = []
     for expected in ((), depths):
         f = model.flow.bind(Cloud(x), one_graph=True)
-        f.expect(expected)
+        if expected:
+            f.expect(expected)
         assert all([*w._ready] == [*expected] for w in f._weights)
         slopes = [f(z, State(x)).x for z in (*depths, 1.9)]  # of another depth they are made when it is asked
         grads = torch.autograd.grad(sum(s.square().sum() for s in slopes), list(model.flow.parameters()))

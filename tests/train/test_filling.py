@@ -85,7 +85,7 @@ def test_a_network_counts_by_what_it_gains_on_validation(task, model):
     found = settle_outputs(model, task)
     settled = evaluate(model, task, Split.VALIDATION)
     assert settled["mean squared error"] < 1.05 * before["mean squared error"]
-    assert settled["share inside the interval"] >= 0.78  # no fewer than eight of ten, up to a tie
+    assert 0.78 <= settled["share inside the interval"] <= 0.95  # no fewer than eight of ten, up to a tie
     assert len(found) == 4 and all(0.0 <= each["share of the network"] <= 1.0 for each in found.values())
     assert batch.baseline is not None
 

@@ -31,8 +31,6 @@ class ModalWeights:
 
     def expect(self, depths: Sequence[float]) -> None:
         """Makes the weights at these depths; what they are made of is freed, since no gradient needs it."""
-        if not depths:
-            return
         psi = torch.stack([modes_at(self.over_z, self.field.depth, z, z, self.values[0]) for z in depths])
         with torch.autocast(psi.device.type, enabled=False):  # weights keep their own precision
             # unbound, and not indexed: the gradient of an index is as large as all depths together

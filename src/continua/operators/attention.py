@@ -44,7 +44,8 @@ class Rotary:
         places, axis = torch.zeros(1, dtype=torch.float64), kernel.axis
         if axis is not None:  # the first of as many midpoints as modes turns at `fastest`, as of a vector's pairs
             places = axis.points() - 0.5 / math.prod(kernel.bias_modes)
-        shares = 2.0 * (torch.arange(key // 2, dtype=torch.float64) + places[:, None]) / key
+        # of more nodes the first lie before it: nothing turns faster
+        shares = 2.0 * (torch.arange(key // 2, dtype=torch.float64) + places[:, None]).clamp(min=0.0) / key
         return (self.fastest * (self.slowest / self.fastest) ** shares).to(like.device, like.dtype)
 
     def bind(self, binding: Binding, key: int, kernel: AbstractKernel) -> "Rotary":

@@ -173,7 +173,7 @@ class AttentionWeights(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True)
 class Watched(AbstractTokenIntegral):
-    """The exact token integral that forms alpha, O(queries * tokens) in encoded, and hands it to `show`, detached."""
+    """The exact token integral that forms alpha, in O(queries * tokens) memory, and hands it to `show`, detached."""
 
     show: Callable[[AttentionWeights], None]
 

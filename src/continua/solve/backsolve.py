@@ -101,6 +101,9 @@ class Adjoint(AbstractVectorField):
         self.flow, self.shape, self.parameters, self.costs, self.clip = flow, shape, parameters, tuple(costs), clip
         self.breaks, self.weights, self.inputs = flow.breaks, flow.weights, tuple(parameters.tensors)
 
+    def expect(self, depths: Sequence[float]) -> None:
+        """Nothing is prepared."""
+
     def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         raise AssertionError("splitting and projection are refused before")
 

@@ -50,6 +50,9 @@ class FunctionVectorField(AbstractVectorField):
             reject("f(z, x)", got, why, "Return one tensor, of several states joined; f(z, x) gets the depth first.")
         return State(velocity)
 
+    def expect(self, depths: Sequence[float]) -> None:
+        """Nothing is prepared."""
+
     def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         return ()
 

@@ -45,6 +45,8 @@ class AbstractStepper(abc.ABC):
     """Evaluations of the velocity in one step."""
     reversible: bool = False
     """Whether the step approximates the flow of one ODE, so that it may be integrated backwards."""
+    reads_middle: bool = False
+    """Whether a step evaluates the vector field at its middle alone."""
 
     @abc.abstractmethod
     def breaks(self, f: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
@@ -59,10 +61,6 @@ class AbstractStepper(abc.ABC):
     @abc.abstractmethod
     def dense(self, f: AbstractVectorField, result: StepResult, fractions: Sequence[float]) -> list[Tensor]:
         """x at z + fraction dz, inside an accepted step, for each of the fractions."""
-
-    def depths(self, grid: Sequence[float]) -> Sequence[float]:
-        """Where the steps of a grid read the vector field, as far as that is known; by default nowhere."""
-        return ()
 
 
 def hermite(before: Tensor, after: Tensor, f0: Tensor, f1: Tensor, dz: DepthValue, fraction: float) -> Tensor:

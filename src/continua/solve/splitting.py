@@ -62,14 +62,15 @@ class LieTrotter(AbstractSplitting):
     sub: AbstractStepper = Euler()
     order = 1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "reads_middle", isinstance(self.sub, Euler))
+
     def breaks(self, f: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
         return f.breaks
 
     def schedule(self, f: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
         return [(part, 0.0, 1.0) for part in f.parts or (f,)]
-
-    def depths(self, grid: Sequence[float]) -> Sequence[float]:
-        return [z + 0.5 * (after - z) for z, after in itertools.pairwise(grid)] if isinstance(self.sub, Euler) else ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +169,9 @@ class _Tangential(AbstractVectorField):
         slope = self.whole(z, state, inside)
         velocity = self.manifold.tangent(state.x, slope.x)
         return State(velocity, self.whole.rates(within(z, inside), state.x, velocity))
+
+    def expect(self, depths: Sequence[float]) -> None:
+        self.whole.expect(depths)
 
     def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         return self.whole.rates(z, x, velocity)

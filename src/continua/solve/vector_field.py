@@ -39,8 +39,12 @@ class AbstractVectorField(abc.ABC):
     def __call__(self, z: DepthValue, state: State, inside: DepthValue | None = None) -> State:
         """The slope of the state at depth z; at a jump the piece that holds `inside` is read."""
 
-    def expect(self, depths: Sequence[float]) -> None:  # noqa: B027 - most have nothing to prepare
-        """Told before a solve on a known grid where it will be asked; what all depths share can then be done once."""
+    @abc.abstractmethod
+    def expect(self, depths: Sequence[float]) -> None:
+        """Called before a solve on a fixed grid with the depths at which the field will be evaluated.
+
+        Weights can then be computed in one batch; most fields have nothing to prepare.
+        """
 
     @abc.abstractmethod
     def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:

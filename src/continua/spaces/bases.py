@@ -137,15 +137,15 @@ def _legendre_coefficients(size: int) -> tuple[tuple[float, float, float], ...]:
 @final
 @dataclass(frozen=True)
 class WeightedBasis(AbstractBasis):
-    """phi_k(z) = c ratio^k psi_k(z), psi_k the functions of `inner`, ordered from smooth to rough.
+    """phi_k(z) = s ratio^k psi_k(z), psi_k the functions of `inner`, ordered from smooth to rough.
 
     The same functions, other coefficients. An `Expansion` draws coefficients of one size, and an optimiser such as Adam
     moves them by one size: with a ratio below 1 the parameters start nearly constant in depth, and turn rough only
-    where many updates agree. Weight decay then is a penalty sum_k ratio^(-2k) |c_k|^2 on the coefficients c_k in
+    where many updates agree. Weight decay then is a penalty s^-2 sum_k ratio^(-2k) |c_k|^2 on the coefficients c_k in
     psi_k, a smoothness norm. Without it every mode varies as fast as the slowest one, and a few depth steps cannot
-    resolve the flow (docs/logbook.md, "Training on MNIST-1D"). With c = 1/sqrt(sum_k ratio^2k) moves of one size in all
-    coefficients move a parameter by that size, in the mean over depth, as they move one of a layer: a learning rate
-    means the same for both.
+    resolve the flow (docs/logbook.md, "Training on MNIST-1D"). With s = 1/sqrt(sum_k ratio^2k) and an orthonormal
+    `inner`, moves of one size in all coefficients move a parameter by that size, in the mean over depth, as they move
+    one of a layer: a learning rate means the same for both.
     """
 
     size: int = dataclasses.field(init=False)
