@@ -109,8 +109,8 @@ def test_a_perfect_answer_is_measured_as_such(task):
     batch = task.batch(Split.TEST, torch.arange(4))
     whole = not batch.targets.is_floating_point()
     output = 50.0 * torch.nn.functional.one_hot(batch.targets, task.form.outputs).float() if whole else batch.targets
-    if batch.baseline is not None:
-        left = ((batch.targets - batch.baseline.values) / batch.baseline.spread).nan_to_num(0.0)
+    if batch.rule is not None:
+        left = ((batch.targets - batch.rule.values) / batch.rule.spread).nan_to_num(0.0)
         output = torch.cat([left, left, torch.zeros_like(left), torch.zeros_like(left)], -1)
     headline = next(iter(task.metrics(output, batch).values()))
     assert torch.allclose(

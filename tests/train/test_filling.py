@@ -87,7 +87,7 @@ def test_a_network_counts_by_what_it_gains_on_validation(task, model):
     assert settled["mean squared error"] < 1.05 * before["mean squared error"]
     assert 0.78 <= settled["share inside the interval"] <= 0.95  # no fewer than eight of ten, up to a tie
     assert len(found) == 4 and all(0.0 <= each["share of the network"] <= 1.0 for each in found.values())
-    assert batch.baseline is not None
+    assert batch.rule is not None
 
 
 def calm_then_wild(tmp_path, order):

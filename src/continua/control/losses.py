@@ -141,7 +141,7 @@ class RelativeL2(AbstractLoss):
 @final
 @dataclasses.dataclass(frozen=True)
 class SeriesScore(AbstractLoss):
-    """mean of r^2 + 2 pinball(r) over the targets that are known, r = (y - answer) / spread, with `batch.baseline`.
+    """mean of r^2 + 2 pinball(r) over the targets that are known, r = (y - answer) / spread, with `batch.rule`.
 
     The mean answers for the squared error alone, the ends of the interval for the pinball score of the levels 0.1 and
     0.9 (`PredictedInterval.pinball`), about a mean that is held fixed. Both are proper scores.
@@ -149,12 +149,12 @@ class SeriesScore(AbstractLoss):
 
     def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:
         targets = _require_targets(batch)
-        if batch.baseline is None:
-            why, cure = "the output is what is added to a simple rule", "Pass Batch(..., baseline=Baseline(...))."
-            reject("batch.baseline", None, why, cure)
-        spread, known = batch.baseline.spread, ~targets.isnan()
-        truth = torch.where(known, targets, batch.baseline.values)
-        answer = batch.baseline.answer(output)
+        if batch.rule is None:
+            why, cure = "the output is what is added to a simple rule", "Pass Batch(..., rule=RuleAnswer(...))."
+            reject("batch.rule", None, why, cure)
+        spread, known = batch.rule.spread, ~targets.isnan()
+        truth = torch.where(known, targets, batch.rule.values)
+        answer = batch.rule.answer(output)
         fixed = answer.mean - answer.mean.detach()  # ends move with the mean, and do not move it
         ends = answer._replace(low=answer.low - fixed, high=answer.high - fixed)
         score = ((truth - answer.mean) / spread).square() + 2.0 * ends.pinball(truth) / spread

@@ -27,7 +27,7 @@ class PredictedInterval(NamedTuple):
         return sum(torch.maximum(p * gap, (p - 1.0) * gap) for p, gap in ends) / 2.0  # pyright: ignore[reportReturnType]
 
 
-class Baseline(NamedTuple):
+class RuleAnswer(NamedTuple):
     """What a simple rule answers at query times, and how far off it usually is; a network learns the rest.
 
     - `values` (batch, queries, channels): the answer of the rule, in the units of the targets;
@@ -64,7 +64,7 @@ class Batch:
     - `mass`: quadrature masses of the targets, (batch, tokens), for losses that are integrals over token time.
     - `query_times`: times (batch, queries) at which the targets are wanted, where these are not the tokens themselves.
     - `times`, `present`: times of the targets and which of them are there.
-    - `baseline`: what a simple rule answers, where the network's output is added to it (`Baseline`).
+    - `rule`: what a simple rule answers, where the network's output is added to it (`RuleAnswer`).
     - `offset`: logits of a simple rule, which are added to those of the network.
     - `index`: which samples of their split these are.
 
@@ -79,7 +79,7 @@ class Batch:
     times: Float[Tensor, "batch tokens"] | None = None
     present: Bool[Tensor, "batch tokens"] | None = None
     query_times: Float[Tensor, "batch tokens"] | None = None
-    baseline: Baseline | None = None
+    rule: RuleAnswer | None = None
     offset: Float[Tensor, "batch classes"] | None = None
     index: Int[Tensor, " batch"] | None = None
 

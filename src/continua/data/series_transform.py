@@ -9,7 +9,7 @@ import numpy as np
 import safetensors.numpy
 import torch
 
-from continua.core.batch import Baseline, Batch
+from continua.core.batch import Batch, RuleAnswer
 from continua.core.errors import reject
 from continua.data.csv_file import CsvSeries
 from continua.data.linear_features import ChannelSamples, LagFeatures
@@ -124,4 +124,4 @@ def assemble(prepared: Sequence[Prepared]) -> Batch:
     answers, spread, ahead = (torch.from_numpy(np.stack(each)) for each in rules)
     inputs = (values, times, torch.arange(values.shape[1]) < counts[:, None])
     queries = torch.from_numpy(np.stack([each.query_times for each in prepared])).float()
-    return Batch(inputs, None, query_times=queries, baseline=Baseline(answers.float(), spread.float(), ahead))
+    return Batch(inputs, None, query_times=queries, rule=RuleAnswer(answers.float(), spread.float(), ahead))

@@ -169,8 +169,8 @@ class AbstractTask(abc.ABC):
                 parts = {"squared error between": between, "squared error ahead": ahead}
                 return {"mean squared error": error.mean(1), **parts}
             case Question.SERIES:
-                assert batch.baseline is not None
-                answer = batch.baseline.answer(output)
+                assert batch.rule is not None
+                answer = batch.rule.answer(output)
                 covered = ((answer.low <= targets) & (targets <= answer.high)).to(output.dtype)
                 return series_errors(answer.mean, targets) | {
                     "pinball score": _known_mean(answer.pinball(targets), targets),

@@ -87,8 +87,8 @@ def _errors(model: ContinuousTransformer, task: Csv) -> dict[str, float]:
 @torch.no_grad()
 def _answer(model: ContinuousTransformer, batch: Batch) -> PredictedInterval:
     batch = place(batch, model)
-    assert batch.baseline is not None
-    found = batch.baseline.answer(call_model(model, batch).output)
+    assert batch.rule is not None
+    found = batch.rule.answer(call_model(model, batch).output)
     return PredictedInterval(*(each.cpu() for each in found))
 
 
@@ -107,7 +107,7 @@ def _curve(
     own = present & (values[:, 1 + channel] > 0.5)
     asked = ~batch.targets[window, :, channel].isnan()  # pyright: ignore[reportOptionalSubscript]
     assert batch.targets is not None and batch.query_times is not None and dense.query_times is not None
-    assert dense.baseline is not None and channels > channel
+    assert dense.rule is not None and channels > channel
     when = wording.duration * dense.query_times[0].double().numpy()
     given = task.series.token_values(Split.TEST, number)[own.nonzero()[:, 0].numpy()]
     predicted = [
@@ -115,7 +115,7 @@ def _curve(
                   mark="line", colour=colour)
         for colour, (name, answer) in enumerate(answers.items())
     ]  # fmt: skip
-    rule = Series.of("linear rule", when, _units(dense.baseline.values[0, :, channel], wording, channel), mark="dashed",
+    rule = Series.of("linear rule", when, _units(dense.rule.values[0, :, channel], wording, channel), mark="dashed",
                      colour=5)  # fmt: skip
     truth = Series.of("true", wording.duration * batch.query_times[window][asked].double().numpy(),
                       _units(batch.targets[window, asked, channel], wording, channel), mark="points",

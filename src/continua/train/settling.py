@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from continua.control import call_model
-from continua.core.batch import Baseline, PredictedInterval
+from continua.core.batch import PredictedInterval, RuleAnswer
 from continua.core.shapes import Float, Int, Tensor
 from continua.data import AbstractTask, Csv, Split
 from continua.model import ContinuousTransformer
@@ -155,7 +155,7 @@ def _blocks(task: Csv, ahead: bool) -> Int[Tensor, " windows"]:
 
 
 def _widen(half: Tensor, widening: Tensor) -> Tensor:
-    """Half widths, with the network's share in them as `Baseline.answer` takes it; 1 where nothing is asked."""
+    """Half widths, with the network's share in them as `RuleAnswer.answer` takes it; 1 where nothing is asked."""
     return torch.where(half > 0.0, half * widening.clamp(-4.0, 4.0).exp(), 1.0)
 
 
@@ -178,11 +178,11 @@ def _collect(model: ContinuousTransformer, task: Csv, split: Split) -> _Answers:
     index = torch.linspace(0, count - 1, min(count, _MOST) if split is Split.TRAIN else count).round().long()
     for chosen in index.split(250):
         batch = task.batch(split, chosen)
-        assert batch.baseline is not None and batch.targets is not None
+        assert batch.rule is not None and batch.targets is not None
         output = call_model(quiet, place(batch, model)).output.cpu().to(batch.targets)
-        nothing = Baseline(torch.zeros_like(batch.targets), batch.baseline.spread, batch.baseline.ahead)
+        nothing = RuleAnswer(torch.zeros_like(batch.targets), batch.rule.spread, batch.rule.ahead)
         answer, plain = nothing.answer(output), nothing.answer(torch.zeros_like(output))
-        left = batch.targets - batch.baseline.values
+        left = batch.targets - batch.rule.values
         widening = ((answer.high - answer.mean) / plain.high).log()
-        found.append((answer.mean, left, batch.baseline.ahead, plain.high, widening))
+        found.append((answer.mean, left, batch.rule.ahead, plain.high, widening))
     return _Answers(*(torch.cat(each) for each in zip(*found, strict=True)))
