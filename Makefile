@@ -17,7 +17,8 @@ help: ## say what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 16
 
 demo: $(READY) ## train a continuous Transformer for a few minutes, and write a report
-	@$(BIN)/continua train mnist1d
+	@# one thread: two wait for each other as soon as anything else runs beside them
+	@$(BIN)/continua train mnist1d --threads 1
 
 install: $(STAMP) ## install everything: extras, peers, tests and linters
 

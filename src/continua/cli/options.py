@@ -61,7 +61,7 @@ class RunOptions:
     compare: Baselines = ()
     """also train networks of layers, with as many evaluations and parameters, on the same batches (layers-regularized:
     with the running costs of the continuous model; textbook: textbook positions, no stem; deep, deep-regularized: the
-    hidden size of the continuous model in every layer, so more parameters; none: where --config names some)"""
+    hidden size of the continuous model in every layer, so more parameters; none: compare with nothing, although --config does)"""
     seed: int = 0
     """seed of weights, batches and augmentation"""
     threads: int = 0
@@ -96,7 +96,7 @@ class DataOptions:
     series: SomeFile = None
     """uea: NAME_TRAIN.ts of the UEA archive, NAME_TEST.ts beside it; csv: a file with a header (both need it)"""
     time: Word = None
-    """csv: the column of times (default: t, or else the first)"""
+    """csv: the column of times (default: t, time, date, datetime or timestamp, else the first)"""
     id: Word = None
     """csv: the column that tells series apart (default: none, the file is one series)"""
     columns: Annotated[Word, tyro.conf.arg(metavar="A,B,...")] = None

@@ -189,7 +189,8 @@ class Train:
         for name, value in values_of(self).items():
             if value != defaults[name] and name not in _BESIDE:
                 why = f"a run goes on with the options it began with, and --resume {folder} is given"
-                reject("TASK" if name == "task" else flag(name), value, why, "Leave it out, or train a new run.")
+                cure = f"Leave it out, change it from here on with --override {name}={value}, or train a new run."
+                reject("TASK" if name == "task" else flag(name), value, why, cure)
 
     def _train(
         self, console: Console, stop: StopRequest, ranks: Ranks, held: ExitStack, resumed: Resumed | None = None
