@@ -127,7 +127,8 @@ def load(folder: str | os.PathLike[str], model: str = "continuous") -> Any:
     facts, config = run.manifest["facts"].get("task", {}), run.manifest["config"]
     if not (path / "models" / model).is_dir():
         known = sorted(each.name for each in path.glob("models/*") if each.name != "transform")
-        cure = f"It has {', '.join(known)}." if known else "Let it finish, or go on with it: `continua train --resume`."
+        go_on = f"Let it finish, or go on with it: `continua train --resume {path}`."
+        cure = f"It has {', '.join(known)}." if known else go_on
         reject("run", str(folder), f"it has no model {model!r} yet", cure)
     try:
         found = cast(ContinuousTransformer, load_model(path / "models" / model).eval())
