@@ -50,6 +50,9 @@ class Written(AbstractVectorField):
     def rates(self, z, points: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         return tuple(rate(z, points, velocity) for rate in self._rates)
 
+    def costs_of_step(self, z, dz: float, before: Tensor, after: Tensor) -> tuple[Tensor, ...]:
+        return tuple(dz * rate for rate in self.rates(z, before, (after - before) / dz))
+
 
 @dataclasses.dataclass(frozen=True)
 class Drive:

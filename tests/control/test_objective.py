@@ -154,6 +154,24 @@ def test_padding_changes_no_norm():
         torch.testing.assert_close(norm.squared_norm(noisy, padded.measure), alone)
 
 
+@pytest.mark.parametrize("norm", [L2(), L2(mean=True), L2(Axis(2, 2), True), Sobolev(1), Sobolev(0, 1.0, Axis(2, 2))])
+def test_a_distance_is_the_norm_of_the_difference_and_keeps_its_ends_alone(norm):
+    t = torch.tensor([[0.0, 0.1, 0.5, 0.9]], dtype=torch.float64)
+    generator, kept = torch.Generator().manual_seed(0), []
+    x, y = (torch.randn(1, 4, 4, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    measure = Cloud(x.detach(), 2.0 * torch.ones_like(t), t).measure
+    with torch.autograd.graph.saved_tensors_hooks(lambda s: kept.append(s) or s, lambda s: s):
+        found = norm.squared_distance(x, y, measure)
+    expected = norm.squared_norm(x - y, measure)
+    torch.testing.assert_close(found, expected)
+    pairs = zip(torch.autograd.grad(found.sum(), (x, y)), torch.autograd.grad(expected.sum(), (x, y)), strict=True)
+    for g, e in pairs:
+        torch.testing.assert_close(g, e)
+    if norm.time == 0 and norm.embedding == 0.0:
+        states = [s.data_ptr() for s in kept if s.ndim == 3]  # of the size of a state; what is per token is small
+        assert sorted(states) == sorted([x.data_ptr(), y.data_ptr()])
+
+
 def test_a_mean_does_not_depend_on_length_and_width():
     x = torch.full((1, 5, 6), 3.0, dtype=torch.float64)
     for points in (x, x[:, :2], x[..., :4]):

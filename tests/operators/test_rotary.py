@@ -126,10 +126,20 @@ def test_frequencies_join_along_an_axis():
     found = rotary.frequencies(4, kernel, X)
     together = found.T.flatten()  # from node to node, then on to the next pair
     close(together, rotary.frequencies(12, Dense(), X)[0])  # with as many nodes as modes, those of a vector
-    finer = kernel.at(6)
-    shares = (finer.axis.points()[:, None] - 1 / 6 + torch.arange(2.0, dtype=torch.float64)) / 2
-    assert float(shares[0, 0]) < 0.0  # before the first of three midpoints, where nothing turns faster
-    close(rotary.frequencies(4, finer, X), 2.0 * 0.01 ** shares.clamp(min=0.0))
+    close(rotary.frequencies(4, kernel.at(6), X), found.repeat_interleave(2, 0))  # constant on three cells
+
+
+def test_positions_stay_when_an_axis_is_refined():
+    """Constant states along the axis: <R(t) q, R(s) k> depends on s - t in the same way for every number of nodes."""
+    profiles = []
+    for nodes in (3, 6, 12):
+        kernel = Spectral(Axis(nodes, 4), Cosine(3))
+        ones = torch.ones(1, 1, len(TIMES[0]), 4 * nodes, dtype=torch.float64)
+        measure = Cloud(ones[0], positions=TIMES[:1]).measure
+        turned = Rotary(fastest=60.0, slowest=3.0).rotate(ones, measure, 4, kernel)
+        profiles.append((turned @ turned.mT)[0, 0] / nodes)
+    close(profiles[1], profiles[0])
+    close(profiles[2], profiles[0])
 
 
 def test_mistakes_are_named():

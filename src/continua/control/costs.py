@@ -16,6 +16,7 @@ from continua.core.shapes import DepthValue, Float, Points, Tensor
 from continua.fields import AbstractField, AbstractHeadField, head_masses
 from continua.model import Flow, Rate, Setting
 from continua.operators import Role, leaves
+from continua.spaces import Measure
 
 
 class AbstractRunningCost(abc.ABC):
@@ -60,7 +61,22 @@ class KineticEnergy(AbstractRunningCost):
         """|f|^2 on the measure of a solve and along the axis of its model."""
         measure, norm = setting.cloud.measure, self.norm.along(setting.axis)
         norm.check(measure, setting.cloud.points)
-        return lambda z, points, velocity: norm.squared_norm(velocity, measure)
+        return _Energy(norm, measure)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _Energy:
+    """|f|^2 in one solve."""
+
+    norm: Sobolev
+    measure: Measure
+
+    def __call__(self, z: DepthValue, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
+        return self.norm.squared_norm(velocity, self.measure)
+
+    def of_step(self, dz: float, before: Points, after: Points) -> Float[Tensor, " batch"]:
+        return self.norm.squared_distance(after, before, self.measure) / dz
 
 
 @final

@@ -61,7 +61,18 @@ class Sobolev:
 
     def squared_norm(self, x: Points, measure: Measure) -> Float[Tensor, " batch"]:
         """|x|^2 of each sequence, differentiable in x and in the masses."""
-        each = _squares(x, self.axis)
+        return self._total(_squares(x, self.axis), x, measure)
+
+    def squared_distance(self, x: Points, y: Points, measure: Measure) -> Float[Tensor, " batch"]:
+        """|x - y|^2 of each sequence; where the norm is plain L2, no tensor but x and y is kept for its gradient."""
+        plain = self.time == 0 and self.embedding == 0.0 and (self.axis is None or self.axis.even)
+        if not plain:
+            return self.squared_norm(x - y, measure)
+        each = torch.nn.functional.mse_loss(x, y, reduction="none").sum(-1)
+        return self._total(each if self.axis is None else each / self.axis.nodes, x, measure)
+
+    def _total(self, each: Float[Tensor, "batch tokens"], x: Points, measure: Measure) -> Float[Tensor, " batch"]:
+        """|x|^2, where `each` is that of every token in L2."""
         if self.embedding > 0.0 and (axis := self.axis) is not None:
             functions = x.unflatten(-1, (axis.nodes, -1))
             _, analysis = axis.transforms(Cosine(axis.nodes), functions)

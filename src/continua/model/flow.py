@@ -39,6 +39,9 @@ Rate = Callable[[DepthValue, Points, Points], Float[Tensor, " batch"]]
 
 At a jump it is asked one rounding unit inside the step, so fields may be read at z as it is. Gradients reach the flow's
 parameters, the points and the masses; another tensor that r depends on makes `Checkpointed` and `Backsolve` raise.
+
+Split and projected steps show it their mean velocity. One with a method `of_step(dz, before, after)` gives its integral
+over such a step from the two ends, which a solve keeps anyway, where a velocity would be kept for its gradient alone.
 """
 
 
@@ -329,6 +332,14 @@ class FlowVectorField(AbstractVectorField):
 
     def rates(self, z: DepthValue, x: Points, velocity: Points) -> tuple[Tensor, ...]:
         return tuple([rate(z, x, velocity) for rate in self._rates])
+
+    def costs_of_step(self, z: DepthValue, dz: float, before: Points, after: Points) -> tuple[Tensor, ...]:
+        ends = [getattr(rate, "of_step", None) for rate in self._rates]
+        velocity = (after - before) / dz if None in ends else before
+        pairs = zip(self._rates, ends, strict=True)
+        return tuple([
+            dz * rate(z, before, velocity) if of_step is None else of_step(dz, before, after) for rate, of_step in pairs
+        ])  # fmt: skip
 
     def _bind(self, inside: DepthValue) -> None:
         """Binds every operator for the pieces that hold `inside`; those of the last depth are remembered.

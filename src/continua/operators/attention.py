@@ -25,9 +25,10 @@ class Rotary:
 
     R(t) turns the pair (x_r, x_{r + n/2}) by om_r t, the frequencies om_r spaced geometrically from `fastest` towards
     `slowest`. J. Su et al., RoFormer (2021), has fastest = 1 and slowest = 1e-4 on the index. Any real time will do.
-    Along an embedding axis the frequencies are functions om_r(d) that join: om_r(1) = om_{r+1}(0). Its nodes so share
-    out the whole range, where each would have the same few; with as many nodes as modes they are those of a plain
-    vector of the same width.
+    Along an embedding axis the frequencies are step functions om_r(d), constant on as many equal cells as the axis has
+    modes, which so share out the whole range: with as many nodes as modes they are those of a plain vector of the same
+    width. Frequencies that vary smoothly would need a node for every half turn of cos((om(d) - om(d')) (s - t)): twice
+    the nodes would have other positions.
     """
 
     fastest: float = 1.0
@@ -42,10 +43,10 @@ class Rotary:
     def frequencies(self, key: int, kernel: AbstractKernel, like: Tensor) -> Float[Tensor, "nodes half"]:
         """om_r(d_a) for r = 0, ..., key/2 - 1 at the nodes of a kernel's axis, om_r(0) for plain vectors."""
         places, axis = torch.zeros(1, dtype=torch.float64), kernel.axis
-        if axis is not None:  # the first of as many midpoints as modes turns at `fastest`, as of a vector's pairs
-            places = axis.points() - 0.5 / math.prod(kernel.bias_modes)
-        # of more nodes the first lie before it: nothing turns faster
-        shares = 2.0 * (torch.arange(key // 2, dtype=torch.float64) + places[:, None]).clamp(min=0.0) / key
+        if axis is not None:
+            cells = math.prod(kernel.bias_modes)
+            places = (axis.points() * cells).floor() / cells
+        shares = 2.0 * (torch.arange(key // 2, dtype=torch.float64) + places[:, None]) / key
         return (self.fastest * (self.slowest / self.fastest) ** shares).to(like.device, like.dtype)
 
     def bind(self, binding: Binding, key: int, kernel: AbstractKernel) -> "Rotary":

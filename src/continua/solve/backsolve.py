@@ -107,6 +107,9 @@ class Adjoint(AbstractVectorField):
     def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         raise AssertionError("splitting and projection are refused before")
 
+    def costs_of_step(self, z: DepthValue, dz: float, before: Tensor, after: Tensor) -> tuple[Tensor, ...]:
+        raise AssertionError("splitting and projection are refused before")
+
     def __call__(self, z: DepthValue, state: State, inside: DepthValue | None = None) -> State:
         x, a = self.split(state.x)
         with torch.enable_grad():

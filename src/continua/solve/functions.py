@@ -56,6 +56,9 @@ class FunctionVectorField(AbstractVectorField):
     def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         return ()
 
+    def costs_of_step(self, z: DepthValue, dz: float, before: Tensor, after: Tensor) -> tuple[Tensor, ...]:
+        return ()
+
     def find_parameters(self, z: float, x: Tensor, named: Iterable[Tensor] | None) -> None:
         """Finds every tensor that f depends on and that asks for a gradient, unless they are named.
 

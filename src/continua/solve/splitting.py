@@ -175,3 +175,6 @@ class _Tangential(AbstractVectorField):
 
     def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         return self.whole.rates(z, x, velocity)
+
+    def costs_of_step(self, z: DepthValue, dz: float, before: Tensor, after: Tensor) -> tuple[Tensor, ...]:
+        return self.whole.costs_of_step(z, dz, before, after)

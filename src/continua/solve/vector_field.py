@@ -48,7 +48,11 @@ class AbstractVectorField(abc.ABC):
 
     @abc.abstractmethod
     def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
-        """Slopes of the costs for a given velocity (splitting and projection know only the mean velocity)."""
+        """Slopes of the costs for a given velocity."""
+
+    @abc.abstractmethod
+    def costs_of_step(self, z: DepthValue, dz: float, before: Tensor, after: Tensor) -> tuple[Tensor, ...]:
+        """What a step adds to the costs where only its two ends are known, and with them its mean velocity."""
 
 
 def advance(x: Tensor, dz: DepthValue, coefficients: Sequence[float], slopes: Sequence[Tensor]) -> Tensor:
@@ -70,8 +74,8 @@ def displace(f: AbstractVectorField, z: DepthValue, dz: DepthValue, before: Stat
     if not before.costs:
         return State(x)
     assert not isinstance(dz, Tensor), "without an error estimate no sequence has steps of its own"
-    rates = f.rates(z, before.x, (x - before.x) / dz)
-    costs = [advance(cost, dz, (1.0,), (rate,)) for cost, rate in zip(before.costs, rates, strict=True)]
+    added = f.costs_of_step(z, dz, before.x, x)
+    costs = [cost + more for cost, more in zip(before.costs, added, strict=True)]
     # an alias, which the cost of this step does not read: its cotangent is the costate after the step
     return State(x.view_as(x), tuple(costs))
 
