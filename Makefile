@@ -22,7 +22,7 @@ demo: $(READY) ## train a continuous Transformer for a few minutes, and write a 
 
 install: $(STAMP) ## install everything: extras, peers, tests and linters
 
-test: $(STAMP) ## format check, lint, types, import rules, dependencies, all tests
+test: $(STAMP) ## format check, lint, types, import contracts, dependencies, all tests
 	@echo '== format check'
 	@$(BIN)/ruff format --check .
 	@$(MAKE) --no-print-directory lint

@@ -89,13 +89,13 @@ from continua.spaces import (
     GeneratedSpace,
     Legendre,
     MidpointRule,
+    ScaledBasis,
     SimplexSpace,
     SpectralSpace,
     Sphere,
     StiefelSpace,
     Trapezoid,
     Uniform,
-    WeightedBasis,
 )
 
 all_rules = [
@@ -137,7 +137,7 @@ all_bases = [
     Chebyshev(8),
     Cosine(1),
     Cosine(8),
-    WeightedBasis(Legendre(5), 0.3),
+    ScaledBasis(Legendre(5), 0.3),
     Fourier(1),
     Fourier(8),
     BSpline(1, 0),

@@ -10,8 +10,8 @@ from continua.runs import (
     Heat,
     Lines,
     Note,
+    Paper,
     Paths,
-    Reference,
     Run,
     Scale,
     Section,
@@ -42,7 +42,7 @@ def figures() -> dict[str, object]:
                        tokens=np.linspace(0, 1, 12), hue="token time t"),
         "steps": Lines(title="Lengths of steps", x=x, y=y,
                        series=(Series.of("own", [0, 0.2, 0.6, 1], [0.2, 0.4, 0.4, None], mark="steps"),)),
-        "bars": Bars(title="Samplings", y=Scale("accuracy"), categories=("as trained", "half of the samples dropped"),
+        "bars": Bars(title="Samplings", y=Scale("accuracy"), categories=("as trained", "half of the samples missing"),
                      names=("continuous", "standard"), values=np.array([[0.97, 0.91], [0.94, np.nan]])),
         "table": Table(title="Solver statistics", columns=("solve", "evaluations", "error"),
                        rows=(("own", 8, 0.25), ("tight", 1234, None), ("<b>x</b>", 3, math.nan))),
@@ -50,7 +50,7 @@ def figures() -> dict[str, object]:
 
 
 def written_run(folder: Path, seed: int = 0, learners: tuple[str, ...] = ("continuous", "standard")) -> Run:
-    """A finished training run with records, figures and references."""
+    """A finished training run with records, figures and papers."""
     random = np.random.default_rng(seed)
     sizes = dict.fromkeys(learners, 59_010)
     run = Run.begin(folder, "train", {"task": "mnist1d", "seed": seed}, {"parameters": sizes})
@@ -73,6 +73,6 @@ def written_run(folder: Path, seed: int = 0, learners: tuple[str, ...] = ("conti
         run.keep_section(f"00-attention-{place}", Section("Attention", ("Prose.",), formula, pictures, source=learner))
     others = (made["lines"], made["steps"], made["bars"], made["table"])
     run.keep_section("01-rest", Section("A <claim> & more", figures=others, verdict=Verdict("It does.", True)))
-    run.note(references=[Reference("a2020", "A. Author", 2020, "A <title>", "A venue", "Attention").plain()])
+    run.note(papers=[Paper("a2020", "A. Author", 2020, "A <title>", "A venue", "Attention").plain()])
     run.end("finished")
     return run

@@ -79,7 +79,7 @@ RUNS = {
     "FSDP2; adaptive, checkpointed": ("fsdp2", {"rtol": 3e-2, "stepper": "bosh3", "gradient": "checkpointed"}),
     "DDP; adaptive, checkpointed": ("none", {"rtol": 1e-2, "gradient": "checkpointed"}),
     "FSDP2; jitter, refined": ("fsdp2", {"jitter": 1.0, "refined": 0.5}),
-    "FSDP2; layers": ("fsdp2", {"field": "piecewise", "head_modes": 0, "heads": 1}),
+    "FSDP2; layers": ("fsdp2", {"field": "piecewise", "head_modes": 0, "head_nodes": 1}),
     "FSDP2; hypernetwork": ("fsdp2", {"field": "hypernetwork"}),
     "DDP; recipe": ("none", {"optimizer": "recipe"}),
 }
@@ -88,7 +88,15 @@ RUNS = {
 def build_learner(ranks: Ranks, options: dict) -> tuple[Spirals, Learner]:
     """A small task, and the learner of a preset as the ranks train it."""
     task = Spirals(samples=40, tokens=8, queries=3)
-    sizes = {"width": 8, "heads": 2, "hidden": 16, "axis_nodes": 2, "head_modes": 2, "depth_modes": 2, "depth": 1.0}
+    sizes = {
+        "width": 8,
+        "head_nodes": 2,
+        "hidden": 16,
+        "axis_nodes": 2,
+        "head_modes": 2,
+        "depth_modes": 2,
+        "depth_length": 1.0,
+    }
     preset = Preset().replace(**{**sizes, "steps": 2, **options})
     torch.manual_seed(0)
     model, build, how = build_continuous(task.form, preset), OPTIMISERS[preset.training.optimizer], preset.depth

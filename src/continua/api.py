@@ -12,7 +12,7 @@ from continua.fields import (
 )  # fmt: skip
 from continua.model import (
     AnalysisReadout, BasisProfile, CachedDecoder, Clock, CloudEmbedding, ContinuousTransformer, Decoding, Depth,
-    EmbeddingAxis, EncoderDecoder, Flow, FourierPositions, HypernetworkWeights, HeadMeasure, InterpolatedStem, Layers,
+    EmbeddingAxis, EncoderDecoder, Flow, FourierPositions, HypernetworkField, HeadMeasure, InterpolatedStem, Layers,
     LearnedPositions, LinearProfile, MeanReadout, NormedEmbedding, NormReadout, Part, Result,
     SinusoidalPositions, Stem, StemEmbedding, SynthesisEmbedding, TokenEmbedding, TokenReadout, TokenTime,
     VectorEmbedding, Window, at_budget, bert, citation, encoder, encoder_decoder, from_torch, generate, gpt,
@@ -29,7 +29,7 @@ from continua.solve import (
 )  # fmt: skip
 from continua.spaces import (
     Axis, BackwardRectangle, BSpline, CausalTrapezoid, Chebyshev, Cloud, Cosine, Counting, Fourier, GaussLegendre,
-    Legendre, Trapezoid, WeightedBasis,
+    Legendre, Trapezoid, ScaledBasis,
 )  # fmt: skip
 from continua.train import load
 
@@ -41,7 +41,7 @@ __all__ = [
     "Dense", "Depth",
     "Direct", "DormandPrince", "Dropout", "EmbeddingAxis", "EncoderDecoder", "Euler", "Expansion", "FeedForward",
     "FieldSize", "Fixed", "Flow", "Fourier", "FourierPositions", "GaussLegendre", "Given", "HeadHypernetwork",
-    "HeadMeasure", "HeadNegentropy", "Heun", "Hypernetwork", "HypernetworkWeights", "InterpolatedStem",
+    "HeadMeasure", "HeadNegentropy", "Heun", "Hypernetwork", "HypernetworkField", "InterpolatedStem",
     "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "LayerNorm", "Layers", "LearnedPositions", "Legendre",
     "LieTrotter", "LinearProfile", "LogTokens", "MaskedToken", "MeanReadout", "MeanSquaredError", "Midpoint",
     "MirrorAdam", "NextToken", "NormReadout", "NormedEmbedding", "Nystrom", "Objective", "Observer", "Part",
@@ -49,7 +49,7 @@ __all__ = [
     "Recipe", "ReconstructionWarning", "RelativeL2", "ResolutionReport", "Resolutions", "Result", "RiemannianAdam",
     "Rotary", "SinusoidalPositions", "Sobol", "SolveError", "Solver", "Spectral", "Stem", "StemEmbedding", "Strang",
     "Subset", "SuccessiveApproximations", "Sum", "SynthesisEmbedding", "TokenEmbedding", "TokenReadout", "TokenTime",
-    "Trapezoid", "Tsitouras", "VectorEmbedding", "WeightedBasis", "Window", "at_budget", "bert", "citation", "encoder",
+    "Trapezoid", "Tsitouras", "VectorEmbedding", "ScaledBasis", "Window", "at_budget", "bert", "citation", "encoder",
     "encoder_decoder", "from_layers", "from_torch", "generate", "gpt", "integrate", "load", "macaron", "parallel",
     "pontryagin", "resolution_report", "save", "solve_extremal", "sphere", "to_layers", "to_torch", "transformer",
     "use", "with_token_integral",

@@ -83,7 +83,7 @@ def test_speed_counts_the_evaluations_of_both_sides(no_processes):
         ("overhead", {"forward": 1.08, "Direct": 1.08, "Checkpointed": 1.08}),
         ("memory", {"Checkpointed": 1.5, "Direct": 0.1}),
         ("attention", {"peak of plain": 1.0, "peak of weighted": 1.0, "peak of own masses": 1.0}),
-        ("estimators", {"exponent of subset": 1.1}),
+        ("integrals", {"exponent of subset": 1.1}),
     ],
 )
 def test_the_limits_are_those_that_were_promised(name, limits, no_processes):

@@ -13,7 +13,7 @@ from continua.bench.command import BENCHMARKS
 from continua.cli.main import COMMANDS, main
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
-SOLVE = ["solve", "--tokens", "8", "--width", "8", "--rtol", "1e-3", "--depth", "1.0"]
+SOLVE = ["solve", "--tokens", "8", "--width", "8", "--rtol", "1e-3", "--depth-length", "1.0"]
 
 
 @pytest.fixture(autouse=True)
@@ -69,13 +69,13 @@ def test_version(capsys):
         (["feed-a-cat"], "Choose from train, eval, predict, runs, generate, report, plan, lab, solve, bench"),
         (
             ["bench", "sped"],
-            "Choose from speed, overhead, memory, attention, estimators, fields, recipe, spectral, lab, decoding, "
+            "Choose from speed, overhead, memory, attention, integrals, fields, recipe, spectral, lab, decoding, "
             "saving, all",
         ),
         (["solve", "--width", "7"], "--width = 7"),
         (["solve", "--tokens", "1"], "--tokens = 1"),
         (["solve", "--rtol", "0"], "--rtol = 0.0"),
-        (["solve", "--depth", "-1"], "--depth = -1.0"),
+        (["solve", "--depth-length", "-1"], "--depth-length = -1.0"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_2(words, told, capsys):

@@ -60,7 +60,7 @@ def quiet_environment(monkeypatch, tmp_path):
         ("lab list x --json=3", "'3' is one word too many"),
         ("train \u2014lr 3", "It begins with a long dash, and options with two short ones: write --lr."),
         ("train -\u2013lr=3", "write --lr=3."),
-        ("solve -\u2013depth=3", "write --depth."),
+        ("solve -\u2013depth-length=3", "write --depth-length."),
         ("train --lr -Infinity", "--learning-rate = -inf: this is no finite number."),
         ("train text --text=", "--text = '': this is empty. Pass a path, or leave it out."),
         ("train --config=", "--config = '': this is empty."),
@@ -166,7 +166,7 @@ EARLY = [
     ),
     (["--optimizer", "soap"], "`--optimizer soap` needs pytorch_optimizer, which is not installed. Install it"),
     (["--optimizer", "shampoo"], "-e '.[optim]'"),
-    (["--width", "7"], "--width = 7: it does not split into even parts"),
+    (["--width", "7"], "--width = 7: it does not split into parts of even size"),
     (["--steps", "0"], "--steps = 0: it must be a whole number, at least 1"),
     (["--updates", "0"], "--updates = 0: it must be a whole number, at least 1"),
     (["--batch-size", "0"], "--batch-size = 0: it must be a whole number, at least 1"),
@@ -234,7 +234,7 @@ _BUILT = {"mnist1d": Mnist1d, "text": Text, "digits": Digits, "spirals": Spirals
         ("train --lr 0", "Pass --learning-rate > 0."),
         ("train --beta2 1", "Pass 0 <= --beta2 < 1."),
         ("solve --rtol -1", "Pass --rtol > 0."),
-        ("solve --depth 0", "Pass --depth > 0"),
+        ("solve --depth-length 0", "Pass --depth-length > 0"),
     ],
 )
 def test_cures_are_options_and_come_before_anything_else(words, cure, capsys):
@@ -274,7 +274,9 @@ def test_words_of_other_programs_are_known(capsys):
     for word, near in (
         ("--out", "--output"),
         ("--output-dir", "--output"),
-        ("--heds", "--heads"),
+        ("--hiden", "--hidden"),
+        ("--num_heads", "--head-nodes"),
+        ("--depth", "--depth-length"),
         ("--epochs", "--updates"),
         ("--num_train_epochs", "--updates"),
         ("--max_steps", "--updates"),
@@ -296,7 +298,7 @@ def test_words_that_resemble_no_option_lead_to_none(word, capsys):
 
 
 def test_device_is_not_taken_for_series():
-    assert suggest("--device", ["--series", "--depth", "--seed"]) == ""
+    assert suggest("--device", ["--series", "--depth-length", "--seed"]) == ""
 
 
 def test_a_text_whose_test_is_too_short_leaves_no_run(capsys):

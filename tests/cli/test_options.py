@@ -11,7 +11,7 @@ from continua.runs import Run
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
 WORDS = (
-    "--updates 20 --batch-size 8 --width 16 --axis-nodes 4 --heads 2 --head-modes 2 --hidden 16 --depth-modes 2 "
+    "--updates 20 --batch-size 8 --width 16 --axis-nodes 4 --head-nodes 2 --head-modes 2 --hidden 16 --depth-modes 2 "
     "--steps 2 --lr 0.01 --warmup-ratio 0 --validations 1 --threads 1 --quiet"
 )
 CHOICES = {
@@ -82,7 +82,7 @@ def test_a_training_of_some_seconds_has_the_updates_that_fit(training_alone):
         ("--head-modes -1", "--head-modes = -1: it must be a whole number, at least 0"),
         (
             "--axis-nodes 5",
-            "--width = 48: it does not split into even parts over 5 axis nodes. Pass a multiple of 10",
+            "--width = 48: it does not split into parts of even size over 5 axis nodes. Pass a multiple of 10",
         ),
         ("--rtol -1", "--rtol = -1.0: it must be finite and not negative"),
         ("--integral-tokens 0", "--integral-tokens = 0: it must be a whole number, at least 1"),
@@ -94,7 +94,7 @@ def test_a_training_of_some_seconds_has_the_updates_that_fit(training_alone):
             "--optimizer = 'adamw': its steps leave the unitary kernels that --axis-kernel asks for.",
         ),
         ("--dropout 1", "--dropout = 1.0: it must be a fraction"),
-        ("--axis-nodes 6 --heads 2 --axis-modes 9", "nodes = 6: 6 nodes do not resolve 9 modes"),
+        ("--axis-nodes 6 --head-nodes 2 --axis-modes 9", "nodes = 6: 6 nodes do not resolve 9 modes"),
     ],
 )
 def test_a_mistake_in_a_choice_is_one_line(words, told, capsys, tmp_path, monkeypatch):

@@ -13,8 +13,8 @@ from continua.train.counting import CountModel, count_update, example_batch, tex
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
 full = pytest.mark.faults
-SPECTRAL = {"hidden": 2, "axis_nodes": 2, "heads": 2, "steps": 2}
-DENSE = {"hidden": 4, "axis_nodes": 1, "heads": 2, "head_modes": 0, "steps": 3, "gradient": "checkpointed"}
+SPECTRAL = {"hidden": 2, "axis_nodes": 2, "head_nodes": 2, "steps": 2}
+DENSE = {"hidden": 4, "axis_nodes": 1, "head_nodes": 2, "head_modes": 0, "steps": 3, "gradient": "checkpointed"}
 
 
 def sized(options: dict, width: int) -> Preset:
@@ -48,7 +48,7 @@ HELD_OUT = (
     ({"width": 80, "hidden": 320, "axis_nodes": 5, "steps": 3, "gradient": "checkpointed"}, 112, 6),
     ({"width": 224, "hidden": 448, "axis_nodes": 1, "head_modes": 0, "steps": 2}, 40, 6),
     ({"width": 40, "hidden": 160, "axis_nodes": 4, "steps": 5, "stepper": "midpoint"}, 144, 5),
-    ({"width": 72, "hidden": 144, "axis_nodes": 3, "heads": 3, "steps": 5}, 56, 9),
+    ({"width": 72, "hidden": 144, "axis_nodes": 3, "head_nodes": 3, "steps": 5}, 56, 9),
     ({"width": 112, "hidden": 448, "axis_nodes": 1, "head_modes": 0, "steps": 3, "stepper": "midpoint"}, 80, 6),
     ({"width": 208, "hidden": 416, "axis_nodes": 2, "steps": 2, "gradient": "checkpointed"}, 72, 4),
     ({"width": 24, "hidden": 96, "axis_nodes": 2, "steps": 8}, 256, 3),
@@ -78,7 +78,7 @@ def plan(tmp_path: Path, capsys, *words: str) -> dict:
 def test_more_devices_share_the_batch_and_sharded_ones_the_weights(tmp_path, capsys):
     one, eight = (plan(tmp_path, capsys, "--devices", str(k)) for k in (1, 8))
     assert one["communication"] == 0.0 < eight["communication"]
-    assert eight["memory"]["weights"] == one["memory"]["weights"] and eight["compute"] < one["compute"]
+    assert eight["memory"]["parameters"] == one["memory"]["parameters"] and eight["compute"] < one["compute"]
     assert eight["most"] == pytest.approx(8 * one["most"], rel=0.01)
     assert eight["sent"] == pytest.approx(2 * 4 * one["parameters"] * 7 / 8)  # a ring's all-reduce
     assert eight["checkpoint"] == 12 * one["parameters"]

@@ -18,7 +18,7 @@ from continua.cli.measuring import _progress, results_tables
 from continua.cli.options import TASKS
 from continua.cli.parsing import read_command, values_of
 from continua.cli.train import Train, claim_folder
-from continua.data import Spirals
+from continua.data import Form, Question, Spirals
 from continua.model import load, model_files
 from continua.runs import Run
 from continua.solve import Adaptive, DormandPrince, Solver
@@ -67,7 +67,7 @@ def test_a_run_holds_everything(text_run, capsys):
         assert {"depth", "tokens", "attention", "optimal-control", "resolution"} <= shown
     optimisers = run.manifest["facts"]["optimisers"]
     assert all("SOAP" in name and name.endswith("rate 0.002") for name in optimisers.values())
-    assert any("Vaswani" in str(reference) for reference in run.manifest["facts"]["references"])
+    assert any("Vaswani" in str(paper) for paper in run.manifest["facts"]["papers"])
     page = (run.folder / "report.html").read_text()
     assert "Optimal control" in page and "Attention is all you need" in page
     assert optimisers["layers"] in page and optimisers["continuous"] in page and "improving and stabilizing" in page
@@ -108,6 +108,24 @@ def test_counts_are_whole_and_titles_break_between_words_alone():
         console.print(*tables, sep="\n", soft_wrap=True)
     assert all(word in shown.get() for word in ("evaluations", "milliseconds", "squared", "between", "0.250"))
     assert " 4 " in shown.get() and "4.0000" not in shown.get()
+
+
+def test_a_network_that_is_off_has_one_set_of_numbers():
+    class Added:
+        form = Form(1, Question.SERIES, features=1, added=True)
+
+        def facts(self):
+            return {}
+
+    row = {"loss": 0.5, "mean squared error": 0.25}
+    found = {"samplings": {"as trained": row}, "depth_steps": {"1": row, "2": row}, "resolutions": {"1 steps": row}}
+    test, note = results_tables(Added(), {"continuous": found})
+    assert test.title == "test" and "its network is off" in note
+    moving = found | {"depth_steps": {"1": row, "2": row | {"loss": 0.6}}}
+    assert [table.title for table in results_tables(Added(), {"continuous": moving})][1:] == [
+        "test by depth steps", "first sequences of the test, milliseconds per sequence"]  # fmt: skip
+    both = results_tables(Added(), {"continuous": found, "layers": moving})
+    assert len(both) == 4 and both[1].row_count == 2
 
 
 def test_whoever_waits_is_told_what_is_measured(monkeypatch):
@@ -200,7 +218,20 @@ def test_json_lines_and_the_next_free_folder(capsys):
 
 
 def test_the_plane_at_another_resolution(tmp_path):
-    words = ["train", "darcy", "--points", "8", *SMALL, "--steps", "1", "--depth", "0.5", "--quiet", "--output", "run"]
+    words = [
+        "train",
+        "darcy",
+        "--points",
+        "8",
+        *SMALL,
+        "--steps",
+        "1",
+        "--depth-length",
+        "0.5",
+        "--quiet",
+        "--output",
+        "run",
+    ]
     assert main(words) == 0
     tests = next(iter(Run.open(tmp_path / "run").records("test")))["samplings"]
     assert set(tests) == {"as trained", "16 x 16 points"} and "relative L2 error" in tests["16 x 16 points"]
@@ -211,7 +242,7 @@ def test_series_of_ones_own_stopped_with_75_and_gone_on_with(tmp_path, capsys, m
     (tmp_path / "own.csv").write_text("\n".join(["hour,x,y,z", *rows]))
     words = ["train", "csv", "--series", "own.csv", "--context-length", "16", "--columns", "x,y", *SMALL]
     done = stop_after(monkeypatch, 2, signal.SIGTERM)
-    assert main([*words, "--steps", "1", "--depth", "0.5", "--quiet", "--output", "run"]) == 75
+    assert main([*words, "--steps", "1", "--depth-length", "0.5", "--quiet", "--output", "run"]) == 75
     assert "continua train --resume run" in capsys.readouterr().err
     assert main(["train", "--resume", "run", "--quiet"]) == 0
     run = Run.open(tmp_path / "run")
@@ -228,7 +259,7 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
     for words, told in (
         (["csv"], "Pass --series FILE.csv"),
         (["uea"], "Pass --series NAME_TRAIN.ts"),
-        (["spirals", "--id", "who"], "use `continua train csv`"),
+        (["spirals", "--id-column", "who"], "use `continua train csv`"),
         (["mnist1d", "--series", "own.csv"], "use `continua train uea` or `continua train csv`"),
         (
             ["csv", "--series", "own.csv", "--context-length", "4"],
@@ -239,8 +270,8 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
         (["csv", "--series", "absent.csv"], "--series = 'absent.csv': there is no such file"),
         (["csv", "--series", "own.csv"], "row 4: the time 1 comes after 2"),
         (
-            ["csv", "--series", "own.csv", "--time", "hour"],
-            "--time = 'hour': own.csv has no such column. Its columns are t, x",
+            ["csv", "--series", "own.csv", "--time-column", "hour"],
+            "--time-column = 'hour': own.csv has no such column. Its columns are t, x",
         ),
     ):
         assert main(["train", *words, *SMALL]) == 2
@@ -250,7 +281,7 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
 def test_a_config_file_and_words_that_come_before_it(tmp_path):
     (tmp_path / "run.toml").write_text('task = "burgers"\npoints = 16\nupdates = 9\ndepth = 1\noutput = "there"\n')
     config = values_of(read_command(Train, "train", ["--config", "run.toml", *SMALL, "--steps", "1", "--quiet"]))
-    assert config["task"] == "burgers" and config["updates"] == 3 and config["depth"] == 1.0
+    assert config["task"] == "burgers" and config["updates"] == 3 and config["depth_length"] == 1.0
     assert config["points"] == 16 and config["output"] == Path("there")
 
 
@@ -289,9 +320,12 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         (["train", "--keep", "0"], "--keep = 0"),
         (
             ["train", "spirals", "--width", "10"],
-            "--width = 10: it does not split into even parts over 6 axis nodes. Pass a multiple of 12",
+            "--width = 10: it does not split into parts of even size over 6 axis nodes. Pass a multiple of 12",
         ),
-        (["train", "spirals", "--width", "12", "--head-modes", "0"], "--heads = 4: they do not share the 2 channels"),
+        (
+            ["train", "spirals", "--width", "12", "--head-modes", "0"],
+            "--head-nodes = 4: they do not split the 2 channels",
+        ),
         (["train", "--optimizer", "sgd"], "--optimizer = 'sgd'"),
         (
             ["train", "--compare", "layer"],
@@ -299,17 +333,20 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         ),
         (["train", "--kernel-learning-rate", "-1"], "--kernel-learning-rate = -1.0"),
         (["train", "--refined", "2"], "--refined = 2.0"),
-        (["train", "--depth", "0"], "--depth = 0.0: it must be positive and finite. Pass --depth > 0."),
+        (
+            ["train", "--depth-length", "0"],
+            "--depth-length = 0.0: it must be positive and finite. Pass --depth-length > 0.",
+        ),
         (
             ["train", "spirals", "--field", "piecewise"],
-            "--head-modes = 3: weights that are constant on pieces of depth have counted heads",
+            "--head-modes = 3: a field that is constant on pieces of depth has counted heads",
         ),
         (["train", "--field-size", "1"], "the objective has an L2 term of the parameters already"),
         (["train", "--min-lr-ratio", "2"], "--min-lr-ratio = 2.0"),
         (["train", "--warmup-ratio", "1"], "--warmup-ratio = 1.0"),
         (["train", "--beta2", "1"], "--beta2 = 1.0"),
         (["train", "--stepper", "leap"], "--stepper = 'leap'"),
-        (["train", "--dropped", "2"], "--dropped = 2.0"),
+        (["train", "--missing", "2"], "--missing = 2.0"),
         (["train", "--energy", "-1"], "--energy = -1.0"),
         (["train", "digits", "--mode-ratio", "0"], "--mode-ratio = 0.0"),
         (["train", "digits", "--jitter", "2"], "--jitter = 2.0"),

@@ -11,7 +11,7 @@ import continua
 from continua.cli.main import main
 
 SMALL = ["--updates", "2", "--batch-size", "4", "--width", "8", "--axis-nodes", "2", "--hidden", "8", "--steps", "1",
-         "--validations", "1", "--depth", "0.5", "--threads", "1", "--quiet"]  # fmt: skip
+         "--validations", "1", "--depth-length", "0.5", "--threads", "1", "--quiet"]  # fmt: skip
 SERIES = "@classLabel true up down\n@data\n"
 
 
@@ -99,7 +99,9 @@ def test_classes_have_a_row_for_each_series(capsys):
 def test_runs_are_listed_with_their_results(capsys):
     assert main(["runs"]) == 0
     printed = capsys.readouterr().out
-    assert "csv-001" in printed and "uea-001" in printed and "finished" in printed
+    assert "csv-001: csv, finished, began 20" in printed and "uea-001: uea, finished" in printed
+    assert "    continuous       2 updates  " in printed and "    best reference: " in printed
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(

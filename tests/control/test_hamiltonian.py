@@ -105,7 +105,7 @@ def test_costates_are_those_of_autograd_divided_by_the_weights(gradient, uncheck
         for start, end in zip(path.depths[index:-1], path.depths[index + 1 :], strict=True):
             state = Tsitouras().step(bound, Step(start, end - start), state).state
         loss = F.cross_entropy(model.readout(cloud.at(state.x)), batch.targets)
-        total = loss + sum(w * c.mean() for w, c in zip(PRICED.weights, state.costs, strict=True))
+        total = loss + sum(w * c.mean() for w, c in zip(PRICED.coefficients, state.costs, strict=True))
         (autograd,) = torch.autograd.grad(total, x)
         expected = torch.where(mass[..., None] > 0, 2 * autograd / mass[..., None].clamp_min(1e-30), 0.0)
         torch.testing.assert_close(path.costates[index], expected, rtol=1e-12, atol=1e-12)
@@ -165,8 +165,8 @@ def quadrature_of_gradient(model, batch, objective, sign: float = 1.0, seen: boo
 
 def signed(objective: Objective) -> Objective:
     """The objective with its costs earned instead of paid, which the constructor refuses."""
-    other = Objective(objective.loss, objective.costs, objective.weights)
-    object.__setattr__(other, "weights", tuple(-w for w in objective.weights))
+    other = Objective(objective.loss, objective.costs, objective.coefficients)
+    object.__setattr__(other, "coefficients", tuple(-w for w in objective.coefficients))
     return other
 
 

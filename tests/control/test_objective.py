@@ -274,7 +274,7 @@ def test_an_l2_term_meets_no_weight_decay(unchecked):
     [
         (lambda: Objective(CrossEntropy), "no Loss"),
         (lambda: Objective(CrossEntropy(), (KineticEnergy,), (1.0,)), "no RunningCost"),
-        (lambda: Objective(CrossEntropy(), (KineticEnergy(),)), r"weights = \(\).*1 running costs"),
+        (lambda: Objective(CrossEntropy(), (KineticEnergy(),)), r"coefficients = \(\).*1 running costs"),
         (lambda: Objective(CrossEntropy(), (KineticEnergy(),), (math.nan,)), "paid, not earned"),
         (lambda: JacobianSpectral(0), "iterations = 0"),
         (lambda: Sobolev(-1), "time = -1"),
@@ -285,7 +285,7 @@ def test_an_l2_term_meets_no_weight_decay(unchecked):
             lambda: Objective(CrossEntropy(), KineticEnergy(), 0.1),
             r"costs = 'KineticEnergy'.*costs=\(KineticEnergy\(\),\)",
         ),
-        (lambda: Objective(CrossEntropy(), (KineticEnergy(),), 0.1), "weights = 'float'"),
+        (lambda: Objective(CrossEntropy(), (KineticEnergy(),), 0.1), "coefficients = 'float'"),
         (lambda: Objective(CrossEntropy())(lambda x: x, Batch((1,), None)), "model = 'function'"),
         (lambda: Objective(CrossEntropy())(translator(), Batch((clouded_of(4, 3),), None)), "batch.inputs = .*source"),
         (lambda: DebiasedObjective(Objective(CrossEntropy()), m=2.5), "m = 2.5"),

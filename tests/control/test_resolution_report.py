@@ -158,7 +158,7 @@ def test_the_solver_error_is_the_distance_to_scipy():
         expected = float((model(values, times) - exact).norm() / exact.norm())
     assert expected > 1e-8
     assert report().solver_error == pytest.approx(expected, rel=1e-2)
-    assert report().reference == "DormandPrince() at rtol 1e-10"
+    assert report().reference_solver == "DormandPrince() at rtol 1e-10"
 
 
 def test_a_trained_model_converges_spectrally_in_nodes_and_heads():
@@ -233,7 +233,7 @@ def test_axes_that_a_model_does_not_have_are_left_out_with_a_reason():
         "left out, heads: heads are counted" in text
         and "left out, depth by tolerance: the stepper does not estimate its error" in text
     )
-    assert found.reference == "DormandPrince() at rtol 1e-06" and found.solver_error > 0
+    assert found.reference_solver == "DormandPrince() at rtol 1e-06" and found.solver_error > 0
     assert json.loads(json.dumps(found.plain()))["left_out"][0]["continuum"] == "t"
 
 
@@ -260,7 +260,7 @@ def test_a_sphere_is_compared_with_the_flow_on_the_sphere():
     torch.manual_seed(0)
     model = all_presets["sphere"](layers).double()
     found = resolution_report(model, (torch.arange(6).unsqueeze(0),), resolutions=Resolutions(steps=(512,)))
-    assert "Projected" in found.reference
+    assert "Projected" in found.reference_solver
     fine = model.at(steps=512)(torch.arange(6).unsqueeze(0))
     again = resolution_report(model.at(steps=512), (torch.arange(6).unsqueeze(0),), resolutions=Resolutions(steps=()))
     assert again.solver_error < 0.02 * found.solver_error and math.isfinite(float(fine.detach().norm()))
@@ -280,9 +280,9 @@ def test_steps_are_counted_as_they_were_taken():
 def test_a_reference_that_cannot_be_solved_is_left_out_with_its_reason():
     values, times, _ = signals(2)
     hopeless = Solver(DormandPrince(), Adaptive(1e-10, 1e-10, max_steps=1))
-    found = resolution_report(build(), (values, times), resolutions=ONE, reference=hopeless)
+    found = resolution_report(build(), (values, times), resolutions=ONE, reference_solver=hopeless)
     assert found.solver_error is None and len(found.rows) == 3
-    assert "the reference solve" in found.left_out[-1].reason and "not measured" in str(found)
+    assert "the reference solver" in found.left_out[-1].reason and "not measured" in str(found)
     assert json.loads(json.dumps(found.plain()))["solver_error"] is None
 
 
@@ -292,8 +292,8 @@ def test_bad_arguments_are_named():
         resolution_report(build(), (values, times), torch.zeros(2, dtype=torch.long), CrossEntropy())
     with pytest.raises(ValueError, match=r"loss = Objective\(.*Pass a function of output and targets"):
         resolution_report(build(), (values, times), torch.zeros(2, dtype=torch.long), Objective(CrossEntropy()))
-    with pytest.raises(ValueError, match=r"reference = 'DormandPrince': this is no Solver"):
-        resolution_report(build(), (values, times), reference=DormandPrince())
+    with pytest.raises(ValueError, match=r"reference_solver = 'DormandPrince': this is no Solver"):
+        resolution_report(build(), (values, times), reference_solver=DormandPrince())
     with pytest.raises(ValueError, match=r"inputs = \(2, 17, 2\): .*as a tuple.*Pass \(values,\)"):
         resolution_report(build(), values)
     with pytest.raises(ValueError, match=r"model = 'Linear': this is no ContinuousTransformer"):

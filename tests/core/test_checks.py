@@ -16,9 +16,9 @@ from continua.core.errors import ArgumentError
         (lambda size: checks.positive(size=size), [1e-9, 3, None], [0, -1.0, math.inf, math.nan]),
         (lambda size: checks.not_negative(size=size), [0, 1e-9, None], [-1e-9, math.inf, math.nan]),
         (lambda size: checks.finite(size=size), [-1e9, 0, None], [math.inf, -math.inf, math.nan]),
-        (lambda size: checks.share(size=size), [0, 0.5, 1, None], [-0.1, 1.1, math.nan]),
-        (lambda size: checks.share(none=False, size=size), [0.5, 1], [0, 1.1]),
-        (lambda size: checks.share(all=False, size=size), [0, 0.5], [1, -0.1]),
+        (lambda size: checks.fraction(size=size), [0, 0.5, 1, None], [-0.1, 1.1, math.nan]),
+        (lambda size: checks.fraction(none=False, size=size), [0.5, 1], [0, 1.1]),
+        (lambda size: checks.fraction(all=False, size=size), [0, 0.5], [1, -0.1]),
         (lambda size: checks.divides(12, "width", size=size), [1, 4, 12], [0, 5, 24, -3]),
         (lambda size: checks.is_a(torch.Tensor, "Pass a tensor.", size=size), [torch.ones(1)], [torch.Tensor, "x", 1]),
         (

@@ -42,13 +42,13 @@ def test_columns_are_found_by_their_names(tmp_path):
     path.write_text(
         "\ufeffplace,hour,x,note,y\nb,1,1,good,\n\na,0,2,,nan\nb, 2,3,bad, 4e1 \na,5,4,,7\n", encoding="utf-8"
     )
-    table = read_csv(path, time="hour", id="place")
+    table = read_csv(path, time_column="hour", id_column="place")
     assert table.columns == ("x", "y") and [series.id for series in table.series] == ["b", "a"]
     assert table.series[0].rows == [2, 5] and table.series[1].rows == [4, 6]  # the blank line counts
     assert torch.equal(table.series[0].values[1], torch.tensor([3.0, 40.0], dtype=torch.float64))
     assert table.series[0].values.isnan().tolist() == [[False, True], [False, False]]
     assert table.series[1].values.isnan().tolist() == [[False, True], [False, False]]
-    assert read_csv(path, time="hour", id="place", columns=["y"]).columns == ("y",)
+    assert read_csv(path, time_column="hour", id_column="place", columns=["y"]).columns == ("y",)
 
 
 def test_windows_hold_the_rows_of_the_file(file):
@@ -105,7 +105,7 @@ def test_parts_share_no_row_and_the_scale_is_that_of_training(file):
 
 def test_series_are_split_as_they_are(tmp_path):
     rows = [(name, *row) for name in "abcde" for row in waves(20 + ord(name) % 3, start=ord(name))]
-    task = Csv(written(tmp_path / "many.csv", [*rows, ("short", 1, 2, 3)], ("who", "t", "x", "y")), 16, id="who")
+    task = Csv(written(tmp_path / "many.csv", [*rows, ("short", 1, 2, 3)], ("who", "t", "x", "y")), 16, id_column="who")
     facts = task.facts()
     assert facts["split by"] == "series" and facts["series shorter than a window"] == 1
     parts = [{series.id for series in task.series.windows.parts[split]} for split in Split]
@@ -132,7 +132,7 @@ def test_sensors_that_never_report_together_are_learnt(tmp_path):
     batch = task.training_batch(8, 0, 0)
     assert bool((~batch.targets.isnan()).any((1, 2)).all())
     errors = {name: float((a - y).square().nanmean()) for name, (a, y) in task.references(Split.TEST).items()}
-    assert errors["linear rule, network off"] < 0.5 * errors["linear interpolation, last value"]
+    assert errors["linear reference, network off"] < 0.5 * errors["linear interpolation, last value"]
 
 
 def test_the_variant_sees_half_and_is_asked_the_same(file):
@@ -158,8 +158,8 @@ GOOD = "".join(f"{i},{i % 3},{i % 5}\n" for i in range(100))
         (GOOD, {}, "row 1: numbers in the header"),
         ("t,,x\n1,2,3\n", {}, "row 1: column 2 has no name"),
         ("t,x,x\n0,1,2\n", {}, "row 1: two columns are called 'x'"),
-        ("t,x,y\n" + GOOD, {"time": "hour"}, "time = 'hour': .* has no such column. Its columns are t, x, y"),
-        ("t,x,y\n" + GOOD, {"id": "who"}, "id = 'who': .* has no such column"),
+        ("t,x,y\n" + GOOD, {"time_column": "hour"}, "time_column = 'hour': .* no such column. Its columns are t, x, y"),
+        ("t,x,y\n" + GOOD, {"id_column": "who"}, "id_column = 'who': .* has no such column"),
         ("t,x,y\n" + GOOD, {"columns": ("x", "z")}, "columns = 'z': .* has no such column"),
         ("t,x,y\n" + GOOD, {"columns": ("t",)}, "columns = 't': this column of .* holds the times"),
         ("t,note\n0,a\n1,b\n", {}, r"row 1: no column of numbers beside \['t'\]; 'note' has 'a' in row 2"),
@@ -196,21 +196,21 @@ def test_bad_files_are_refused_with_their_row(tmp_path, content, options, told):
 def test_a_column_that_tells_series_apart_is_named(tmp_path):
     rows = [(t, who, t * t + len(who)) for who in ("ann", "bob", "cy") for t in range(20)]
     apart = written(tmp_path / "apart.csv", rows, ("t", "sick person", "x"))
-    with pytest.raises(ValueError, match=r"row 22: .* 'sick person' seems to tell .* pass --id 'sick person'.$"):
+    with pytest.raises(ValueError, match=r"row 22: .* 'sick person' seems to tell .* pass --id-column 'sick person'.$"):
         read_csv(apart)
-    assert len(read_csv(apart, id="sick person").series) == 3
+    assert len(read_csv(apart, id_column="sick person").series) == 3
     mixed = written(tmp_path / "mixed.csv", sorted(rows), ("t", "who", "x"))
-    with pytest.raises(ValueError, match=r"the time 0 for the second time. .* pass --id who.$"):
+    with pytest.raises(ValueError, match=r"the time 0 for the second time. .* pass --id-column who.$"):
         read_csv(mixed)
     wards = written(tmp_path / "wards.csv", [(ord(who[0]), t, x) for t, who, x in rows], ("ward", "hour", "x"))
-    with pytest.raises(ValueError, match=r"pass --id ward --time hour.$"):
+    with pytest.raises(ValueError, match=r"pass --id-column ward --time-column hour.$"):
         read_csv(wards)
     assert len(read_csv(wards, "hour", "ward").series) == 3
 
 
 def test_rows_out_of_order_are_not_taken_for_series(tmp_path):
     rows = [(t, t % 2, t) for t in (*range(30), 12, *range(30, 60))]
-    with pytest.raises(ValueError, match=r"Sort the rows by 't'. .* --id NAME.$"):
+    with pytest.raises(ValueError, match=r"Sort the rows by 't'. .* --id-column NAME.$"):
         read_csv(written(tmp_path / "order.csv", rows, ("t", "flag", "x")))
 
 
@@ -219,8 +219,8 @@ def test_a_missing_file_and_wrong_sizes(tmp_path):
         _ = Csv(tmp_path / "absent.csv").form
     with pytest.raises(ValueError, match="window = 4"):
         Csv(tmp_path / "a.csv", window=4)
-    with pytest.raises(ValueError, match=r"dropped = 1\.0"):
-        Csv(tmp_path / "a.csv", dropped=1.0)
+    with pytest.raises(ValueError, match=r"missing = 1\.0"):
+        Csv(tmp_path / "a.csv", missing=1.0)
 
 
 @pytest.mark.parametrize(("count", "window"), [(40, 8), (79, 8), (80, 8), (200, 20), (320, 32), (640, 64), (3000, 64)])
@@ -228,7 +228,7 @@ def test_the_window_fits_short_files(tmp_path, count, window):
     task = Csv(written(tmp_path / "short.csv", waves(count)))
     assert task.facts()["rows in a window"] == window
     assert all(task.count(split) >= 1 for split in Split) and task.count(Split.TRAIN) > task.count(Split.TEST)
-    if count < 400:  # a batch takes the fit of the linear rule
+    if count < 400:  # a batch takes the fit of the linear reference
         assert task.batch(Split.TEST, torch.arange(1)).query_times.shape == (1, 2 * (window // 8))
     assert task.form.spacing == pytest.approx(1 / (window - 1))
 
@@ -236,7 +236,7 @@ def test_the_window_fits_short_files(tmp_path, count, window):
 def test_the_window_fits_most_series(tmp_path):
     lengths = {"a": 9, "b": 30, "c": 12, "d": 50, "e": 20}
     rows = [(name, *row) for name, count in lengths.items() for row in waves(count)]
-    facts = Csv(written(tmp_path / "many.csv", rows, ("who", "t", "x", "y")), id="who").facts()
+    facts = Csv(written(tmp_path / "many.csv", rows, ("who", "t", "x", "y")), id_column="who").facts()
     assert facts["rows in a window"] == 20 and facts["split by"] == "series"
     assert facts["notes"] == ["2 series shorter than a window of 20 rows are left out"]
 
@@ -244,7 +244,7 @@ def test_the_window_fits_most_series(tmp_path):
 @pytest.mark.parametrize("lengths", [(1000, 9, 1000), (1000, 1000, 9), (1000, 30, 1000, 30), (1000, 1000, 9, 9, 9)])
 def test_short_series_do_not_shrink_the_window_of_long_ones(tmp_path, lengths):
     rows = [(f"s{place}", *row) for place, count in enumerate(lengths) for row in waves(count)]
-    task = Csv(written(tmp_path / "few.csv", rows, ("who", "t", "x", "y")), id="who")
+    task = Csv(written(tmp_path / "few.csv", rows, ("who", "t", "x", "y")), id_column="who")
     facts = task.facts()
     assert facts["rows in a window"] == 64 and facts["split by"] == "time"
     counts = {split: task.count(split) for split in Split}  # of 600, 200 and 200 rows, twice
@@ -255,7 +255,7 @@ def test_short_series_do_not_shrink_the_window_of_long_ones(tmp_path, lengths):
 def test_one_long_series_does_not_push_out_many_short_ones(tmp_path):
     lengths = [*[40] * 30, 1000]
     rows = [(f"s{place}", *row) for place, count in enumerate(lengths) for row in waves(count)]
-    facts = Csv(written(tmp_path / "many.csv", rows, ("who", "t", "x", "y")), id="who").facts()
+    facts = Csv(written(tmp_path / "many.csv", rows, ("who", "t", "x", "y")), id_column="who").facts()
     assert facts["rows in a window"] == 40 and facts["split by"] == "series" and facts["notes"] == []
 
 
@@ -289,15 +289,15 @@ def test_what_is_missing_or_left_out_is_counted(tmp_path):
 def test_the_nearest_column_is_named(tmp_path):
     file = written(tmp_path / "named.csv", waves(100), ("hours", "height", "depth"))
     for argument, value, near in (
-        ("time", "hour", "hours"),
-        ("id", "heigth", "height"),
+        ("time_column", "hour", "hours"),
+        ("id_column", "heigth", "height"),
         ("columns", ("dpth",), "depth"),
     ):
         with pytest.raises(ValueError, match=f"^{argument} = .*Did you mean '{near}'"):
             _ = Csv(file, **{argument: value}).form
     with pytest.raises(ValueError, match=r"^columns = 'depth': this column of .* is named before"):
         _ = Csv(file, columns=("depth", "depth")).form
-    table = read_csv(file, id="hours", columns=("depth",))
+    table = read_csv(file, id_column="hours", columns=("depth",))
     assert [float(series.times[0]) for series in table.series] == [row[1] for row in waves(100)]  # height: no id
 
 
@@ -333,14 +333,14 @@ def test_files_as_pandas_and_spreadsheets_write_them(tmp_path):
 def test_what_does_not_change_along_a_series_is_static(tmp_path):
     rows = [(who, t, x, 10.0 * place) for place, who in enumerate("abcd") for t, x, _ in waves(30)]
     file = written(tmp_path / "sites.csv", rows, ("site", "t", "x", "height"))
-    table = read_csv(file, id="site")
+    table = read_csv(file, id_column="site")
     assert table.columns == ("x",) and table.statics == ("height",)
     assert [series.static for series in table.series] == [(0.0,), (10.0,), (20.0,), (30.0,)]
-    task = Csv(file, 16, id="site")
+    task = Csv(file, 16, id_column="site")
     batch = task.batch(Split.TRAIN, torch.arange(task.count(Split.TRAIN)))
     assert task.form.features == 3 and len(batch.inputs[0][..., 2][batch.inputs[2]].unique()) == 2
     with pytest.raises(ValueError, match=r"row 3: .* in the static column 'x'. .*--columns"):
-        read_csv(file, id="site", columns=("height",), static=("x",))
+        read_csv(file, id_column="site", columns=("height",), static=("x",))
 
 
 def test_the_whole_file_is_trained_on_where_that_is_asked(file):

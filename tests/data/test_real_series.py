@@ -1,4 +1,4 @@
-"""Real series with a trend and with a season: what the linear rule reaches on the test, beside simpler ones."""
+"""Real series with a trend and with a season: what the linear reference reaches on the test, beside simpler ones."""
 
 import warnings
 
@@ -25,13 +25,15 @@ def quarterly_gdp(file):
 
 # of the product's quarters there are too few to learn more than the interpolant from, and its last years are rougher
 @pytest.mark.parametrize(("write", "share", "ahead"), [(weekly_co2, 0.97, 0.6), (quarterly_gdp, 1.0, 0.65)])
-def test_the_linear_rule_is_not_above_interpolation_and_ridge(tmp_path, write, share, ahead, unchecked):
+def test_the_linear_reference_is_not_above_interpolation_and_ridge(tmp_path, write, share, ahead, unchecked):
     write(tmp_path / "own.csv")
     found = Csv(tmp_path / "own.csv").references(Split.TEST)
     errors = {
         name: {part: float(each.mean()) for part, each in series_errors(*pair).items()} for name, pair in found.items()
     }
-    rule, naive, ridge = (errors[name] for name in ("linear rule, network off", "linear interpolation, last value",
-                                                    "ridge on differences"))  # fmt: skip
-    assert rule["squared error between"] <= share * naive["squared error between"]
-    assert rule["squared error ahead"] <= ridge["squared error ahead"] < ahead * naive["squared error ahead"]
+    reference, naive, ridge = (
+        errors[name]
+        for name in ("linear reference, network off", "linear interpolation, last value", "ridge on differences")
+    )
+    assert reference["squared error between"] <= share * naive["squared error between"]
+    assert reference["squared error ahead"] <= ridge["squared error ahead"] < ahead * naive["squared error ahead"]

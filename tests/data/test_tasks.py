@@ -39,8 +39,8 @@ def csv_file(tmp_path_factory):
 @pytest.fixture(params=["mnist1d", "digits", "spirals", "burgers", "darcy", "text", "csv"])
 def task(request, text_file, csv_file):
     tasks = {
-        "mnist1d": lambda: Mnist1d(dropped=0.5),
-        "digits": lambda: Digits(dropped=0.5),
+        "mnist1d": lambda: Mnist1d(missing=0.5),
+        "digits": lambda: Digits(missing=0.5),
         "spirals": lambda: Spirals(samples=40),
         "burgers": lambda: Burgers(points=16, samples=40),
         "darcy": lambda: Darcy(points=8, samples=40),
@@ -109,8 +109,8 @@ def test_a_perfect_answer_is_measured_as_such(task):
     batch = task.batch(Split.TEST, torch.arange(4))
     whole = not batch.targets.is_floating_point()
     output = 50.0 * torch.nn.functional.one_hot(batch.targets, task.form.outputs).float() if whole else batch.targets
-    if batch.rule is not None:
-        left = ((batch.targets - batch.rule.values) / batch.rule.spread).nan_to_num(0.0)
+    if batch.reference is not None:
+        left = ((batch.targets - batch.reference.values) / batch.reference.spread).nan_to_num(0.0)
         output = torch.cat([left, left, torch.zeros_like(left), torch.zeros_like(left)], -1)
     headline = next(iter(task.metrics(output, batch).values()))
     assert torch.allclose(
@@ -146,7 +146,7 @@ def test_generating_leaves_the_global_states_alone():
 
 
 def test_a_dropped_test_sample_does_not_depend_on_its_batch():
-    task = Mnist1d(test_dropped=0.5)
+    task = Mnist1d(test_missing=0.5)
     together, alone = task.batch(Split.TEST, torch.arange(3)), task.batch(Split.TEST, torch.tensor([2]))
     assert together.inputs[0].shape == (3, 20, 1)
     assert torch.equal(together.inputs[0][2:], alone.inputs[0]) and torch.equal(together.inputs[1][2:], alone.inputs[1])

@@ -11,7 +11,7 @@ from continua.data import Split, Text, encode
 def test_targets_are_the_next_characters(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("abcdefghij" * 30, encoding="utf-8")
-    task = Text(file, context_length=8, share=0.2)
+    task = Text(file, context_length=8, validation_fraction=0.2)
     batch = task.batch(Split.TRAIN, torch.tensor([3]))
     assert "".join(task.alphabet[i] for i in batch.inputs[0][0]) == "defghija"
     assert "".join(task.alphabet[i] for i in batch.targets[0]) == "efghijab"
@@ -21,7 +21,7 @@ def test_targets_are_the_next_characters(tmp_path):
 def test_the_validation_windows_stand_side_by_side(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("abcdefghij" * 30, encoding="utf-8")
-    task = Text(file, context_length=8, share=0.2)
+    task = Text(file, context_length=8, validation_fraction=0.2)
     first, second = task.batch(Split.VALIDATION, torch.tensor([0, 1])).inputs[0]
     assert first[-1] != second[0] and task.batch(Split.VALIDATION, torch.tensor([0])).targets[0, -1] == second[0]
 
@@ -71,5 +71,5 @@ def test_unknown_characters_are_named():
 def test_sizes_are_checked():
     with pytest.raises(ValueError, match="context_length = 0"):
         Text(Path("x"), context_length=0)
-    with pytest.raises(ValueError, match=r"share = 1\.0"):
-        Text(Path("x"), share=1.0)
+    with pytest.raises(ValueError, match=r"validation_fraction = 1\.0"):
+        Text(Path("x"), validation_fraction=1.0)

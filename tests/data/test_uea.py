@@ -115,7 +115,7 @@ def test_samples_are_dropped_in_training_and_always_the_same_in_the_test(tmp_pat
     rows = [",".join(str(100 * i + k) for k in range(10 + i)) + ":" + ("up" if i % 2 else "down") for i in range(6)]
     for part in ("TRAIN", "TEST"):
         (tmp_path / f"Long_{part}.ts").write_text(HEADER + "\n".join(rows))
-    task = Uea(tmp_path / "Long_TRAIN.ts", dropped=0.8, test_dropped=0.5, whole=True)
+    task = Uea(tmp_path / "Long_TRAIN.ts", missing=0.8, test_missing=0.5, whole=True)
     values, times, present = task.batch(Split.TEST, torch.tensor([1, 4])).inputs
     assert present.sum(1).tolist() == [6, 7] and task.form.gaps  # 5.5 and 7 of 11 and 14
     assert torch.equal(values[1, present[1]], task.batch(Split.TEST, torch.tensor([4])).inputs[0][0])
@@ -128,8 +128,8 @@ def test_samples_are_dropped_in_training_and_always_the_same_in_the_test(tmp_pat
         )
     counts = {tuple(task.training_batch(4, 0, update).inputs[2].sum(1).tolist()) for update in range(20)}
     assert len(counts) > 10 and min(min(c) for c in counts) >= 2
-    assert "0 to 80% of the samples dropped" in task.facts()["augmentation"]
-    assert set(task.variants()) == {f"{part}% of the samples dropped" for part in (30, 50, 70)}
+    assert "0 to 80% of the samples missing" in task.facts()["augmentation"]
+    assert set(task.variants()) == {f"{part}% of the samples missing" for part in (30, 50, 70)}
     filled = dataclasses.replace(task, interpolated=True).batch(Split.TEST, torch.tensor([1, 4])).inputs
     for row in range(2):  # as numpy fills them
         kept = times[row][present[row]].numpy()

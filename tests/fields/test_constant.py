@@ -161,7 +161,9 @@ def test_joined_layers_are_means_and_steps_that_do_not_fit_are_refused():
     assert joined.edges == (0.0, 2.0, 4.0)
     grids = {n: model.at(steps=n)(x, full=True).solution.stats.grid for n in (1, 2, 4, 8)}
     assert {n: len(grid) - 1 for n, grid in grids.items()} == {1: 1, 2: 2, 4: 4, 8: 8}
-    with pytest.raises(ValueError, match=r"steps = 3: the weights are those of 4 layers.*Pass steps from 1, 2, 4, 8"):
+    with pytest.raises(
+        ValueError, match=r"steps = 3: the parameters are those of 4 layers.*Pass steps from 1, 2, 4, 8"
+    ):
         model.at(steps=3)
     smooth = transformer(8, 2, features=1, axis=1, heads=2)
     assert len(smooth.at(steps=3)(x, full=True).solution.stats.grid) == 4

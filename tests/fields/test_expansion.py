@@ -8,7 +8,7 @@ import torch
 
 from continua.fields import Expansion
 from continua.operators import FeedForward, LayerNorm, PreNorm, leaves
-from continua.spaces import AbstractBasis, Chebyshev, Cosine, GaussLegendre, Legendre, WeightedBasis
+from continua.spaces import AbstractBasis, Chebyshev, Cosine, GaussLegendre, Legendre, ScaledBasis
 
 SPEC = FeedForward(hidden=3).spec(4)
 
@@ -31,7 +31,7 @@ class Steps(AbstractBasis):
 
 
 def damped(modes):
-    return WeightedBasis(Legendre(modes), 0.3)
+    return ScaledBasis(Legendre(modes), 0.3)
 
 
 @pytest.mark.parametrize("basis", [Legendre(4), Chebyshev(4), Cosine(4), damped(4)], ids=repr)

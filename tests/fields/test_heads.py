@@ -28,7 +28,7 @@ from continua.spaces import (
     GaussLegendre,
     Legendre,
     MidpointRule,
-    WeightedBasis,
+    ScaledBasis,
 )
 from models import adaptive_model
 
@@ -136,7 +136,7 @@ def test_no_optimiser_drives_a_density_off_the_simplex(optimiser, tmp_path, unch
     Recipe().build(other)
 
 
-@pytest.mark.parametrize("over_z", [Cosine(3), Legendre(4), WeightedBasis(Legendre(3), 0.5), Chebyshev(2)], ids=repr)
+@pytest.mark.parametrize("over_z", [Cosine(3), Legendre(4), ScaledBasis(Legendre(3), 0.5), Chebyshev(2)], ids=repr)
 def test_theta_varies_in_any_basis_and_the_density_in_splines(over_z):
     heads = ContinuousHeads(SPEC, 2.0, over_z=over_z, density_over_z=BSpline(3, 1)).double()
     assert heads.breaks == (1.0,) and heads.coefficients["inner_p"].shape == (4, 3)
@@ -154,7 +154,7 @@ def test_theta_varies_in_any_basis_and_the_density_in_splines(over_z):
 def test_a_hypernetwork_of_continuous_heads_trains_and_reads_at_other_nodes(tmp_path, unchecked):
     torch.manual_seed(0)
     operator = PreNorm(LayerNorm(), Attention(heads=6, key_size=4, head_masses=True))
-    network = HeadHypernetwork(operator.spec(8), 2.0, hidden=16, over_h=WeightedBasis(Legendre(3), 0.4))
+    network = HeadHypernetwork(operator.spec(8), 2.0, hidden=16, over_h=ScaledBasis(Legendre(3), 0.4))
     flow = Flow([Part(operator, network)], 2.0)
     trained = ContinuousTransformer(VectorEmbedding(2, 8), flow, MeanReadout(8, 3)).at(steps=2)
     signal = torch.randn(24, 7, 2)

@@ -74,7 +74,7 @@ TINY = [
     RMSScaling(widths=(5, 12), layers=4, updates=2),
     PostNormLimit(scales=(2.0, 3.0), layers=16, starts=8, updates=2),
     SDEScaling(layers=(8, 16, 32), seeds=256),
-    Mnist1dCeiling(dropped=(0.0, 0.5), signals=20, part=20),
+    Mnist1dCeiling(missing=(0.0, 0.5), signals=20, part=20),
     EulerLagrange(layers=(4, 8, 16), steps=(2, 4, 8), around=8, updates=1),
     Pathwise(layers=(8, 16, 32), starts=2),
     Transport(layers=(8, 16, 32), sequences=8, updates=40, particles=(8, 16, 32, 64)),
@@ -174,7 +174,7 @@ def test_rows_that_contradict_the_claim_give_the_verdict_fails(experiment, reque
     assert experiment.conclude(contradicted).judgement.word is Word.FAILS
 
 
-def test_a_sheet_whose_rules_pay_is_said_to_hold(store):
+def test_a_sheet_whose_tips_pay_is_said_to_hold(store):
     experiment = next(each for each in TINY if each.name == "cheat-sheet")
     rows = sweep(experiment.name, experiment.cells(), LocalProcesses(1), store, silent)
     good = [
@@ -250,4 +250,4 @@ def test_sizes_are_fields():
 
 def test_a_ceiling_needs_all_samples_and_half_of_them():
     with pytest.raises(ValueError, match="about all samples and half"):
-        Mnist1dCeiling(dropped=(0.0, 0.25))
+        Mnist1dCeiling(missing=(0.0, 0.25))

@@ -16,7 +16,7 @@ from continua import (
     EmbeddingAxis,
     Euler,
     HeadMeasure,
-    HypernetworkWeights,
+    HypernetworkField,
     Midpoint,
     Stem,
     TokenTime,
@@ -97,8 +97,8 @@ def test_finer_readings_converge(axis, float64):
     "changed, kind",
     [
         ({"heads": 2}, Expansion),
-        ({"heads": 2, "depth": Depth(field=HypernetworkWeights(hidden=8))}, Hypernetwork),
-        ({"depth": Depth(field=HypernetworkWeights(hidden=8))}, HeadHypernetwork),
+        ({"heads": 2, "depth": Depth(field=HypernetworkField(hidden=8))}, Hypernetwork),
+        ({"depth": Depth(field=HypernetworkField(hidden=8))}, HeadHypernetwork),
         ({"heads": 2, "depth": Depth(field=4)}, PiecewiseConstant),
         ({"heads": 2, "depth": Depth(field=1)}, Constant),
         ({"heads": 2, "axis": 1, "depth": 2}, Expansion),
@@ -132,7 +132,7 @@ def test_plain_choices_are_those_of_a_standard_network():
 
 
 @pytest.mark.parametrize("optimiser", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adam])
-@pytest.mark.parametrize("weights", [Cosine(2), HypernetworkWeights(hidden=8)])
+@pytest.mark.parametrize("weights", [Cosine(2), HypernetworkField(hidden=8)])
 def test_no_optimiser_breaks_the_density_of_heads(optimiser, weights, tmp_path, unchecked):
     model = small(width=8, hidden=8, axis=1, heads=HeadMeasure(4, 2, key_size=2), depth=Depth(1.0, weights, steps=1))
     train(model, updates=200, lr=0.1, optimiser=optimiser)

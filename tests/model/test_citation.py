@@ -9,12 +9,12 @@ import torch
 import continua
 from continua.control import CrossEntropy, JacobianFrobenius, Objective
 from continua.model import LITERATURE, citation
-from continua.runs import Reference
+from continua.runs import Paper
 from models import adaptive_model
 
 
 def keys(*used) -> set[str]:
-    return {reference.key for reference in citation(*used)}
+    return {paper.key for paper in citation(*used)}
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +60,13 @@ def test_every_name_of_the_table_is_a_class_of_the_package_or_of_torch():
     }
     named = {name for users in LITERATURE.values() for name in users}
     assert named - known == set()
-    keyed = [reference.key for reference in LITERATURE]
+    keyed = [paper.key for paper in LITERATURE]
     assert len(set(keyed)) == len(keyed)
 
 
-def test_references_come_back_from_plain_data():
-    reference = next(iter(LITERATURE))
-    assert Reference(**reference.plain()) == reference
+def test_papers_come_back_from_plain_data():
+    paper = next(iter(LITERATURE))
+    assert Paper(**paper.plain()) == paper
 
 
 def test_nothing_used_is_a_mistake():

@@ -17,7 +17,7 @@ PROMPT = torch.tensor([3, 1, 4])
 
 def model_of(kind, stepping="midpoint"):
     torch.manual_seed(2)
-    preset = Preset().replace(width=16, heads=2, hidden=24, axis_nodes=4, depth_modes=3, stepper=stepping)
+    preset = Preset().replace(width=16, head_nodes=2, hidden=24, axis_nodes=4, depth_modes=3, stepper=stepping)
     model = build_continuous(FORM, preset)
     model = model if kind == "continuous" else build_baseline(FORM, preset, count_parameters(model))
     with torch.no_grad():

@@ -154,7 +154,7 @@ def test_input_that_is_not_decided():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"heads": 3}, r"heads = 3: the width = 8 does not split evenly. Pass one of 1, 2, 4, 8"),
+        ({"heads": 3}, r"heads = 3: the width = 8 is not divisible by it. Pass one of 1, 2, 4, 8"),
         ({"heads": 0}, r"heads = 0: "),
         ({"width": 7}, r"width = 7: sines and cosines come in pairs.*Pass 6 or 8"),
         ({"width": 0}, r"width = 0: .*Pass width >= 2"),
@@ -172,7 +172,7 @@ def test_sizes_of_the_default_model(changed, message):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"heads": 3}, r"heads = 3: the width = 8 does not split evenly. Pass one of 1, 2, 4, 8"),
+        ({"heads": 3}, r"heads = 3: the width = 8 is not divisible by it. Pass one of 1, 2, 4, 8"),
         ({"heads": 0}, r"heads = 0: "),
         ({"count": 0}, r"count = 0: .*Pass count >= 1"),
         ({"width": -8}, r"width = -8: "),

@@ -75,7 +75,7 @@ def test_known_headings_come_in_their_order_and_once(run):
     text = report_page([run.folder]).html()
     headings = re.findall(r"<h2>(.*?)</h2>", text)
     wanted = ["Results", "Training", "Anytime depth", "Attention", "Other samplings", "A &lt;claim&gt; &amp; more"]
-    assert headings == [*wanted, "References", "How it was run"]
+    assert headings == [*wanted, "Papers", "How it was run"]
     assert text.count("<h3>continuous</h3>") == text.count("<h3>standard</h3>") == 1
 
 

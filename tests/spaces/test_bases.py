@@ -14,7 +14,7 @@ from continua.spaces import (
     Fourier,
     GaussLegendre,
     Legendre,
-    WeightedBasis,
+    ScaledBasis,
 )
 from registries import all_bases
 
@@ -37,7 +37,7 @@ def test_the_function_one_is_in_the_basis(basis):
         torch.testing.assert_close(basis.evaluate(depths).sum(-1), torch.ones_like(depths), rtol=0, atol=1e-14)
         return
     first = basis.evaluate(depths)[:, 0]
-    expected = basis._weights[0] if isinstance(basis, WeightedBasis) else 1.0
+    expected = basis._weights[0] if isinstance(basis, ScaledBasis) else 1.0
     assert torch.equal(first, torch.full_like(depths, expected))
 
 
@@ -103,18 +103,18 @@ def test_bad_input_is_named(kind):
 def test_damped_functions_are_the_same_by_powers_of_the_ratio():
     powers = torch.tensor([1.0, 0.4, 0.16, 0.064], dtype=torch.float64)
     for inner in (Legendre(4), Cosine(4)):
-        weighted = WeightedBasis(inner, 0.4)
+        weighted = ScaledBasis(inner, 0.4)
         torch.testing.assert_close(weighted.evaluate(depths), inner.evaluate(depths) * powers / powers.norm())
-        assert WeightedBasis(inner, 0.4).size == 4
-        torch.testing.assert_close(WeightedBasis(inner, 1.0).evaluate(depths), inner.evaluate(depths) / 2.0)  # 4 modes
+        assert ScaledBasis(inner, 0.4).size == 4
+        torch.testing.assert_close(ScaledBasis(inner, 1.0).evaluate(depths), inner.evaluate(depths) / 2.0)  # 4 modes
 
 
 @pytest.mark.parametrize("ratio", [0.0, -0.5, 1.5, math.nan])
 def test_a_ratio_that_damps_nothing_or_all_is_named(ratio):
     with pytest.raises(ValueError, match=rf"ratio = {ratio}: .*Pass 0 < ratio <= 1"):
-        WeightedBasis(Legendre(3), ratio)
+        ScaledBasis(Legendre(3), ratio)
 
 
 def test_splines_are_not_damped():
     with pytest.raises(ValueError, match=r"inner = .*not ordered from smooth to rough"):
-        WeightedBasis(BSpline(5), 0.5)
+        ScaledBasis(BSpline(5), 0.5)

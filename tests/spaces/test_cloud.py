@@ -45,20 +45,20 @@ def test_the_counting_measure_needs_nothing():
     assert cloud.points is X and cloud.mass is None and cloud.positions is None and cloud.present is None
     measure = cloud.measure
     assert measure.log_mass is None and measure.tensors == () and measure.weights() is None
-    assert measure.even and measure.suffix and not measure.tied
+    assert measure.uniform and measure.suffix and not measure.tied
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.25])
 def test_equal_masses_cancel(scale):
     measure = Cloud(X, scale * ONES).measure
-    assert measure.even and measure.log_mass is None and measure.weights() is None
+    assert measure.uniform and measure.log_mass is None and measure.weights() is None
     mixed = Cloud(X, torch.tensor([[1.0], [2.0]]).expand(2, 3)).measure
-    assert mixed.even and mixed.log_mass is None
+    assert mixed.uniform and mixed.log_mass is None
 
 
 def test_equal_masses_that_ask_for_a_gradient_do_not_cancel():
     measure = Cloud(X, ONES.clone().requires_grad_()).measure
-    assert not measure.even and measure.log_mass is not None and measure.log_mass.requires_grad
+    assert not measure.uniform and measure.log_mass is not None and measure.log_mass.requires_grad
 
 
 def test_absent_tokens_are_marked_and_silenced():
@@ -69,7 +69,7 @@ def test_absent_tokens_are_marked_and_silenced():
     assert cloud.present is not None and cloud.present.tolist() == [[True, True, False], [True, False, True]]
     assert bool((cloud.points[0, 2] == 0).all()) and bool((cloud.points[1, 1] == 0).all())
     assert torch.equal(cloud.points[0, :2], X[0, :2])
-    assert not cloud.measure.suffix and not cloud.measure.even
+    assert not cloud.measure.suffix and not cloud.measure.uniform
     assert Cloud(X, torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])).measure.suffix
 
 
@@ -142,7 +142,7 @@ def test_ragged_sequences_are_padded_at_the_end():
     assert cloud.mass is not None and cloud.mass.tolist() == [[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
     assert torch.equal(cloud.points[0], X[0]) and torch.equal(cloud.points[1, :1], X[1, :1])
     assert bool((cloud.points[1, 1:] == 0).all())
-    assert cloud.positions is None and cloud.measure.even is True and cloud.measure.suffix
+    assert cloud.positions is None and cloud.measure.uniform is True and cloud.measure.suffix
 
 
 def test_ragged_sequences_of_one_length_are_the_counting_measure():

@@ -143,7 +143,8 @@ def test_a_model_of_layers_on_plain_tokens_has_diagnostics(unchecked):
 
 def test_a_resolution_report_becomes_a_table():
     plain = {
-        "own": {"tokens": 40, "head_nodes": 6, "steps": 4}, "solver_error": 1e-3, "reference": "DormandPrince at 1e-6",
+        "own": {"tokens": 40, "head_nodes": 6, "steps": 4}, "solver_error": 1e-3,
+        "reference_solver": "DormandPrince at 1e-6",
         "rows": [{"continuum": "t", "unit": "tokens", "resolution": 20, "change": 0.1, "loss": 0.5, "loss_change": 0.2},
                  {"continuum": "z", "unit": "rtol", "resolution": 1e-3, "change": 0.01, "loss": None,
                   "loss_change": None}],
@@ -161,7 +162,7 @@ def test_a_resolution_report_becomes_a_table():
     )
 
 
-PAID = Preset().replace(width=8, heads=2, hidden=8, axis_nodes=2, depth_modes=2, steps=2)
+PAID = Preset().replace(width=8, head_nodes=2, hidden=8, axis_nodes=2, depth_modes=2, steps=2)
 
 
 def test_costates_of_asked_times_are_those_of_the_asking_objective():

@@ -108,7 +108,7 @@ def test_it_runs_in_a_pipeline_and_in_cross_validation():
 
 
 def trend(length=400, seed=0):
-    """A rising line, a season and a square of it, which no linear rule knows."""
+    """A rising line, a season and a square of it, which no linear reference knows."""
     clock = np.arange(length)
     season = np.sin(2 * np.pi * clock / 12)
     noise = 0.02 * np.random.default_rng(seed).standard_normal(length)
@@ -130,7 +130,7 @@ def test_a_forecast_leaves_the_range_of_training_with_the_trend():
         name: np.abs(model.predict(future) - truth).mean() for name, model in (("ours", forecaster), ("ridge", plain))
     }
     assert errors["ours"] < 1.05 * errors["ridge"] < np.abs(truth - future[:, -1:]).mean()
-    assert 0.0 <= forecaster.share_ <= 1.0 and plain.share_ == 0.0 and forecaster.predict(future).shape == truth.shape
+    assert 0.0 <= forecaster.factor_ <= 1.0 and plain.factor_ == 0.0 and forecaster.predict(future).shape == truth.shape
 
 
 def test_a_shift_and_a_unit_change_a_forecast_as_they_change_the_series():

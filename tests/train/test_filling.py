@@ -22,7 +22,9 @@ from continua.train import (
 )
 from continua.train.settling import _trust, _width, share_of_logits
 
-SMALL = Preset().replace(width=8, hidden=8, axis_nodes=2, heads=2, head_modes=0, steps=1, depth=0.5, stem_radius=3.0)
+SMALL = Preset().replace(
+    width=8, hidden=8, axis_nodes=2, head_nodes=2, head_modes=0, steps=1, depth_length=0.5, stem_radius=3.0
+)
 
 
 def write_waves(file, count=200, empty=lambda row: ()):
@@ -47,7 +49,7 @@ def model(task):
 
 
 def test_empty_cells_are_filled_in_the_units_of_the_file(task, model, tmp_path):
-    """A new model adds nothing to the linear rule, which knows a sine."""
+    """A new model adds nothing to the linear reference, which knows a sine."""
     asked = write_waves(
         tmp_path / "asked.csv", 230, lambda i: (0,) if 30 < i < 33 else (0, 1) if i == 50 or i >= 200 else ()
     )
@@ -69,7 +71,7 @@ def test_the_transform_is_kept_without_the_file(task, model):
     again = SeriesTransform.read(task.series.transform.files())
     rows = task.series.windows.window(Split.TEST, 0)
     one, two = (each.prepare(rows, np.array([0.3, 1.2])) for each in (task.series.transform, again))
-    for a, b in zip((*one[:3], *one.rule), (*two[:3], *two.rule), strict=True):
+    for a, b in zip((*one[:3], *one.reference), (*two[:3], *two.reference), strict=True):
         np.testing.assert_array_equal(a, b)
     with pytest.raises(ValueError, match="transform of its series cannot be read"):
         SeriesTransform.read({"series.json": b"{}"})
@@ -79,15 +81,15 @@ def test_a_network_counts_by_what_it_gains_on_validation(task, model):
     batch = task.batch(Split.VALIDATION, torch.arange(task.count(Split.VALIDATION)))
     before = evaluate(model, task, Split.VALIDATION)
     with torch.no_grad():
-        model.readout.inner.linear.weight[:4].normal_()  # adds noise to the means of the rule
+        model.readout.inner.linear.weight[:4].normal_()  # adds noise to the means of the reference
     spoilt = evaluate(model, task, Split.VALIDATION)
     assert spoilt["mean squared error"] > 2.0 * before["mean squared error"]
     found = settle_outputs(model, task)
     settled = evaluate(model, task, Split.VALIDATION)
     assert settled["mean squared error"] < 1.05 * before["mean squared error"]
-    assert 0.78 <= settled["share inside the interval"] <= 0.95  # no fewer than eight of ten, up to a tie
-    assert len(found) == 4 and all(0.0 <= each["share of the network"] <= 1.0 for each in found.values())
-    assert batch.rule is not None
+    assert 0.78 <= settled["coverage"] <= 0.95  # no fewer than eight of ten, up to a tie
+    assert len(found) == 4 and all(0.0 <= each["factor of the network"] <= 1.0 for each in found.values())
+    assert batch.reference is not None
 
 
 def calm_then_wild(tmp_path, order):
@@ -106,8 +108,8 @@ def test_intervals_hold_eight_of_ten_of_training_and_of_validation_whichever_is_
     torch.manual_seed(0)
     model = build_continuous(task.form, SMALL)
     found = settle_outputs(model, task)
-    assert evaluate(model, task, Split.VALIDATION)["share inside the interval"] >= 0.78
-    assert evaluate(model, task, Split.TEST)["share inside the interval"] == pytest.approx(0.8, abs=0.12)
+    assert evaluate(model, task, Split.VALIDATION)["coverage"] >= 0.78
+    assert evaluate(model, task, Split.TEST)["coverage"] == pytest.approx(0.8, abs=0.12)
     assert all(each["widths of the network"] == 0.0 for each in found.values())  # a new network has none of its own
 
 
@@ -172,16 +174,16 @@ def test_classes_are_told_from_series_in_their_own_units(tmp_path):
             header + "\n".join(f"{r}:{'up' if i % 2 else 'down'}" for i, r in enumerate(rows))
         )
     task = Uea(tmp_path / "Two_TRAIN.ts")
-    assert task.references()["kernel rule, network off"] == 1.0 and task.references()["nearest neighbour"] > 0.9
+    assert task.references()["kernel reference, network off"] == 1.0 and task.references()["nearest neighbour"] > 0.9
     model = build_continuous(task.form, SMALL).eval()
     trained = continua.train.TrainedLabels(model, type(task.transform).read(task.transform.files()))
     up = torch.tensor([[100.0 + k] for k in range(9)])
     found = trained.predict([up, 200.0 - up])
     assert trained.classes == ("up", "down") and found.argmax(1).tolist() == [0, 1]
     torch.testing.assert_close(found.sum(1), torch.ones(2))
-    assert evaluate(model, task, Split.TEST)["accuracy"] == 1.0  # a new model says what the rule says
-    assert settle_outputs(model, task)["classes"]["share of the network"] == 0.0
-    rules = continua.train.prediction_section(task, {"ours": model}).figures[0]
-    assert rules.columns == ("rule", "accuracy") and dict(rules.rows) == task.references()
+    assert evaluate(model, task, Split.TEST)["accuracy"] == 1.0  # a new model says what the reference says
+    assert settle_outputs(model, task)["classes"]["factor of the network"] == 0.0
+    references = continua.train.prediction_section(task, {"ours": model}).figures[0]
+    assert references.columns == ("reference", "accuracy") and dict(references.rows) == task.references()
     with pytest.raises(ValueError, match="learnt 1 dimensions"):
         trained.predict([up.expand(-1, 2)])

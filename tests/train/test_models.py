@@ -56,7 +56,7 @@ def test_tokens_start_at_unit_variance(tasks):
 
 
 def test_energy_is_a_running_cost_of_the_objective():
-    task, preset = Digits(), Preset().replace(width=8, hidden=16, axis_nodes=2, head_modes=0, heads=2, energy=0.5)
+    task, preset = Digits(), Preset().replace(width=8, hidden=16, axis_nodes=2, head_modes=0, head_nodes=2, energy=0.5)
     model = build_continuous(task.form, preset)
     batch = task.training_batch(4, 0, 0)
     plain, paid = objective_of(task.form)(model, batch), objective_of(task.form, model, preset)(model, batch)
@@ -64,11 +64,11 @@ def test_energy_is_a_running_cost_of_the_objective():
     assert plain.running == {} and torch.equal(plain.terminal, paid.terminal) and energy > 0
     torch.testing.assert_close(paid.total, paid.terminal + 0.5 * energy)
     asking = objective_of(Spirals(samples=40).form, model, preset)
-    assert asking.weights == (0.5,) and isinstance(asking.costs[0], KineticEnergy)
+    assert asking.coefficients == (0.5,) and isinstance(asking.costs[0], KineticEnergy)
 
 
 def test_jitter_moves_the_inner_depths_of_the_grid_within_half_a_step():
-    task, preset = Digits(), Preset().replace(width=8, hidden=16, axis_nodes=2, steps=3, depth=1.5)
+    task, preset = Digits(), Preset().replace(width=8, hidden=16, axis_nodes=2, steps=3, depth_length=1.5)
     model, grids = build_continuous(task.form, preset), []
     for seed in range(20):
         grid = TrainingGrids(jitter=0.6).draw_grid(model, generator_of(seed))
@@ -107,7 +107,7 @@ def test_grids_are_refined_at_last_and_keep_jumps():
 
 
 def test_every_continuum_is_refined_in_turn():
-    task, preset = Digits(), Preset().replace(width=16, hidden=16, axis_nodes=2, heads=2, head_modes=2)
+    task, preset = Digits(), Preset().replace(width=16, hidden=16, axis_nodes=2, head_nodes=2, head_modes=2)
     model = build_continuous(task.form, preset)
     learner = Learner("one", model, objective_of(task.form), adamw(model, 1e-3), grids=TrainingGrids(0.0, 1.0))
     seen, batch = set(), task.training_batch(4, 0, 0)

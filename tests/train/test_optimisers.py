@@ -18,7 +18,7 @@ from continua.train import PRESETS, Learner, Plan, Preset, Training, TrainingGri
 BETAS = (0.9, 0.98)
 TASK = Spirals(samples=40, tokens=8, queries=3)
 SMALL = Preset().replace(
-    width=8, heads=2, hidden=16, axis_nodes=1, head_modes=0, depth_modes=2, steps=1, stem_radius=3.0, stem_modes=3
+    width=8, head_nodes=2, hidden=16, axis_nodes=1, head_modes=0, depth_modes=2, steps=1, stem_radius=3.0, stem_modes=3
 )
 
 
@@ -171,5 +171,5 @@ def test_text_is_trained_as_nanogpt_trains_it_at_twice_the_rate():
     model, how = PRESETS["text"]["demo"].model, PRESETS["text"]["demo"].training
     plan = Plan(how.updates, how.batch_size, warmup_ratio=how.warmup_ratio, min_lr_ratio=how.min_lr_ratio)
     assert [round(how.learning_rate * plan.curve.factor(n), 12) for n in (100, 2000)] == [2e-3, 2e-4]
-    assert (model.width, model.heads, how.batch_size, how.updates) == (128, 4, 12, 2000)
+    assert (model.width, model.head_nodes, how.batch_size, how.updates) == (128, 4, 12, 2000)
     assert (how.weight_decay, how.beta2) == (0.1, 0.99)

@@ -12,7 +12,7 @@ from continua.runs import Heat, Run, Table
 from continua.train import Preset, build_baseline, build_continuous, prediction_section
 from continua.train.examples import Answers, calibration
 
-SMALL = Preset().replace(width=8, heads=2, hidden=8, axis_nodes=2, depth_modes=2, steps=1)
+SMALL = Preset().replace(width=8, head_nodes=2, hidden=8, axis_nodes=2, depth_modes=2, steps=1)
 
 
 def model_for(task):
@@ -45,12 +45,14 @@ def test_confusions_are_those_of_scikit_learn():
 def test_series_are_drawn_through_their_observations_in_the_units_of_the_file(csv_file):
     task = Csv(csv_file, window=16)
     model = model_for(task)
-    rules, *figures = prediction_section(task, {"ours": model}).figures
-    assert [row[0] for row in rules.rows][-3:] == ["ridge on differences", "linear rule, network off", "ours"]
-    np.testing.assert_allclose(rules.rows[-1][1:], rules.rows[-2][1:], rtol=1e-4)  # a new model is the rule
+    references, *figures = prediction_section(task, {"ours": model}).figures
+    assert [row[0] for row in references.rows][-3:] == ["ridge on differences", "linear reference, network off", "ours"]
+    np.testing.assert_allclose(
+        references.rows[-1][1:], references.rows[-2][1:], rtol=1e-4
+    )  # a new model is the reference
     assert [f.title for f in figures[:2]] == ["warm, test window 1", "wet, test window 1"] and len(figures) == 6
     assert model.training
-    predicted, rule, truth, seen = figures[1].series
+    predicted, reference, truth, seen = figures[1].series
     batch = task.batch(Split.TEST, torch.arange(1))
     assert len(predicted.x) > 50 and predicted.x[0] == 0.0
     # 16 rows, two time units apart, of the file's last fifth
@@ -59,7 +61,7 @@ def test_series_are_drawn_through_their_observations_in_the_units_of_the_file(cs
     rows = 192 + (np.concatenate([truth.x, seen.x]) / 2.0).round().astype(int)
     np.testing.assert_allclose(np.concatenate([truth.y, seen.y]), np.cos(0.2 * rows), atol=1e-5)
     assert not any(row % 7 == 3 for row in rows)  # a missing value is not drawn
-    np.testing.assert_allclose(predicted.y, rule.y, atol=1e-5)  # a new model adds nothing to the rule
+    np.testing.assert_allclose(predicted.y, reference.y, atol=1e-5)  # a new model adds nothing to the reference
     assert bool((predicted.low < predicted.y).all() and (predicted.y < predicted.high).all())
 
 

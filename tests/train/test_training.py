@@ -44,12 +44,12 @@ from continua.train import (
 
 SMALL = Preset().replace(
     width=8,
-    heads=2,
+    head_nodes=2,
     hidden=16,
     axis_nodes=2,
     head_modes=2,
     depth_modes=2,
-    depth=1.0,
+    depth_length=1.0,
     steps=2,
     stem_radius=3.0,
     stem_modes=3,
@@ -234,7 +234,7 @@ def test_every_preset_has_its_baseline_within_five_percent(task, stepper, name):
 def test_deep_baselines_have_the_hidden_size_of_the_preset_in_as_many_layers_as_there_are_steps():
     preset = Preset().replace(steps=12, axis_nodes=1, head_modes=0)
     model, deep = build_continuous(TASK.form, preset), build_baseline(TASK.form, preset, 0, "deep")
-    layered = preset.replace(field="piecewise", depth_modes=12, depth=12.0)
+    layered = preset.replace(field="piecewise", depth_modes=12, depth_length=12.0)
     assert (
         count_parameters(deep) == count_parameters(build_continuous(TASK.form, layered)) > 2 * count_parameters(model)
     )
@@ -417,13 +417,13 @@ def test_objectives_pay_for_what_training_the_model_needs():
     assert objective_of(form, model, free).costs == () and objective_of(form).costs == ()
     all_paid = free.replace(energy=1.0, path_length=2.0, jacobian=3.0, jacobian_frobenius=4.0, field_size=5.0, steps=8)
     found = objective_of(form, model, all_paid)
-    assert found.weights == (1.0, 2.0, 3.0, 4.0, 5.0)
-    assert [cost.share for cost in found.costs if isinstance(cost, AtRandomDepth)] == [1 / 8, 1 / 8]
+    assert found.coefficients == (1.0, 2.0, 3.0, 4.0, 5.0)
+    assert [cost.fraction for cost in found.costs if isinstance(cost, AtRandomDepth)] == [1 / 8, 1 / 8]
     attention = Attention(2, 4, head_masses=True)
     heads = ContinuousHeads(attention.spec(8), over_h=Legendre(1))
     measured = ContinuousTransformer(model.embedding, Flow([Part(attention, heads)]), model.readout)
     found = objective_of(TASK.form, measured, free)
-    assert found.names == ("head_negentropy",) and found.weights == (1e-3,)
+    assert found.names == ("head_negentropy",) and found.coefficients == (1e-3,)
     heads.requires_grad_(False)
     assert objective_of(form, measured, free).costs == ()
 

@@ -106,7 +106,7 @@ def _backward(forward: Callable[[], torch.Tensor], leaves: tuple[torch.Tensor, .
 
 @final
 @dataclasses.dataclass(frozen=True)
-class EstimatorCost(AbstractBenchmark):
+class IntegralCost(AbstractBenchmark):
     """Drawing nodes and the token integral over them, forward, at a fixed number m of nodes.
 
     The exponent is the slope of log seconds against log tokens; the exact integral is shown beside, up to `longest`.
@@ -125,8 +125,8 @@ class EstimatorCost(AbstractBenchmark):
     def claim(self) -> str:
         return f"at {self.m} nodes the cost of an estimate grows at most like tokens^1.1"
 
-    def quick(self) -> "EstimatorCost":
-        return EstimatorCost((64, 128), m=8, heads=2, key=8, longest=64, repetitions=2, threads=1)
+    def quick(self) -> "IntegralCost":
+        return IntegralCost((64, 128), m=8, heads=2, key=8, longest=64, repetitions=2, threads=1)
 
     def measure(self) -> BenchResult:
         estimates: dict[str, AbstractTokenIntegral] = {

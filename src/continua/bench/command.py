@@ -7,7 +7,7 @@ from typing import Annotated, final
 import tyro
 from rich.console import Console
 
-from continua.bench.attention import AttentionCost, EstimatorCost
+from continua.bench.attention import AttentionCost, IntegralCost
 from continua.bench.benchmark import AbstractBenchmark, BenchResult, write_result
 from continua.bench.decoding import DecodingCost
 from continua.bench.lab_cost import LabCost
@@ -25,7 +25,7 @@ BENCHMARKS: dict[str, AbstractBenchmark] = {
     "overhead": Overhead(),
     "memory": MemoryCost(),
     "attention": AttentionCost(),
-    "estimators": EstimatorCost(),
+    "integrals": IntegralCost(),
     "fields": FieldCostRatio(),
     "recipe": RecipeCost(),
     "spectral": SpectralGain(),
@@ -42,7 +42,7 @@ class Bench:
     """Measure what the library costs, as ratios to peers taken in one run.
 
     Names: speed (solves against torchdiffeq), overhead (a solve against its bare evaluations), memory (peak of the
-    gradients from 8 to 64 steps), attention (weighted causal attention against plain), estimators (how cost
+    gradients from 8 to 64 steps), attention (weighted causal attention against plain), integrals (how cost
     grows with the tokens at a fixed number of drawn ones), fields (weights that depend on depth against constant ones),
     recipe (an update of the recipe against torch's AdamW), spectral (what a preconditioner gains there), lab (many
     networks trained at once, against a budget of seconds), decoding (text with cached keys and values against solves
@@ -50,7 +50,7 @@ class Bench:
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
-    """speed, overhead, memory, attention, estimators, fields, recipe, spectral, lab, decoding, saving or all"""
+    """speed, overhead, memory, attention, integrals, fields, recipe, spectral, lab, decoding, saving or all"""
     quick: Flag = False
     """tiny sizes, to see that it runs; the ratios then say nothing"""
     output: Folder = Path("bench-results")

@@ -1,4 +1,4 @@
-"""Which weights a run ends with, what simple rules reach beside them, and what should not be overlooked."""
+"""Which parameters a run ends with, what reference methods reach beside them, and what should not be overlooked."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ _BESIDE = ("references", "warnings")
 
 
 def choose_models(console: Console, run: Run, task: AbstractTask, training: Training) -> None:
-    """The weights of the lowest validation loss, and how much they count beside a simple rule; both are noted."""
+    """The parameters of the lowest validation loss, and how much the network adds to its reference; both are noted."""
     taken = training.take_best()
     settled = {learner.name: settle_outputs(learner.model, task) for learner in training.learners}
     run.note(taken=taken, settled=settled)
@@ -34,7 +34,7 @@ def choose_models(console: Console, run: Run, task: AbstractTask, training: Trai
         console.print(f"stopped after {stopped} updates: validation no longer falls", highlight=False)
     for name, update in taken.items():
         if update != (stopped or training.plan.updates):
-            text = f"{name}: the weights after {update} updates, the best by validation, are used"
+            text = f"{name}: the parameters after {update} updates, the best by validation, are used"
             console.print(text, highlight=False, soft_wrap=True)
 
 
@@ -45,14 +45,14 @@ def files_of(task: AbstractTask, learners: Sequence[Learner]) -> dict[str, bytes
 
 
 def references_of(task: AbstractTask) -> dict[str, dict[str, float]]:
-    """The measures of simple rules on the test, where the task knows such rules."""
+    """The measures of reference methods on the test, where the task knows such references."""
     if isinstance(task, Uea):
-        return {rule: {"accuracy": right} for rule, right in task.references().items()}
+        return {reference: {"accuracy": right} for reference, right in task.references().items()}
     return reference_errors(task) if isinstance(task, Csv) else {}
 
 
 def record_references(run: Run, task: AbstractTask, model: ContinuousTransformer, results: Results) -> None:
-    """A row with the measures of simple rules, and one with what should not be overlooked in the first model."""
+    """A row with the measures of reference methods, and one with what should not be overlooked in the first model."""
     errors = references_of(task)
     if not errors:
         return
@@ -60,10 +60,14 @@ def record_references(run: Run, task: AbstractTask, model: ContinuousTransformer
     if isinstance(task, Csv):
         found = warnings_of(task, tested, evaluate(model, task, Split.VALIDATION))
     else:
-        better = {rule: right["accuracy"] for rule, right in errors.items() if right["accuracy"] > tested["accuracy"]}
+        better = {
+            reference: right["accuracy"]
+            for reference, right in errors.items()
+            if right["accuracy"] > tested["accuracy"]
+        }
         found = [
-            f"a simple rule tells more of the test: {rule}, {right:.1%} beside {tested['accuracy']:.1%}"
-            for rule, right in better.items()
+            f"a reference method tells more of the test: {reference}, {right:.1%} beside {tested['accuracy']:.1%}"
+            for reference, right in better.items()
         ]
     run.record("references", split="test", errors=errors)
     run.record("warnings", texts=found)
@@ -76,18 +80,20 @@ def rows_beside(run: Run) -> dict[str, Any]:
 
 
 def remarks(results: Results, run: Run) -> list[Any]:
-    """Simple rules beside the models, how much a network counts beside its rule, and warnings; for the terminal."""
+    """Reference methods beside the models, how much a network adds to its reference, and warnings; for a terminal."""
     beside = rows_beside(run)
     if not beside:
         return []
     errors = beside["references"]
     tested = {name: found["samplings"]["as trained"] for name, found in results.items()}
     measures = tuple(next(iter(errors.values())))
-    cells = tuple((rule, *(f"{found[name]:.5f}" for name in measures)) for rule, found in {**errors, **tested}.items())
-    title = "test beside simple rules" + (_UNITS if "mean squared error" in measures else "")
-    table = show_table(Table(title=title, columns=("rule or model", *measures), rows=cells))
+    cells = tuple(
+        (reference, *(f"{found[name]:.5f}" for name in measures)) for reference, found in {**errors, **tested}.items()
+    )
+    title = "test beside reference methods" + (_UNITS if "mean squared error" in measures else "")
+    table = show_table(Table(title=title, columns=("reference or model", *measures), rows=cells))
     counts = [
-        f"{name}, {part}: the network counts {found['share of the network']:.0%}"
+        f"{name}, {part}: the network counts {found['factor of the network']:.0%}"
         for name, parts in run.manifest["facts"].get("settled", {}).items()
         for part, found in parts.items()
     ]

@@ -100,16 +100,30 @@ def keep_results(run: Run, task: AbstractTask, learners: Sequence[Learner], sequ
             resolution = resolution_report(learner.model, batch.inputs, batch.targets, loss).plain()
         keep_diagnostics(run, learner.name, diagnose(learner.model, batch, learner.objective, resolution, learner.name))
     used = [part for learner in learners for part in (learner.model, learner.optimiser, learner.objective)]
-    run.note(references=[reference.plain() for reference in citation(*used)])
+    run.note(papers=[paper.plain() for paper in citation(*used)])
 
 
-def results_tables(task: AbstractTask, results: Results) -> list[rich.table.Table]:
-    """The results as tables, which say whether validation has read the same samples."""
+def results_tables(task: AbstractTask, results: Results) -> list[rich.table.Table | str]:
+    """The results as tables, which say whether validation has read the same samples.
+
+    A network that is off (it adds nothing to its reference) gives one set of numbers at all resolutions, told once.
+    """
     same = " (validation read the same samples)" if "validation" in task.facts() else ""
     titles = {"samplings": (f"test{same}", "sampling"), "depth_steps": (f"test by depth steps{same}", "steps"),
               "resolutions": ("first sequences of the test, milliseconds per sequence", "resolution")}  # fmt: skip
-    by = {key: {name: found[key] for name, found in results.items() if found.get(key)} for key in titles}
-    return [show_table(_table(*titles[key], found)) for key, found in by.items() if found]
+    off = [name for name, found in results.items() if task.form.added and _are_equal(found.get("depth_steps", {}))]
+    by = {
+        key: {name: found[key] for name, found in results.items() if found.get(key) and not (rest and name in off)}
+        for rest, key in enumerate(titles)
+    }
+    tables = [show_table(_table(*titles[key], found)) for key, found in by.items() if found]
+    notes = [f"{name}: its network is off, so its numbers hold at any depth steps and resolution" for name in off]
+    return [*tables, *notes]
+
+
+def _are_equal(rows: Mapping[str, Mapping[str, float]]) -> bool:
+    first = next(iter(rows.values()), {})
+    return len(rows) > 1 and all(row == first for row in rows.values())
 
 
 def _table(title: str, first: str, by_model: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:

@@ -11,7 +11,7 @@ from torch import nn
 from tyro.constructors import PrimitiveConstructorSpec
 
 from continua.cli.parsing import Count, Measure, SomeFile, SomeFiles, SomeFolder, Toggle, Word, flag, offer
-from continua.core.checks import at_least, not_negative, positive, share
+from continua.core.checks import at_least, fraction, not_negative, positive
 from continua.core.errors import reject
 from continua.core.extras import extra
 from continua.data import AbstractTask, Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
@@ -57,24 +57,24 @@ class RunOptions:
     """What is run, and with which defaults."""
 
     preset: Annotated[Literal["demo", "full"], tyro.conf.arg(metavar="demo|full")] = "demo"
-    """sizes and updates: demo takes minutes, full takes longer and is better"""
+    """which preset of the task gives the options that are not given: demo takes minutes, full trains longer"""
     compare: Baselines = ()
     """also train networks of layers, with as many evaluations and parameters, on the same batches (layers-regularized:
     with the running costs of the continuous model; textbook: textbook positions, no stem; deep, deep-regularized: the
     hidden size of the continuous model in every layer, so more parameters; none: compare with nothing,
     although --config does)"""
     seed: int = 0
-    """seed of weights, batches and augmentation"""
+    """seed of parameters, batches and augmentation"""
     threads: int = 0
     """threads of torch, 0 for its own choice"""
     device: Annotated[Literal["cpu", "cuda", "mps"], tyro.conf.arg(metavar="cpu|cuda|mps")] = "cpu"
     """where the model is trained"""
     dtype: Annotated[Literal["float32", "float64"], tyro.conf.arg(metavar="float32|float64")] = "float32"
-    """precision of the weights and of the solve"""
+    """precision of the parameters and of the solve"""
     compile: Toggle = False
     """compile the operators of the flow with torch.compile; the first update then takes longer"""
     sharding: Annotated[Literal["none", "fsdp2"], tyro.conf.arg(metavar="none|fsdp2")] = "none"
-    """under torchrun: every rank holds all weights (none, by DDP), or a part of them (fsdp2); one process holds all"""
+    """under torchrun: every rank holds all parameters (none, by DDP), or a part of them (fsdp2)"""
     autoresume: Toggle = False
     """go on with the run in --output where there is one: the same command then begins a run and takes it up again"""
     resume: SomeFolder = None
@@ -96,23 +96,23 @@ class DataOptions:
     """text: characters in a window (default: 64); csv: rows in a window (default: 64, or what fits the file)"""
     series: SomeFile = None
     """uea: NAME_TRAIN.ts of the UEA archive, NAME_TEST.ts beside it; csv: a file with a header (both need it)"""
-    time: Word = None
+    time_column: Word = None
     """csv: the column of times (default: t, time, date, datetime or timestamp, else the first)"""
-    id: Word = None
+    id_column: Word = None
     """csv: the column that tells series apart (default: none, the file is one series)"""
     columns: Annotated[Word, tyro.conf.arg(metavar="A,B,...")] = None
     """csv: the columns with values (default: all others with numbers)"""
     static: Annotated[Word, tyro.conf.arg(metavar="A,B,...")] = None
-    """csv: columns of numbers that do not change along a series (default: beside --id those that do not)"""
+    """csv: columns of numbers that do not change along a series (default: beside --id-column those that do not)"""
     whole: Toggle = False
     """csv, uea: train on every row that there is, with nothing held out, once its quality is known from another run"""
     points: Count = None
     """burgers, darcy: points in training (default: burgers 64; darcy 16 along each side)"""
-    dropped: Measure = None
-    """up to this share of the samples is dropped at random, such as 0.5: mnist1d, digits, uea in training (default: 0),
-    spirals (default: 0.5) and csv of all that a model sees (default: 0)"""
+    missing: Measure = None
+    """up to this fraction of the samples is left out at random, such as 0.5: mnist1d, digits, uea in training
+    (default: 0), spirals (default: 0.5) and csv of all that a model sees (default: 0)"""
     interpolated: Toggle = False
-    """uea: dropped samples are filled in again by linear interpolation, at regular times"""
+    """uea: samples that are left out are filled in again by linear interpolation, at regular times"""
 
 
 @final
@@ -131,7 +131,7 @@ class OutputOptions:
     save_seconds: float = 30.0
     """a checkpoint is written before more seconds of work than these could be lost"""
     save_every: int = 0
-    """and after so many updates; 0: by time alone"""
+    """and after so many updates; 0: by --save-seconds alone"""
     keep: int = 2
     """checkpoints that stay, the latest; the best by validation stays besides"""
     max_skipped: int = 10
@@ -139,23 +139,23 @@ class OutputOptions:
 
 
 TASKS: Mapping[TaskName, tuple[type[AbstractTask], Mapping[str, str]]] = {
-    "mnist1d": (Mnist1d, {"dropped": "dropped"}),
+    "mnist1d": (Mnist1d, {"missing": "missing"}),
     "text": (Text, {"text": "file", "context_length": "context_length"}),
-    "digits": (Digits, {"dropped": "dropped"}),
-    "spirals": (Spirals, {"dropped": "missing"}),
+    "digits": (Digits, {"missing": "missing"}),
+    "spirals": (Spirals, {"missing": "missing"}),
     "burgers": (Burgers, {"points": "points"}),
     "darcy": (Darcy, {"points": "points"}),
-    "uea": (Uea, {"series": "file", "dropped": "dropped", "interpolated": "interpolated", "whole": "whole"}),
+    "uea": (Uea, {"series": "file", "missing": "missing", "interpolated": "interpolated", "whole": "whole"}),
     "csv": (
         Csv,
         {
             "series": "file",
             "context_length": "window",
-            "time": "time",
-            "id": "id",
+            "time_column": "time_column",
+            "id_column": "id_column",
             "columns": "columns",
             "static": "static",
-            "dropped": "dropped",
+            "missing": "missing",
             "whole": "whole",
         },
     ),
@@ -188,7 +188,7 @@ def task_of(name: TaskName, data: DataOptions) -> AbstractTask:
 
 
 def check_sharding(run: RunOptions, preset: Preset) -> None:
-    """Refuses what needs whole weights on one rank where each holds a part of them."""
+    """Refuses what needs whole parameters on one rank where each holds a part of them."""
     if run.sharding == "none":
         return
     depth, how, costs = preset.depth, preset.training, preset.costs
@@ -199,7 +199,7 @@ def check_sharding(run: RunOptions, preset: Preset) -> None:
         why = "the adjoint equation sums gradients along depth before ranks could average them"
         reject("--sharding", run.sharding, why, "Pass --gradient checkpointed or direct, or --sharding none.")
     if costs.jacobian or costs.jacobian_frobenius:
-        why = "norms of the Jacobian are paid at a depth that each rank draws for itself, and weights are read together"
+        why = "norms of the Jacobian are paid at a depth that each rank draws, and parameters are gathered together"
         reject("--sharding", run.sharding, why, "Pass --jacobian 0 --jacobian-frobenius 0, or --sharding none.")
 
 
@@ -219,7 +219,7 @@ def check_options(run: RunOptions, model: ModelOptions, training: TrainingOption
     if training.learning_rate > 1e6:  # torch's optimisers fail where a step cannot be held in single precision
         cure = "Pass --learning-rate <= 1e6; 0.001 is usual."
         reject("--learning-rate", training.learning_rate, "no training survives such a rate", cure)
-    share(all=False, beta2=training.beta2)
+    fraction(all=False, beta2=training.beta2)
     if model.axis_kernel == "unitary" and training.optimizer == "adamw":
         cure = "Pass --optimizer recipe, whose steps stay among unitary matrices."
         reject(

@@ -38,7 +38,7 @@ class Needs(NamedTuple):
     """What an update needs on each of several devices, and all of them together."""
 
     parameters: float
-    weights: float
+    parameters_at_one_depth: float
     memory: dict[str, float]
     """bytes on a device, by what they hold"""
     most: int
@@ -66,7 +66,7 @@ class Forecast:
     settings: File
     """a TOML file of options of `continua train`"""
     devices: int = 1
-    """devices that share each batch"""
+    """devices that each batch is split over"""
     memory: Amount = 80 * 2.0**30
     """bytes of each, such as 80GiB"""
     flops: SomeAmount = None
@@ -134,12 +134,12 @@ class Forecast:
     def _needs(self, model: CountModel, preset: Preset, machine: Machine, tokens: int, sharded: bool) -> Needs:
         devices, own = self.devices, preset.training.batch_size / self.devices
         fixed, slope = model.split(preset.model.width, tokens)
-        parts = devices if sharded else 1  # what does not hang on the batch is shared out where weights are
+        parts = devices if sharded else 1  # what does not hang on the batch is split where parameters are
         held = _NUMBER * fixed.parameters / parts
         gathered = 1.5 * _NUMBER * fixed.weights if sharded and devices > 1 else 0.0
         stepping = held + fixed.step / parts  # the optimiser's step, in which nothing else is held but gradients
         passing = fixed.peak / parts + own * slope.peak
-        memory = {"weights": held, "optimiser": _MOMENTS * held, "weights at one depth, gathered": gathered,
+        memory = {"parameters": held, "optimiser": _MOMENTS * held, "parameters at one depth, gathered": gathered,
                   "gradients and activations": max(stepping, passing)}  # fmt: skip
         room = self.memory - (1 + _MOMENTS) * held - gathered - fixed.peak / parts
         most = max(0, int(room / slope.peak)) * devices if stepping < self.memory - (1 + _MOMENTS) * held else 0
@@ -159,7 +159,7 @@ class Forecast:
         seconds = needs.compute + needs.communication
         rows = [
             ("parameters", f"{needs.parameters:.4g}"),
-            ("weights at one depth", f"{needs.weights:.4g}"),
+            ("parameters at one depth", f"{needs.parameters_at_one_depth:.4g}"),
             *((f"memory of a device: {name}", _bytes(size)) for name, size in needs.memory.items() if size),
             ("memory of a device", f"{_bytes(total)} of {_bytes(self.memory)}"),
             ("largest batch that fits", f"{needs.most} sequences, asked for {preset.training.batch_size}"),

@@ -137,7 +137,7 @@ class Report:
     """Write one self-contained HTML page about one run, or several side by side.
 
     Reads run folders only, never a model. The page needs no network: losses, cost, steps along depth, token
-    trajectories, attention weights with a depth slider, heads, costates, resolutions and references, as far as the
+    trajectories, attention weights with a depth slider, heads, costates, resolutions and papers, as far as the
     runs have them. It goes into the run, or to --output, and its path is printed.
     """
 

@@ -82,9 +82,9 @@ class Train:
     Tasks: mnist1d (the default, generated here), text (any text file, by characters), digits (scikit-learn), spirals
     (irregular times, points between and ahead), burgers and darcy (differential equations, tested at other
     resolutions), uea (series of the UEA archive, by their files), csv (your own series, gaps filled and continued).
-    Sizes that are not given are those of the preset. Stopped by Ctrl-C it writes a checkpoint and leaves with code 75;
-    `continua train --resume RUN` then goes on, to the same numbers as if it had not been stopped, as it does after a
-    kill or a crash of the machine.
+    Options that are not given are those of the preset. Stopped by Ctrl-C it writes a checkpoint and leaves with code
+    75; `continua train --resume RUN` then goes on, to the same numbers as if it had not been stopped, as it does after
+    a kill or a crash of the machine.
     """
 
     task: Annotated[options.TaskName, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")] = "mnist1d"

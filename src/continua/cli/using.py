@@ -12,13 +12,12 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from continua.cli.measuring import show_table
 from continua.cli.parsing import RunFolder, SomeFile
 from continua.cli.train import open_training
 from continua.core.errors import reject
 from continua.data import read_cells, read_ts
 from continua.data.files import read_text
-from continua.runs import Run, Table, check_writable, write_whole
+from continua.runs import Run, check_writable, write_whole
 from continua.train import FilledSeries, TrainedLabels, TrainedSeries, TrainedText, load
 
 
@@ -118,40 +117,41 @@ def _as_csv(rows: Any, mark: str = ",") -> str:
 class Runs:
     """List the runs in a folder with their results.
 
-    One row per model of a run: task, how far it came, its headline measure on the test, and the best of the simple
-    rules where the task has such.
+    A line per run with its task, its state and when it began; below it a line per model with its updates and its first
+    metric on the test, and the best of the reference methods where the task has such.
     """
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER]")] = Path("runs")
-    """where to look (default: runs)"""
+    """where to look"""
 
     def execute(self, console: Console) -> int:
         if not self.folder.is_dir():
             reject("FOLDER", str(self.folder), "there is no such folder", "Train something: `continua train`.")
-        rows = [row for path in sorted(self.folder.glob("*/manifest.json")) for row in _rows_of(path.parent)]
-        if not rows:
+        paths = sorted(self.folder.glob("*/manifest.json"))
+        if not paths:
             reject("FOLDER", str(self.folder), "there is no run in it", "Pass a folder whose folders are runs.")
-        columns = ("run", "task", "state", "began", "model", "updates", "test", "best simple rule")
-        console.print(show_table(Table(title="", columns=columns, rows=tuple(rows))))
+        for path in paths:
+            console.print(*_lines_of(path.parent), sep="\n", highlight=False, markup=False, soft_wrap=True)
         return 0
 
 
-def _rows_of(folder: Path) -> list[tuple[str, ...]]:
+def _lines_of(folder: Path) -> list[str]:
     """What is told of a run; of one that cannot be read, why not."""
     try:
         run = Run.open(folder)
         manifest, rows = run.manifest, run.records()
     except (ValueError, OSError) as error:
-        return [(folder.name, "", str(error).split(". ")[0], "", "", "", "", "")]
-    head = (folder.name, str(manifest["config"].get("task", manifest["kind"])), manifest["state"],
-            str(manifest.get("began", ""))[:16].replace("T", " "))  # fmt: skip
+        return [f"{folder.name}: {str(error).split('. ')[0]}"]
+    began = str(manifest.get("began", ""))[:16].replace("T", " ")
+    head = f"{folder.name}: {manifest['config'].get('task', manifest['kind'])}, {manifest['state']}, began {began}"
     tests = {row["learner"]: row["samplings"]["as trained"] for row in rows if row["kind"] == "test"}
     done = {row["learner"]: row["update"] for row in rows if row["kind"] == "update"}
-    rules = next((row["errors"] for row in reversed(rows) if row["kind"] == "references"), {})
-    return [
-        (*head, name, str(done.get(name, "")), _headline(tests.get(name, {})), _best_rule(rules, tests.get(name, {})))
-        for name in dict.fromkeys([*done, *tests])
-    ] or [(*head, "", "", "", "")]
+    references = next((row["errors"] for row in reversed(rows) if row["kind"] == "references"), {})
+    names = dict.fromkeys([*done, *tests])
+    width = max(map(len, names), default=0)
+    models = [f"    {name:{width}}  {done.get(name, 0):6} updates  {_headline(tests.get(name, {}))}" for name in names]
+    best = _best_reference(references, next(iter(tests.values()), {}))
+    return [head, *(line.rstrip() for line in models), *([f"    best reference: {best}"] if best else [])]
 
 
 def _measure(tested: Mapping[str, float]) -> str:
@@ -163,10 +163,12 @@ def _headline(tested: Mapping[str, float]) -> str:
     return f"{_measure(tested)} {tested[_measure(tested)]:.4g}" if tested else ""
 
 
-def _best_rule(rules: Mapping[str, Mapping[str, float]], tested: Mapping[str, float]) -> str:
-    found = {rule: errors[_measure(tested)] for rule, errors in rules.items() if _measure(tested) in errors}
+def _best_reference(references: Mapping[str, Mapping[str, float]], tested: Mapping[str, float]) -> str:
+    found = {
+        reference: errors[_measure(tested)] for reference, errors in references.items() if _measure(tested) in errors
+    }
     if not found:
         return ""
     best = max if _measure(tested) == "accuracy" else min
-    rule = best(found, key=lambda each: found[each])
-    return f"{found[rule]:.4g} ({rule})"
+    reference = best(found, key=lambda each: found[each])
+    return f"{found[reference]:.4g} ({reference})"

@@ -9,7 +9,7 @@ from typing import ClassVar, final
 import torch
 
 from continua.control.norms import L2, Sobolev, safe_sqrt
-from continua.core.checks import is_a, share
+from continua.core.checks import fraction, is_a
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import DepthValue, Float, Points, Tensor
@@ -48,8 +48,9 @@ class AbstractRunningCost(abc.ABC):
 class KineticEnergy(AbstractRunningCost):
     """r = |f|^2. Under splitting and projection a step from x to x + dx costs |dx|^2 / dz.
 
-    Of all flows that bring the tokens to the same end it prefers those with straight paths at even speed, which take
-    few steps to solve. C. Finlay, J.-H. Jacobsen, L. Nurbekyan, A. Oberman, How to train your neural ODE, ICML 2020.
+    Of all flows that bring the tokens to the same end it prefers those with straight paths at constant speed, which
+    take few steps to solve. C. Finlay, J.-H. Jacobsen, L. Nurbekyan, A. Oberman, How to train your neural ODE, ICML
+    2020.
     """
 
     norm: Sobolev = L2()
@@ -99,10 +100,10 @@ class PathLength(AbstractRunningCost):
 class HeadNegentropy(AbstractRunningCost):
     """r = sum_k p_k log(p_k / om_k), summed over all parts whose heads are a measure.
 
-    Zero for the even density and growing as heads die out, so that paying for it keeps heads alive; with the opposite
-    sign it would reward collapse. The weights om_k are those of the rule of `ContinuousHeads`, and 1/H for other
-    fields; of a flow with one such part and om_k = 1/H, exp(-r) H is the number of effective heads. A head of mass
-    zero adds nothing, and its slope is taken as zero: a mirror step cannot bring it back.
+    Zero for the uniform density and growing as heads die out, so that paying for it keeps heads alive; with the
+    opposite sign it would reward collapse. The weights om_k are those of the rule of `ContinuousHeads`, and 1/H for
+    other fields; of a flow with one such part and om_k = 1/H, exp(-r) H is the number of effective heads. A head of
+    mass zero adds nothing, and its slope is taken as zero: a mirror step cannot bring it back.
     """
 
     @staticmethod
@@ -155,22 +156,22 @@ class FieldSize(AbstractRunningCost):
 def _head_masses(field: AbstractField, z: DepthValue) -> Iterator[tuple[Tensor, Tensor]]:
     """(p, om) of every measure of heads in theta(z)."""
     for p in head_masses(field, z) if field.has_masses else ():
-        even = torch.full_like(p.detach(), 1.0 / p.shape[-1])
-        yield p, field.weights(p) if isinstance(field, AbstractHeadField) else even
+        uniform = torch.full_like(p.detach(), 1.0 / p.shape[-1])
+        yield p, field.weights(p) if isinstance(field, AbstractHeadField) else uniform
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class AtRandomDepth(AbstractRunningCost):
-    """r~ = r 1{(z - u) mod Z < share Z} / share, the depth u drawn evenly from [0, Z) once for each solve.
+    """r~ = r 1{(z - u) mod Z < p Z} / p, p = `fraction`, the depth u drawn uniformly from [0, Z) once for each solve.
 
-    Every depth is met with probability `share`, so the integral of r~ is unbiased for that of r, and so is the solver's
-    own quadrature of it on a grid that does not depend on u; at all other depths r is not evaluated. With `share` of
+    Every depth is met with probability p, so the integral of r~ is unbiased for that of r, and so is the solver's
+    own quadrature of it on a grid that does not depend on u; at all other depths r is not evaluated. With p of
     the length of one step about one step pays: what `JacobianSpectral` asks of stiff flows, at the price of one depth.
     """
 
     cost: AbstractRunningCost
-    share: float = 0.125
+    fraction: float = 0.125
 
     random: ClassVar[bool] = True
 
@@ -179,7 +180,7 @@ class AtRandomDepth(AbstractRunningCost):
         if self.cost.decays:
             cure = "Pass it to the objective as it is."
             reject("cost", self.cost, "an L2 term of the parameters is cheap at every depth", cure)
-        share(none=False, share=self.share)
+        fraction(none=False, fraction=self.fraction)
 
     def bind(self, setting: Setting, place: int) -> Rate:
         inner, depth = self.cost.bind(setting, place), setting.flow.depth
@@ -188,10 +189,10 @@ class AtRandomDepth(AbstractRunningCost):
         u = depth * float(torch.rand((), generator=generator, dtype=torch.float64))
 
         def rate(z: DepthValue, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
-            met = (z - u) % depth < self.share * depth
+            met = (z - u) % depth < self.fraction * depth
             if not bool(torch.as_tensor(met).any()):
                 return points.new_zeros(points.shape[0])
-            cost = inner(z, points, velocity) / self.share
+            cost = inner(z, points, velocity) / self.fraction
             return torch.where(met, cost, 0.0) if isinstance(met, Tensor) else cost
 
         return rate

@@ -91,8 +91,8 @@ class Extremal:
                 slope = vector_field(z, State(x, zeros), inside)
                 # The cotangent is that of the mean over the batch; each sequence's own is batch times as large.
                 H = x.shape[0] * (cotangent * slope.x).sum((-1, -2))
-                for weight, rate in zip(objective.weights, slope.costs, strict=True):
-                    H = H + weight * rate
+                for coefficient, rate in zip(objective.coefficients, slope.costs, strict=True):
+                    H = H + coefficient * rate
                 by_x, *found = _derivatives(H.mean(), [x, *thetas.values()])
             homes = {f"{name}.{leaf}": spec.home for name, field in _fields(flow) for leaf, spec in leaves(field.spec)}
             each = zip(thetas.items(), found, strict=True)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from continua.core.batch import Batch
-from continua.core.checks import is_a, refuse_where, share
+from continua.core.checks import fraction, is_a, refuse_where
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Int, Tensor
 from continua.spaces import AbstractSampleRule
@@ -35,7 +35,7 @@ class AbstractLabelLoss(AbstractLoss):
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        share(all=False, smoothing=self.smoothing)
+        fraction(all=False, smoothing=self.smoothing)
 
     @final
     def _mean(
@@ -141,7 +141,7 @@ class RelativeL2(AbstractLoss):
 @final
 @dataclasses.dataclass(frozen=True)
 class SeriesScore(AbstractLoss):
-    """mean of r^2 + 2 pinball(r) over the targets that are known, r = (y - answer) / spread, with `batch.rule`.
+    """mean of r^2 + 2 pinball(r) over the targets that are known, r = (y - answer) / spread, with `batch.reference`.
 
     The mean answers for the squared error alone, the ends of the interval for the pinball score of the levels 0.1 and
     0.9 (`PredictedInterval.pinball`), about a mean that is held fixed. Both are proper scores.
@@ -149,12 +149,12 @@ class SeriesScore(AbstractLoss):
 
     def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:
         targets = _require_targets(batch)
-        if batch.rule is None:
-            why, cure = "the output is what is added to a simple rule", "Pass Batch(..., rule=RuleAnswer(...))."
-            reject("batch.rule", None, why, cure)
-        spread, known = batch.rule.spread, ~targets.isnan()
-        truth = torch.where(known, targets, batch.rule.values)
-        answer = batch.rule.answer(output)
+        if batch.reference is None:
+            why, cure = "the output is what is added to a reference", "Pass Batch(..., reference=ReferenceAnswer(...))."
+            reject("batch.reference", None, why, cure)
+        spread, known = batch.reference.spread, ~targets.isnan()
+        truth = torch.where(known, targets, batch.reference.values)
+        answer = batch.reference.answer(output)
         fixed = answer.mean - answer.mean.detach()  # ends move with the mean, and do not move it
         ends = answer._replace(low=answer.low - fixed, high=answer.high - fixed)
         score = ((truth - answer.mean) / spread).square() + 2.0 * ends.pinball(truth) / spread

@@ -21,9 +21,9 @@ class Sobolev:
     t_{i+k}] x with the weight (t_{i+k} - t_i)/k, exact on polynomials of degree k. A sequence of n tokens has no
     differences of order n and above: for it these terms are empty sums, padded or not. Along an embedding axis, the
     model's unless another is given, s = `embedding` may be any number: |u|_{H^s}^2 = sum_k (1 + (pi k)^2)^s c_k^2 in
-    the cosine basis, whose functions are the eigenfunctions of -d^2/dd^2; it needs even nodes (the default rule of
-    `Axis`). `mean` divides by sum_i w_i and by the channels, so that long and short sequences, wide and narrow states
-    weigh alike.
+    the cosine basis, whose functions are the eigenfunctions of -d^2/dd^2; it needs equispaced nodes (the default rule
+    of `Axis`). `mean` divides by sum_i w_i and by the channels, so that long and short sequences, wide and narrow
+    states weigh alike.
     """
 
     time: int = 1
@@ -140,7 +140,7 @@ def _masses(measure: Measure, like: Points) -> Float[Tensor, "batch tokens"]:
 
 def _squares(x: Points, axis: Axis | None) -> Float[Tensor, "batch tokens"]:
     """sum_a v_a x_ia^2."""
-    if axis is None or axis.even:  # a product with itself: the gradient of a square makes a power and a product more
+    if axis is None or axis.uniform:  # a product with itself: the gradient of a square makes a power and a product more
         total = (x * x).sum(-1)
         return total if axis is None else total / axis.nodes
     return x.square() @ axis.weights(x).repeat_interleave(axis.channels)

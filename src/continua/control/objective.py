@@ -24,7 +24,7 @@ class Terms(NamedTuple):
     total: Float[Tensor, ""]
     terminal: Float[Tensor, ""]
     running: dict[str, Tensor]
-    """The integral of each running cost by its name, before its weight."""
+    """The integral of each running cost by its name, before its coefficient."""
     stats: Stats
     """Statistics of the solve; of the decoder's, where there are two."""
     output: Tensor
@@ -36,31 +36,32 @@ class Terms(NamedTuple):
 class Objective:
     """J = mean_b [ loss(X_b(Z), y_b) + int_0^Z sum_c lambda_c r_c(z, X_b, theta) dz ].
 
-    Loss and costs are objects, `weights` the lambda_c, one per cost. A call is one call of the model, so that its hooks
-    fire and whatever wraps it (`DistributedDataParallel`, `fully_shard`, `torch.compile`) is used, and differentiates
-    as the model's own gradient has it: `objective(model, batch).total.backward()`. All randomness (dropout, Hutchinson
-    noise) is drawn from `generator`, torch's global one by default; the same generator gives the same J.
+    Loss and costs are objects, `coefficients` the lambda_c, one per cost. A call is one call of the model, so that its
+    hooks fire and whatever wraps it (`DistributedDataParallel`, `fully_shard`, `torch.compile`) is used, and
+    differentiates as the model's own gradient has it: `objective(model, batch).total.backward()`. All randomness
+    (dropout, Hutchinson noise) is drawn from `generator`, torch's global one by default; the same generator gives the
+    same J.
     """
 
     loss: AbstractLoss
     costs: tuple[AbstractRunningCost, ...] = ()
-    weights: tuple[float, ...] = ()
+    coefficients: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         is_a(AbstractLoss, "Pass an object such as CrossEntropy().", loss=self.loss)
-        cure = "Pass costs=(KineticEnergy(),), weights=(0.01,)."
-        is_a((tuple, list), cure, costs=self.costs, weights=self.weights)
+        cure = "Pass costs=(KineticEnergy(),), coefficients=(0.01,)."
+        is_a((tuple, list), cure, costs=self.costs, coefficients=self.coefficients)
         object.__setattr__(self, "costs", tuple(self.costs))
-        object.__setattr__(self, "weights", tuple(float(w) for w in self.weights))
+        object.__setattr__(self, "coefficients", tuple(float(c) for c in self.coefficients))
         for cost in self.costs:
             is_a(AbstractRunningCost, "Pass objects such as (KineticEnergy(),).", costs=cost)
-        if len(self.weights) != len(self.costs):
+        if len(self.coefficients) != len(self.costs):
             why = f"there are {len(self.costs)} running costs"
-            reject("weights", self.weights, why, f"One weight per cost: {cure}")
-        for weight in self.weights:
-            if not 0.0 <= weight < math.inf:
-                cure = "Pass finite weights >= 0; a negative one rewards what the cost is there to prevent."
-                reject("weights", weight, "a running cost is paid, not earned", cure)
+            reject("coefficients", self.coefficients, why, f"One coefficient per cost: {cure}")
+        for coefficient in self.coefficients:
+            if not 0.0 <= coefficient < math.inf:
+                cure = "Pass finite coefficients >= 0; a negative one rewards what the cost is there to prevent."
+                reject("coefficients", coefficient, "a running cost is paid, not earned", cure)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,8 +94,8 @@ class Objective:
         terminal = self.loss(result.output, batch)
         running = {name: cost.mean() for name, cost in zip(self.names, result.costs, strict=True)}
         total = terminal
-        for weight, cost in zip(self.weights, running.values(), strict=True):
-            total = total + weight * cost
+        for coefficient, cost in zip(self.coefficients, running.values(), strict=True):
+            total = total + coefficient * cost
         return Terms(total, terminal, running, result.solution.stats, result.output)
 
     def check(self, optimiser: torch.optim.Optimizer, model: nn.Module | None = None) -> None:

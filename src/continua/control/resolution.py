@@ -48,14 +48,14 @@ def resolution_report(
     targets: Any = None,
     loss: Loss | None = None,
     resolutions: Resolutions = Resolutions(),
-    reference: AbstractSolver | None = None,
+    reference_solver: AbstractSolver | None = None,
 ) -> "ResolutionReport":
     """How `model` answers the same `inputs`, the arguments of its call, at other resolutions of each continuum.
 
     Token time is re-sampled (signals only), the others are changed by `model.at(axis_nodes=)`, `at(head_nodes=)`,
     `at(steps=)` and `at(rtol=)`, one continuum at a time; nothing is drawn at random. Steps are counted as they were
     taken: no step crosses a jump of the parameters. A continuum that the model does not have, and a resolution that
-    it refuses, is left out with the reason. `reference` is the solver that the training one is compared with: by
+    it refuses, is left out with the reason. `reference_solver` is what the training one is compared with: by
     default Dormand-Prince, or the model's own stepper where it estimates its error, at a tolerance of 1e-6 (1e-10 in
     float64).
     """
@@ -65,8 +65,8 @@ def resolution_report(
     if isinstance(loss, AbstractLoss | Objective):
         cure = "Pass a function of output and targets, such as torch.nn.functional.cross_entropy."
         reject("loss", loss, "it reads a whole batch, and here tokens are compared in one row", cure)
-    solver = _reference(model) if reference is None else reference
-    is_a(AbstractSolver, "Pass Solver(stepper, controller), such as Solver(DormandPrince()).", reference=solver)
+    solver = _tight_solver(model) if reference_solver is None else reference_solver
+    is_a(AbstractSolver, "Pass Solver(stepper, controller), such as Solver(DormandPrince()).", reference_solver=solver)
     study = _Study(model, tuple(inputs), targets, loss)
     study.read_time(resolutions)
     study.read_nodes_and_heads(resolutions)
@@ -75,7 +75,7 @@ def resolution_report(
         rows=tuple(study.rows),
         own={unit: study.own[unit] for unit in UNITS if unit in study.own},
         solver_error=study.solver_error(solver),
-        reference=_describe(solver),
+        reference_solver=_describe(solver),
         loss=study.loss_of(study.flatten(study.output), study.flatten(targets)),
         left_out=tuple(study.left_out),
     )
@@ -115,13 +115,13 @@ class ResolutionReport:
     """Continuum x resolution -> change of output and loss, and how far the training solver is from a tight one.
 
     - `own`: the model's own resolutions, by unit; `loss`: its loss as it is;
-    - `solver_error`: |y0 - y| / |y|, y the output under the `reference` solver; `None` where that solve failed.
+    - `solver_error`: |y0 - y| / |y|, y the output under the `reference_solver`; `None` where that solve failed.
     """
 
     rows: tuple[ResolutionRow, ...]
     own: dict[str, int | float]
     solver_error: float | None
-    reference: str
+    reference_solver: str
     loss: float | None = None
     left_out: tuple[LeftOut, ...] = ()
 
@@ -150,7 +150,7 @@ class ResolutionReport:
             place = "" if resolution is None else f" at {_count(unit, resolution)}"
             continuum = "depth by tolerance" if unit == "rtol" and resolution is None else CONTINUA[UNITS[unit]]
             absent.append(f"left out, {continuum}{place}: {reason}")
-        solver = f"solver error {error}, against {self.reference}"
+        solver = f"solver error {error}, against {self.reference_solver}"
         return "\n".join([f"the model as it is: {own}{loss}", *table, solver, *absent])
 
 
@@ -182,8 +182,8 @@ class _Study:
             return self._leave_out("tokens", f"what a {type(embedding).__name__} reads are no samples of a signal")
         values, (times, present) = self.inputs[0], (*self.inputs[1:], None, None)[:2]
         if times is None and (clock := embedding.clock) is not None:
-            even = clock.even(present, tuple(values.shape[:2]), values)
-            times = clock.start + (clock.end - clock.start) * even
+            unit = clock.equispaced(present, tuple(values.shape[:2]), values)
+            times = clock.start + (clock.end - clock.start) * unit
         try:
             samples = Samples.of(values, times, present)
         except ValueError as error:
@@ -229,7 +229,7 @@ class _Study:
         try:
             exact = self.flatten(self.model.at(solver=solver)(*self.inputs))
         except (ValueError, SolveError) as error:
-            return self._leave_out("rtol", f"the reference solve, {_describe(solver)}: {error}")
+            return self._leave_out("rtol", f"the reference solver, {_describe(solver)}: {error}")
         return relative(self.flatten(self.output) - exact, exact)
 
     def loss_of(self, output: Tensor, targets: Any) -> float | None:
@@ -277,7 +277,7 @@ class _Study:
         return select(y, other.here), select(self.output, other.there), select(self.targets, other.there)
 
 
-def _reference(model: ContinuousTransformer) -> Solver:
+def _tight_solver(model: ContinuousTransformer) -> Solver:
     """A stepper that estimates its error, of the same ODE as the model's own, at a tight tolerance."""
     stepper = model.solver.stepper if isinstance(model.solver, Solver) else DormandPrince()
     if stepper.error_order is None:

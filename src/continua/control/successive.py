@@ -183,8 +183,8 @@ class _Run:
         after = self.stepper.step(vector_field, Step(z, dz), State(x, costs)).state
         moved = after.x - path.points[k + 1]
         H = (path.cotangents[k + 1] * moved).sum()
-        for weight, cost in zip(self.objective.weights, after.costs, strict=True):
-            H = H + weight * cost.mean()
+        for coefficient, cost in zip(self.objective.coefficients, after.costs, strict=True):
+            H = H + coefficient * cost.mean()
         if self.rho == 0.0:
             return H
         (a,) = torch.autograd.grad(H, x, create_graph=True)

@@ -27,10 +27,10 @@ class PredictedInterval(NamedTuple):
         return sum(torch.maximum(p * gap, (p - 1.0) * gap) for p, gap in ends) / 2.0  # pyright: ignore[reportReturnType]
 
 
-class RuleAnswer(NamedTuple):
-    """What a simple rule answers at query times, and how far off it usually is; a network learns the rest.
+class ReferenceAnswer(NamedTuple):
+    """What a reference method answers at query times, and how far off it usually is; a network learns the rest.
 
-    - `values` (batch, queries, channels): the answer of the rule, in the units of the targets;
+    - `values` (batch, queries, channels): the answer of the reference, in the units of the targets;
     - `spread`: the deviation of its errors there; `ahead`: where a channel has no later observation.
     """
 
@@ -42,7 +42,7 @@ class RuleAnswer(NamedTuple):
         """values + spread m, and spread e^a times 1.28 to either side of it.
 
         A network has four numbers (m, m', a, a') for each channel: m and a count between observations, m' and a' ahead
-        of them, so that either pair may be weighed by itself. With zeros the rule itself is the answer.
+        of them, so that either pair may be weighed by itself. With zeros the reference itself is the answer.
         """
         m, later, a, wide = output.unflatten(-1, (4, -1)).unbind(-2)
         mean = self.values + self.spread * torch.where(self.ahead, later, m)
@@ -64,8 +64,8 @@ class Batch:
     - `mass`: quadrature masses of the targets, (batch, tokens), for losses that are integrals over token time.
     - `query_times`: times (batch, queries) at which the targets are wanted, where these are not the tokens themselves.
     - `times`, `present`: times of the targets and which of them are there.
-    - `rule`: what a simple rule answers, where the network's output is added to it (`RuleAnswer`).
-    - `offset`: logits of a simple rule, which are added to those of the network.
+    - `reference`: what a reference method answers, where the network's output is added to it (`ReferenceAnswer`).
+    - `offset`: logits of a reference method, which are added to those of the network.
     - `index`: which samples of their split these are.
 
     Where `mass`, `times` and `present` are not given, an objective takes them from the cloud that the model's
@@ -79,7 +79,7 @@ class Batch:
     times: Float[Tensor, "batch tokens"] | None = None
     present: Bool[Tensor, "batch tokens"] | None = None
     query_times: Float[Tensor, "batch tokens"] | None = None
-    rule: RuleAnswer | None = None
+    reference: ReferenceAnswer | None = None
     offset: Float[Tensor, "batch classes"] | None = None
     index: Int[Tensor, " batch"] | None = None
 
@@ -92,7 +92,7 @@ class Batch:
             reject("targets", type(self.targets).__name__, "targets are one tensor", cure)
 
     def logits(self, output: Tensor) -> Tensor:
-        """The output of a network with those of the simple rule, where there is one."""
+        """The output of a network with those of the reference, where there is one."""
         return output if self.offset is None else output + self.offset
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Batch":

@@ -40,8 +40,8 @@ def finite(**values: Any) -> None:
             reject(name, value, "it must be finite", f"Pass a finite {name}.")
 
 
-def share(most: float = 1.0, *, none: bool = True, all: bool = True, **values: Any) -> None:
-    """Every value is a share, from 0 (if `none`) to `most` (if `all`); `None` passes."""
+def fraction(most: float = 1.0, *, none: bool = True, all: bool = True, **values: Any) -> None:
+    """Every value is a fraction, from 0 (if `none`) to `most` (if `all`); `None` passes."""
     for name, value in values.items():
         if value is None:
             continue
@@ -55,7 +55,7 @@ def divides(whole: int, what: str, **parts: Any) -> None:
     for name, part in parts.items():
         if part < 1 or whole % part:
             divisors = ", ".join(str(d) for d in range(1, whole + 1) if whole % d == 0)
-            reject(name, part, f"{what} = {whole} does not split evenly", f"Pass one of {divisors}.")
+            reject(name, part, f"{what} = {whole} is not divisible by it", f"Pass one of {divisors}.")
 
 
 def is_a(kind: type | tuple[type, ...], cure: str, **values: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 
 from continua.core.batch import Batch
-from continua.core.checks import at_least, share
+from continua.core.checks import at_least, fraction
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
@@ -50,7 +50,7 @@ class Burgers(AbstractTask):
             reject("points", self.points, f"the equation is solved on {_FINE} points, and the grid is a part", cure)
         if not self.viscosity >= 0.005:
             reject("viscosity", self.viscosity, "shocks would be thinner than the grid", "Pass 0.005 or more.")
-        share(2.0, none=False, until=self.until)
+        fraction(2.0, none=False, until=self.until)
 
     @property
     def form(self) -> Form:

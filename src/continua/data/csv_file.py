@@ -93,18 +93,18 @@ class Cells(NamedTuple):
 
 def read_csv(
     file: Path,
-    time: str | None = None,
-    id: str | None = None,
+    time_column: str | None = None,
+    id_column: str | None = None,
     columns: Sequence[str] | None = None,
     static: Sequence[str] = (),
 ) -> CsvTable:
     """A file with a header, cells parted by commas, semicolons or tabs, and times that rise within each series.
 
-    - `time`: the column of times, numbers or dates (ISO 8601, 31.5.2024), by default "t", "time", "date" or the first;
-    - `id`: the column that tells series apart; without it all rows are one series;
+    - `time_column`: times, numbers or dates (ISO 8601, 31.5.2024), by default "t", "time", "date" or the first;
+    - `id_column`: what tells series apart; without it all rows are one series;
     - `columns`: those with values, by default all others in which a number stands;
     - `static`: columns of numbers that are the same in all rows of a series, such as the height of a station; beside
-      `id` those are found where no columns are named.
+      `id_column` those are found where no columns are named.
 
     An empty cell, "nan" or "n/a" is a missing value. Whatever cannot be read is refused with its row, a column that is
     not there with the nearest one, and a column without any value as well.
@@ -112,25 +112,26 @@ def read_csv(
     cells = read_cells(file)
     header = cells.header
     named = next((name for clock in _CLOCKS for name in header if name.lower() == clock), None)
-    sure, time = time is not None or named is not None, time or named or next(n for n in header if n != id)
-    _check_names(file, header, time, id, (*(columns or ()), *static))
+    sure = time_column is not None or named is not None
+    time = time_column or named or next(n for n in header if n != id_column)
+    _check_names(file, header, time, id_column, (*(columns or ()), *static))
     by_id = dict[str, list[int]]()
-    for row, word in enumerate([""] * len(cells.rows) if id is None else cells.column(id)):
+    for row, word in enumerate([""] * len(cells.rows) if id_column is None else cells.column(id_column)):
         by_id.setdefault(word, []).append(row)
-    others = [name for name in header if name not in (time, id, *static) and (name != _INDEX or columns)]
+    others = [name for name in header if name not in (time, id_column, *static) and (name != _INDEX or columns)]
     by_name = {name: cells.numbers(name) for name in (*others, *static)}
     if columns is None and len(by_id) > 1:
         static = (*static, *(name for name in others if _is_static(by_name[name], list(by_id.values()))))
         others = [name for name in others if name not in static]
     chosen = tuple(columns or [name for name in others if bool(by_name[name].isfinite().any())])
     table = CsvTable(file, [], chosen, () if columns else tuple(name for name in others if name not in chosen))
-    _check_values(table, cells, by_name, columns, others, [name for name in (time, id) if name is not None])
+    _check_values(table, cells, by_name, columns, others, [name for name in (time, id_column) if name is not None])
     times, unit = read_times(cells.words(time))
     words, clocks = cells.column(time), [time] if sure else [time, *others]
     values = torch.stack([by_name[name] for name in chosen], 1)
     for name, rows in by_id.items():
         numbered, own = [cells.lines[row] for row in rows], torch.tensor(times, dtype=torch.float64)[rows]
-        cure = functools.partial(_cure_by_ids, header, cells.rows, clocks) if id is None else str
+        cure = functools.partial(_cure_by_ids, header, cells.rows, clocks) if id_column is None else str
         _check_times(file, numbered, own, [words[row] for row in rows], time, cure)
         fixed = tuple(_static_value(file, cells, column, by_name[column], rows) for column in static)
         table.series.append(CsvSeries(name, numbered, own, values[rows], fixed))
@@ -170,7 +171,7 @@ def _check_values(
             cure = table.without(name, "Write its values.")
             refuse_row(file, lines[0], f"from here on no row has a value in the column {name!r}", cure)
         if columns and not bool(by_name[name].isfinite().any()):
-            cure = "Choose columns of numbers; an id that tells series apart goes to --id."
+            cure = "Choose columns of numbers; an id that tells series apart goes to --id-column."
             reject("columns", name, f"no row of {file} has a number in this column", cure)
     if not table.columns:
         cure = "Add one; times and values have columns of their own."
@@ -189,7 +190,7 @@ def _check_values(
 def _check_names(file: Path, header: list[str], time: str, id: str | None, columns: Sequence[str] | None) -> None:
     """Every column that was asked for is there and has one meaning."""
     meaning = dict[str, str]()
-    for argument, name in (("time", time), ("id", id), *(("columns", name) for name in columns or ())):
+    for argument, name in (("time_column", time), ("id_column", id), *(("columns", name) for name in columns or ())):
         if name is None:
             continue
         if name not in header:
@@ -197,9 +198,9 @@ def _check_names(file: Path, header: list[str], time: str, id: str | None, colum
             meant = f"Did you mean {near[0]!r}? " if near else ""
             reject(argument, name, f"{file} has no such column", f"{meant}Its columns are {', '.join(header)}.")
         if name in meaning:
-            also = {"time": "holds the times", "id": "holds the ids", "columns": "is named before"}[meaning[name]]
+            held = {"time_column": "holds the times", "id_column": "holds the ids", "columns": "is named before"}
             cure = "Give the times, the ids and each value a column of its own."
-            reject(argument, name, f"this column of {file} {also}", cure)
+            reject(argument, name, f"this column of {file} {held[meaning[name]]}", cure)
         meaning[name] = argument
 
 
@@ -213,9 +214,9 @@ def _cure_by_ids(header: list[str], cells: list[list[str]], clocks: Sequence[str
         # persons and days tell each other's rows apart: where no column is surely the times, the fewer are the ids
         fewer = len(clocks) == 1 or len(by_word) < len({row[header.index(clock)] for row in cells})
         if rise and fewer and name != clock and 1 < len(by_word) <= len(cells) // 3:
-            time = f" --time {shlex.quote(clock)}" if clock != clocks[0] else ""
-            return f"The column {name!r} seems to tell series apart: pass --id {shlex.quote(name)}{time}."
-    return f"{otherwise} Rows of several series need a column of ids: --id NAME."
+            time = f" --time-column {shlex.quote(clock)}" if clock != clocks[0] else ""
+            return f"The column {name!r} seems to tell series apart: pass --id-column {shlex.quote(name)}{time}."
+    return f"{otherwise} Rows of several series need a column of ids: --id-column NAME."
 
 
 def _check_times(
@@ -228,7 +229,7 @@ def _check_times(
             what = f"a time {word!r}" + (
                 ", in which day and month cannot be told apart" if word.count("/") == 2 else ""
             )
-            refuse_row(file, line, what, f"{numbers}, or name another with --time.")
+            refuse_row(file, line, what, f"{numbers}, or name another with --time-column.")
         if time == before:
             refuse_row(file, line, f"the time {word} for the second time", cure("Keep one row for it."))
         if time < before:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from continua.core.batch import Batch
-from continua.core.checks import at_least, share
+from continua.core.checks import at_least, fraction
 from continua.core.seeds import branch_seed
 from continua.core.shapes import Int, Tensor
 from continua.data.csv_file import CsvTable, read_csv
@@ -24,9 +24,9 @@ from continua.data.task import AbstractTask, Form, Question, Split, Wording
 _DRAWS = 8
 """How often the rows that are asked of a training window are drawn."""
 _FITTED = 3
-"""In so many of them the linear rule is fitted to rows between others."""
+"""In so many of them the linear reference is fitted to rows between others."""
 _MOST = 2000
-"""Training windows that the linear rule is fitted to, at most."""
+"""Training windows that the linear reference is fitted to, at most."""
 
 
 @final
@@ -41,27 +41,27 @@ class Csv(AbstractTask):
     A token is a cell that is there: its value, in units of its channel's deviation about its channel's mean in what is
     seen of the window, its channel, and the static numbers of the series. Any cell may be missing. Token time is the
     time since the first row of a window, in units of the longest window of the file, which spans [0, 1]. The answer is
-    what a linear rule says (`LinearReference`) plus what the network adds, in units of the rule's usual error; training
-    windows have the rule that was fitted without them.
+    what a linear reference says (`LinearReference`) plus what the network adds, in units of the reference's usual
+    error; training windows have the reference that was fitted without them.
 
-    The file is split by series where it has three or more, else by time (`build_windows`); if `whole`, not at all. A
-    `dropped` share of the seen cells is left out at random.
+    The file is split by series where it has three or more, else by time (`build_windows`); if `whole`, not at all. The
+    fraction `missing` of the seen cells is left out at random.
     """
 
     file: Path
     window: int | None = None
-    time: str | None = None
-    id: str | None = None
+    time_column: str | None = None
+    id_column: str | None = None
     columns: tuple[str, ...] | None = None
     static: tuple[str, ...] = ()
-    dropped: float = 0.0
+    missing: float = 0.0
     whole: bool = False
 
     name = "csv"
 
     def __post_init__(self) -> None:
         at_least(8, window=self.window)  # an eighth of the rows is held out
-        share(0.9, dropped=self.dropped)
+        fraction(0.9, missing=self.missing)
 
     @property
     def form(self) -> Form:
@@ -78,12 +78,12 @@ class Csv(AbstractTask):
         return len(self.series.windows.starts[split])
 
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
-        return self.series.batch(split, [(number, 0) for number in index.tolist()], self.dropped)
+        return self.series.batch(split, [(number, 0) for number in index.tolist()], self.missing)
 
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         assert batch.index is not None
         draws = torch.randint(_DRAWS, (len(batch.index),), generator=generator).tolist()
-        return self.series.batch(Split.TRAIN, list(zip(batch.index.tolist(), draws, strict=True)), self.dropped)
+        return self.series.batch(Split.TRAIN, list(zip(batch.index.tolist(), draws, strict=True)), self.missing)
 
     def details(self) -> dict[str, Any]:
         windows, table = self.series.windows, self.series.windows.table
@@ -104,16 +104,16 @@ class Csv(AbstractTask):
         }
 
     def variants(self) -> Mapping[str, AbstractTask]:
-        return {"half of the cells unseen": dataclasses.replace(self, dropped=0.5)}
+        return {"half of the cells unseen": dataclasses.replace(self, missing=0.5)}
 
     def references(self, split: Split) -> dict[str, tuple[Tensor, Tensor]]:
-        """Simple rules on all windows of a split: answers and targets, each (windows, queries, channels)."""
+        """Reference methods on all windows of a split: answers and targets, each (windows, queries, channels)."""
         return self.series.references(split)
 
     @property
     def series(self) -> "SeriesWindows":
-        """The windows with the linear rule that was fitted to them."""
-        table = _read(self.file, version_of(self.file), self.time, self.id, self.columns, self.static)
+        """The windows with the linear reference that was fitted to them."""
+        table = _read(self.file, version_of(self.file), self.time_column, self.id_column, self.columns, self.static)
         return _build(table, fitting_window(table) if self.window is None else self.window, self.whole)
 
     def _split_words(self) -> str:
@@ -130,7 +130,7 @@ class Csv(AbstractTask):
 
 @final
 class SeriesWindows:
-    """Windows of series, and the linear rule that was fitted to those of the training part."""
+    """Windows of series, and the linear reference that was fitted to those of the training part."""
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
@@ -147,9 +147,9 @@ class SeriesWindows:
         )
         return SeriesTransform(self.windows.units, reference)
 
-    def batch(self, split: Split, drawn: Sequence[tuple[int, int]], dropped: float = 0.0) -> Batch:
+    def batch(self, split: Split, drawn: Sequence[tuple[int, int]], missing: float = 0.0) -> Batch:
         """Windows of a split by their number, with one of the ways in which rows may be asked for."""
-        found = [self._sample(split, number, draw, dropped) for number, draw in drawn]
+        found = [self._sample(split, number, draw, missing) for number, draw in drawn]
         batch, targets = (
             assemble([each for each, _ in found]),
             torch.from_numpy(np.stack([y for _, y in found])).float(),
@@ -157,19 +157,22 @@ class SeriesWindows:
         return dataclasses.replace(batch, targets=targets, index=torch.tensor([number for number, _ in drawn]))
 
     def references(self, split: Split) -> dict[str, tuple[Tensor, Tensor]]:
-        """What simple rules answer on the windows of a split, with the truth beside."""
+        """What reference methods answer on the windows of a split, with the truth beside."""
         found = [self._sample(split, number, 0, 0.0) for number in range(len(self.windows.starts[split]))]
-        truth, rules = torch.from_numpy(np.stack([y for _, y in found])).float(), [each.rule for each, _ in found]
+        truth, references = (
+            torch.from_numpy(np.stack([y for _, y in found])).float(),
+            [each.reference for each, _ in found],
+        )
         named = {
-            "linear interpolation, last value": [rule.last for rule in rules],
-            "linear interpolation, straight line": [rule.line for rule in rules],
-            "ridge on differences": [rule.ridge for rule in rules],
-            "linear rule, network off": [rule.values for rule in rules],
+            "linear interpolation, last value": [reference.last for reference in references],
+            "linear interpolation, straight line": [reference.line for reference in references],
+            "ridge on differences": [reference.ridge for reference in references],
+            "linear reference, network off": [reference.values for reference in references],
         }
         return {name: (torch.from_numpy(np.stack(own)).float(), truth) for name, own in named.items()}
 
     def dense(self, split: Split, number: int, count: int) -> Batch:
-        """What is seen of a window, asked at even times over the whole of it."""
+        """What is seen of a window, asked at equispaced times over the whole of it."""
         rows, _ = self._draw(split, number, 0)
         return assemble([self.transform.prepare(rows, np.linspace(rows.times[0], rows.times[-1], count))])
 
@@ -178,11 +181,11 @@ class SeriesWindows:
         rows, _ = self._draw(split, number, 0)
         return rows.values[~np.isnan(rows.values)]
 
-    def _sample(self, split: Split, number: int, draw: int, dropped: float) -> tuple[Prepared, np.ndarray]:
+    def _sample(self, split: Split, number: int, draw: int, missing: float) -> tuple[Prepared, np.ndarray]:
         """A window and its targets, nan where they are not known."""
-        key = (split, number, draw, dropped)
+        key = (split, number, draw, missing)
         if key not in self._cache:
-            rows, asked = self._draw(split, number, draw, dropped)
+            rows, asked = self._draw(split, number, draw, missing)
             fold = self._fold(number) if split is Split.TRAIN else None
             self._cache[key] = (self.transform.prepare(rows, asked.times, fold), asked.values)
         return self._cache[key]
@@ -190,7 +193,7 @@ class SeriesWindows:
     def _fold(self, number: int) -> int:
         return min(FOLDS - 1, FOLDS * number // len(self.windows.starts[Split.TRAIN]))
 
-    def _draw(self, split: Split, number: int, draw: int, dropped: float = 0.0) -> tuple[Rows, Asked]:
+    def _draw(self, split: Split, number: int, draw: int, missing: float = 0.0) -> tuple[Rows, Asked]:
         """What is seen of a window, and what is asked: rows between, first, and as many rows ahead."""
         rows = self.windows.window(split, number)
         # a window has one generator, whatever batch it stands in, and draws its queries first: all variants share them
@@ -205,15 +208,15 @@ class SeriesWindows:
         none = ~(some & there[between]).any(1)
         hidden[between] = some | (none | (random.random(len(between)) < 0.5))[:, None]
         seen = there & ~hidden
-        if dropped:
-            seen &= _keep(seen, dropped, random)
+        if missing:
+            seen &= _keep(seen, missing, random)
         chosen = np.concatenate([between, ahead])
         targets = np.where(hidden, rows.values, np.nan)[chosen]
         rows = rows._replace(values=np.where(seen, rows.values, np.nan))
         return rows, Asked(ChannelSamples.of(rows.times, rows.values), rows.times[chosen], targets)
 
     def _windows_to_fit(self, split: Split) -> list[Asked]:
-        """Windows for the fit of the linear rule: asked as in training, and at all rows ahead."""
+        """Windows for the fit of the linear reference: asked as in training, and at all rows ahead."""
         every = range(len(self.windows.starts[split]))
         chosen = every if len(every) <= _MOST else np.linspace(0, len(every) - 1, _MOST).round().astype(int).tolist()
         found = []
@@ -231,11 +234,11 @@ class SeriesWindows:
         return found
 
 
-def _keep(seen: np.ndarray, dropped: float, random: np.random.Generator) -> np.ndarray:
+def _keep(seen: np.ndarray, missing: float, random: np.random.Generator) -> np.ndarray:
     """A random share of the cells that are seen, two at least."""
     places = np.flatnonzero(seen)
     kept = np.zeros(seen.size, dtype=bool)
-    kept[random.permutation(places)[: max(2, round(len(places) * (1.0 - dropped)))]] = True
+    kept[random.permutation(places)[: max(2, round(len(places) * (1.0 - missing)))]] = True
     return kept.reshape(seen.shape)
 
 

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 
 from continua.core.batch import Batch
-from continua.core.checks import at_least, positive, share
+from continua.core.checks import at_least, fraction, positive
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
@@ -52,7 +52,7 @@ class Darcy(AbstractTask):
         if self.points not in (4, 8, 16, 32):
             why = f"the curve needs a power of two, and the equation is solved on {_FINE} intervals"
             reject("points", self.points, why, "Pass 4, 8, 16 or 32.")
-        share(1.5, none=False, deviation=self.deviation)
+        fraction(1.5, none=False, deviation=self.deviation)
 
     @property
     def form(self) -> Form:

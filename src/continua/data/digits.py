@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 
 from continua.core.batch import Batch
-from continua.core.checks import share
+from continua.core.checks import fraction
 from continua.core.extras import extra
 from continua.core.seeds import generator_of
 from continua.core.shapes import Int, Tensor
@@ -29,22 +29,22 @@ class Digits(AbstractTask):
 
     A token is a pixel; its features are its brightness b in [0, 1], the waves cos(pi k p) and sin(pi k p), k = 1 to 3,
     of its row and its column p in [0, 1], and b times each of them, so that a mean over pixels knows where they are
-    bright. Token time is the pixel's place along the rows, from 0 to 1. A random share of the pixels, from 0 to
-    `dropped`, is dropped from every training batch, `test_dropped` from the test.
+    bright. Token time is the pixel's place along the rows, from 0 to 1. A random fraction of the pixels, from 0 to
+    `missing`, is left out of every training batch, `test_missing` of the test.
     """
 
-    dropped: float = 0.0
-    test_dropped: float = 0.0
+    missing: float = 0.0
+    test_missing: float = 0.0
 
     name = "digits"
 
     def __post_init__(self) -> None:
-        share(0.9, dropped=self.dropped, test_dropped=self.test_dropped)
+        fraction(0.9, missing=self.missing, test_missing=self.test_missing)
 
     @property
     def form(self) -> Form:
         size, wording = 1 + 8 * _WAVES, Wording(picture=_SIDE)
-        about = {"spacing": 1.0 / (_SIDE**2 - 1), "wording": wording, "gaps": self.dropped > 0.0}
+        about = {"spacing": 1.0 / (_SIDE**2 - 1), "wording": wording, "gaps": self.missing > 0.0}
         return Form(10, Question.LABEL, features=size, span=1.0, **about)
 
     def count(self, split: Split) -> int:
@@ -55,23 +55,23 @@ class Digits(AbstractTask):
         before = list(Split)[: list(Split).index(split)]
         values, labels = (tensor[index + sum(map(self.count, before))] for tensor in _load())
         times = torch.linspace(0.0, 1.0, _SIDE**2).expand(len(index), -1)
-        if split is not Split.TRAIN and self.test_dropped > 0.0:
-            values, times = drop_samples(values, times, self.test_dropped, generator_of(int(index[0])))
+        if split is not Split.TRAIN and self.test_missing > 0.0:
+            values, times = drop_samples(values, times, self.test_missing, generator_of(int(index[0])))
         return Batch((values, times), labels)
 
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
-        if self.dropped == 0.0:
+        if self.missing == 0.0:
             return batch
         values, times = batch.inputs
-        dropped = self.dropped * float(torch.rand((), generator=generator))
-        return Batch(drop_samples(values, times, dropped, generator), batch.targets)
+        missing = self.missing * float(torch.rand((), generator=generator))
+        return Batch(drop_samples(values, times, missing, generator), batch.targets)
 
     def details(self) -> dict[str, Any]:
-        drop = f"0 to {self.dropped:.0%} of the pixels dropped at random"
-        return {"classes": 10, "augmentation": drop} if self.dropped else {"classes": 10}
+        drop = f"0 to {self.missing:.0%} of the pixels missing at random"
+        return {"classes": 10, "augmentation": drop} if self.missing else {"classes": 10}
 
     def variants(self) -> Mapping[str, AbstractTask]:
-        return {"half of the pixels dropped": dataclasses.replace(self, test_dropped=0.5)}
+        return {"half of the pixels missing": dataclasses.replace(self, test_missing=0.5)}
 
 
 @functools.cache

@@ -14,7 +14,7 @@ _FAR = 4
 
 
 class ChannelQueries(NamedTuple):
-    """Queries (queries,) of one channel: where they stand, what naive rules answer, and features of what is left.
+    """Queries (queries,) of one channel: where they stand, what naive references answer, and features of what is left.
 
     `node` is the number of spacings to the last sample (`ahead` of all samples) or to the nearest one (between). `last`
     is the last value, or the interpolant; `line` goes on from it on the line through the first and last sample.
@@ -35,10 +35,11 @@ class ChannelQueries(NamedTuple):
 class LagFeatures:
     """Differences of channels along lags of `spacing`, for queries up to `horizon` spacings ahead of what is seen.
 
-    - Ahead: naive rules are the last value x_c(T) and the line from there; features are the differences
+    - Ahead: naive references are the last value x_c(T) and the line from there; features are the differences
       x^_c(T - k d) - x^_c(T - (k+1) d), k = 0, 1, ..., of the own channel and, fewer, of the others, with x^ the linear
       interpolant of the samples and d the spacing.
-    - Between: the naive rule is the interpolant x^_c(t); features are x^_c(t + k d) - x^_c(t), k = +-1, +-2, ..., and
+    - Between: the naive reference is the interpolant x^_c(t); features are x^_c(t + k d) - x^_c(t), k = +-1, +-2, ...,
+    and
       those of others about their mean, once as they are and once times the distance of t to the nearest sample.
 
     All are in units of each channel's own scale in the window and do not change with its level.

@@ -1,4 +1,4 @@
-"""A linear rule for series: ridge on differences, between samples and ahead of them, with the size of its errors."""
+"""Linear reference for series: ridge on differences, between samples and ahead of them, and the size of its errors."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from continua.data.linear_features import ChannelQueries, ChannelSamples, LagFea
 _PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """Ridge penalties, as shares of the mean square of a feature; beside them, no weights at all."""
 _CLEARLY = 0.98
-"""A rule with more to it replaces a simpler one where its error is at most this share of the other's."""
+"""A reference with more to it replaces a simpler one where its error is at most this share of the other's."""
 FOLDS = 4
-"""Parts of the training windows: what a network learns from are errors on windows that a rule was not fitted to."""
+"""Parts of the training windows: what a network learns from are errors on windows that no reference was fitted to."""
 
 
 class Asked(NamedTuple):
@@ -24,11 +24,12 @@ class Asked(NamedTuple):
     values: np.ndarray
 
 
-class Rule(NamedTuple):
-    """What rules say at query times, each (queries, channels).
+class LinearAnswer(NamedTuple):
+    """What references say at query times, each (queries, channels).
 
     `last`: interpolant and last value; `line`: interpolant and straight line; `ridge`: ridge on differences to the last
-    value; `values`: the linear rule, whose usual error is `spread`; `ahead`: whether a channel has no later sample.
+    value; `values`: the linear reference, whose usual error is `spread`; `ahead`: whether a channel has no later
+    sample.
     """
 
     last: np.ndarray
@@ -46,8 +47,8 @@ class LinearReference:
 
     Weights are ridge estimates, ahead with one set per whole number n of spacings and linear between two of them, with
     the penalty of the least error on validation and on training windows that the weights were not fitted to, both as
-    shares of the naive rule's. What is simpler stands where the other is not clearly better on both of them: the last
-    value beside ridge, ridge from the last value beside ridge from the straight line, or beside the line alone.
+    shares of the naive reference's. What is simpler stands where the other is not clearly better on both of them: the
+    last value beside ridge, ridge from the last value beside ridge from the straight line, or beside the line alone.
     `spread` is the root mean square error at n, in units of s_c.
     """
 
@@ -82,8 +83,8 @@ class LinearReference:
                     plain[channel] = _Fit.best(own, held, nodes, ridges, (False,))
         return cls(features, usual, fits, plain)
 
-    def answer(self, samples: ChannelSamples, times: np.ndarray, fold: int | None = None) -> Rule:
-        """What the rule says of some times; with `fold`, the rule that was fitted without that part of training."""
+    def answer(self, samples: ChannelSamples, times: np.ndarray, fold: int | None = None) -> LinearAnswer:
+        """What the reference says of some times; with `fold`, the one that was fitted without that part of training."""
         scales = samples.scales(self.features.spacing, self.usual)
         shape = (len(times), self.features.channels)
         last, line, ridge, values, spread = (np.full(shape, float(one)) for one in (0, 0, 0, 0, 1))
@@ -101,7 +102,7 @@ class LinearReference:
                 )
             ridge[:, channel] = values[:, channel]
             ridge[cells.ahead, channel] = self.plain[channel].answers(cells, cells.ahead, scale, fold)
-        return Rule(last, line, ridge, values, spread, ahead)
+        return LinearAnswer(last, line, ridge, values, spread, ahead)
 
     def arrays(self) -> tuple[dict[str, np.ndarray], list[bool]]:
         """Weights and deviations by name, and whether each fit starts from the line; folds are not kept."""
@@ -135,7 +136,7 @@ def _usual_scales(features: LagFeatures, train: Sequence[Asked]) -> np.ndarray:
 
 
 class _Table(NamedTuple):
-    """All known cells of one channel and part: features, distances from both naive rules over s_c, nodes and folds."""
+    """Known cells of one channel and part: features, distances from both naive references over s_c, nodes, folds."""
 
     features: np.ndarray
     from_last: np.ndarray

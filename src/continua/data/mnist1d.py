@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from continua.core.batch import Batch
-from continua.core.checks import share
+from continua.core.checks import fraction
 from continua.core.extras import extra
 from continua.core.seeds import generator_of
 from continua.core.shapes import Int, Tensor
@@ -26,23 +26,23 @@ class Mnist1d(AbstractTask):
 
     Token time is the place in the signal, from 0 to 1. The split is the generator's own: 4,000 for training, 1,000 for
     the test, which is also the validation. Training signals are shifted in a circle, as the generator itself does with
-    its templates, and of every batch a random share of the samples, from 0 to `dropped`, is dropped.
+    its templates, and of every batch a random fraction of the samples, from 0 to `missing`, is left out.
 
-    `test_dropped`, `test_samples`: the test with this share dropped, or interpolated at so many equispaced times.
+    `test_missing`, `test_samples`: the test with this fraction missing, or interpolated at so many equispaced times.
     """
 
-    dropped: float = 0.0
-    test_dropped: float = 0.0
+    missing: float = 0.0
+    test_missing: float = 0.0
     test_samples: int | None = None
 
     name = "mnist1d"
 
     def __post_init__(self) -> None:
-        share(0.9, dropped=self.dropped, test_dropped=self.test_dropped)
+        fraction(0.9, missing=self.missing, test_missing=self.test_missing)
 
     @property
     def form(self) -> Form:
-        return Form(outputs=10, question=Question.LABEL, features=1, spacing=1.0 / 39.0, gaps=self.dropped > 0.0)
+        return Form(outputs=10, question=Question.LABEL, features=1, spacing=1.0 / 39.0, gaps=self.missing > 0.0)
 
     def count(self, split: Split) -> int:
         return len(_generate()[split is not Split.TRAIN][1])
@@ -50,9 +50,9 @@ class Mnist1d(AbstractTask):
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
         values, labels = (tensor[index] for tensor in _generate()[split is not Split.TRAIN])
         times = torch.linspace(0.0, 1.0, values.shape[1]).expand(len(index), -1)
-        if split is not Split.TRAIN and self.test_dropped > 0.0:
+        if split is not Split.TRAIN and self.test_missing > 0.0:
             # each sample has a subset of its own, whatever the batch it stands in
-            own = [drop_samples(v[None], times[:1], self.test_dropped, generator_of(int(i)))
+            own = [drop_samples(v[None], times[:1], self.test_missing, generator_of(int(i)))
                    for v, i in zip(values, index, strict=True)]  # fmt: skip
             values, times = torch.cat([v for v, _ in own]), torch.cat([t for _, t in own])
         if split is not Split.TRAIN and self.test_samples is not None:
@@ -61,19 +61,19 @@ class Mnist1d(AbstractTask):
 
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         values, times = roll(batch.inputs[0], generator), batch.inputs[1]
-        if self.dropped > 0.0:
-            dropped = self.dropped * float(torch.rand((), generator=generator))
-            values, times = drop_samples(values, times, dropped, generator)
+        if self.missing > 0.0:
+            missing = self.missing * float(torch.rand((), generator=generator))
+            values, times = drop_samples(values, times, missing, generator)
         return Batch((values, times), batch.targets)
 
     def details(self) -> dict[str, Any]:
-        drop = f" and 0 to {self.dropped:.0%} of the samples dropped at random" if self.dropped else ""
+        drop = f" and 0 to {self.missing:.0%} of the samples missing at random" if self.missing else ""
         shift = "circular shifts by a random number of samples"
         return {"classes": 10, "validation": "the test samples", "augmentation": shift + drop}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {
-            "half of the samples dropped": dataclasses.replace(self, test_dropped=0.5),
+            "half of the samples missing": dataclasses.replace(self, test_missing=0.5),
             "80 interpolated samples": dataclasses.replace(self, test_samples=80),
         }
 

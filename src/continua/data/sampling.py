@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from continua.core.checks import at_least, share
+from continua.core.checks import at_least, fraction
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Int, Points, Positions, Present, Tensor
 
@@ -83,20 +83,20 @@ def interpolate(
 
 
 def drop_samples(
-    values: Points, positions: Positions, dropped: float, generator: torch.Generator
+    values: Points, positions: Positions, missing: float, generator: torch.Generator
 ) -> tuple[Float[Tensor, "batch some width"], Float[Tensor, "batch some"]]:
     """Every sequence without a random share of its samples, each with a subset of its own; at least two remain."""
-    share(dropped=dropped, all=False)
+    fraction(missing=missing, all=False)
     batch, tokens, _ = values.shape
-    count = max(2, round(tokens * (1.0 - dropped)))
+    count = max(2, round(tokens * (1.0 - missing)))
     return _take(values, positions, torch.rand(batch, tokens, generator=generator).argsort(1)[:, :count].sort(1).values)
 
 
-def keep_samples(samples: Samples, dropped: float, order: Float[Tensor, "batch tokens"]) -> Samples:
+def keep_samples(samples: Samples, missing: float, order: Float[Tensor, "batch tokens"]) -> Samples:
     """Ragged signals without a share of their present samples, the last ones by `order`; at least two remain."""
-    share(dropped=dropped, all=False)
+    fraction(missing=missing, all=False)
     counts = samples.counts
-    wanted = torch.minimum((counts * (1.0 - dropped)).round().long().clamp(min=2), counts)
+    wanted = torch.minimum((counts * (1.0 - missing)).round().long().clamp(min=2), counts)
     rank = order.masked_fill(~samples.present, torch.inf).argsort(1).argsort(1)
     index = (rank >= wanted).long().argsort(dim=1, stable=True)[:, : int(wanted.max())]
     present = torch.arange(index.shape[1], device=index.device) < wanted

@@ -9,11 +9,11 @@ import numpy as np
 import safetensors.numpy
 import torch
 
-from continua.core.batch import Batch, RuleAnswer
+from continua.core.batch import Batch, ReferenceAnswer
 from continua.core.errors import reject
 from continua.data.csv_file import CsvSeries
 from continua.data.linear_features import ChannelSamples, LagFeatures
-from continua.data.linear_reference import LinearReference, Rule
+from continua.data.linear_reference import LinearAnswer, LinearReference
 
 
 class Rows(NamedTuple):
@@ -25,12 +25,12 @@ class Rows(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What is seen, as tokens with their times, query times, and what the linear rule says of them."""
+    """What is seen, as tokens with their times, query times, and what the linear reference says of them."""
 
     tokens: np.ndarray
     times: np.ndarray
     query_times: np.ndarray
-    rule: Rule
+    reference: LinearAnswer
 
 
 @final
@@ -63,7 +63,7 @@ class SeriesUnits:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class SeriesTransform:
-    """The units of a table and the linear rule that was fitted to its training part."""
+    """The units of a table and the linear reference that was fitted to its training part."""
 
     units: SeriesUnits
     reference: LinearReference
@@ -120,8 +120,10 @@ def assemble(prepared: Sequence[Prepared]) -> Batch:
     for row, each in enumerate(prepared):
         count = len(each.times)
         values[row, :count], times[row, :count] = torch.from_numpy(each.tokens), torch.from_numpy(each.times)
-    rules = zip(*((each.rule.values, each.rule.spread, each.rule.ahead) for each in prepared), strict=True)
-    answers, spread, ahead = (torch.from_numpy(np.stack(each)) for each in rules)
+    references = zip(
+        *((each.reference.values, each.reference.spread, each.reference.ahead) for each in prepared), strict=True
+    )
+    answers, spread, ahead = (torch.from_numpy(np.stack(each)) for each in references)
     inputs = (values, times, torch.arange(values.shape[1]) < counts[:, None])
     queries = torch.from_numpy(np.stack([each.query_times for each in prepared])).float()
-    return Batch(inputs, None, query_times=queries, rule=RuleAnswer(answers.float(), spread.float(), ahead))
+    return Batch(inputs, None, query_times=queries, reference=ReferenceAnswer(answers.float(), spread.float(), ahead))

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 
 from continua.core.batch import Batch
-from continua.core.checks import at_least, share
+from continua.core.checks import at_least, fraction
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
@@ -42,7 +42,7 @@ class Spirals(AbstractTask):
         at_least(10, samples=self.samples)
         at_least(4, tokens=self.tokens)
         at_least(1, queries=self.queries)
-        share(0.8, missing=self.missing)
+        fraction(0.8, missing=self.missing)
 
     @property
     def form(self) -> Form:

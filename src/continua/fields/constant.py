@@ -18,7 +18,7 @@ from continua.spaces.bases import cell_of
 
 @final
 class Constant(AbstractField):
-    """theta(z) = theta: an autonomous flow, every layer shares its weights."""
+    """theta(z) = theta: an autonomous flow, every layer shares its parameters."""
 
     def __init__(self, spec: Theta, generator: torch.Generator | None = None) -> None:
         super().__init__(spec)

@@ -24,7 +24,7 @@ class Expansion(AbstractField):
     """theta(z) = sum_k b_k(z/Z) C_k, the coefficients C_k being the parameters phi (docs/mathematics.md, section 3).
 
     At initialisation theta(z) has, on average over depth, the variance that the operator asked for, whatever the number
-    of modes, and all coefficients are of one size: how rough theta is lies in the basis (`WeightedBasis`). Gains and
+    of modes, and all coefficients are of one size: how rough theta is lies in the basis (`ScaledBasis`). Gains and
     biases start as constants. Two kinds of leaves are not sums over modes but functions of one, and stay what they are
     at every depth, in any basis:
 

@@ -57,7 +57,7 @@ class AbstractHeadField(AbstractField):
 
     @final
     def effective_heads(self, z: float) -> float:
-        """H exp(-sum_k p_k log(p_k/om_k)): H for an even density, fewer the more it collapses."""
+        """H exp(-sum_k p_k log(p_k/om_k)): H for a uniform density, fewer the more it collapses."""
         p = self.masses(z).detach()
         om = self.weights(p)
         return self.heads * math.exp(-float(torch.special.xlogy(p, p / om).sum()))

@@ -63,7 +63,7 @@ class HeadHypernetwork(AbstractHeadField):
     """theta(h,z) = base(h) + G(h,z): a hypernetwork of continuous heads.
 
     base(h) is expanded in `over_h`, and G is an MLP on the same functions of h, beside 1, sin, cos of pi r z/Z, asked
-    at the nodes h_k of the rule: how rough heads are along h lies in that basis (`WeightedBasis`). What does not depend
+    at the nodes h_k of the rule: how rough heads are along h lies in that basis (`ScaledBasis`). What does not depend
     on h - leaves without heads, and the logits of the density over the Bernstein polynomials - is made from the mean
     of the hidden features, int (.) dh by the rule. All of it is a function of h, so that outputs converge when nodes
     are refined (`at_nodes`). At initialisation G = 0.

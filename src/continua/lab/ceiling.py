@@ -1,4 +1,4 @@
-"""`mnist1d-ceiling`: how much of a digit can be told at all once samples are dropped."""
+"""`mnist1d-ceiling`: how much of a digit can be told at all once samples are missing."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ from continua.runs import Lines, Scale, Series
 _TRAINING = 4000
 """The signals before these are the training split of MNIST-1D."""
 _KEPT = 0.9
-"""The share of the best accuracy that was asked for with half of the samples dropped."""
+"""The share of the best accuracy that was asked for with half of the samples missing."""
 _SCALES = 25
 """Nodes of the trapezoidal rule for the scale of a template, which is drawn evenly."""
 
@@ -34,7 +34,7 @@ class ExactPosterior(AbstractCell):
     The largest posterior is the probability of being right, so its mean is the accuracy, with less spread than hits.
     """
 
-    dropped: float
+    missing: float
     first: int
     count: int
 
@@ -45,47 +45,47 @@ class ExactPosterior(AbstractCell):
         for index in range(_TRAINING + self.first, _TRAINING + self.first + self.count):
             samples = signals.shape[1]
             order = torch.rand(samples, generator=generator).argsort()
-            kept = order[: round(samples * (1.0 - self.dropped))].sort().values
+            kept = order[: round(samples * (1.0 - self.missing))].sort().values
             logs = posterior.log_probabilities(signals[index][kept], kept)
             sure.append(float(logs.max().exp()))
             right.append(int(logs.argmax()) == int(labels[index]))
-        return {"dropped": self.dropped, "sure": sure, "right": right}
+        return {"missing": self.missing, "sure": sure, "right": right}
 
 
 @final
 class Mnist1dCeiling(AbstractExperiment):
-    """The best accuracy that any classifier can have on MNIST-1D, by the share of samples that are dropped."""
+    """The best accuracy that any classifier can have on MNIST-1D, by the share of samples that are missing."""
 
     name = "mnist1d-ceiling"
     claim = (
         "the best classifier of MNIST-1D, which knows its generator, tells 99 % of whole signals; with half of their "
-        "samples dropped at random it keeps less than nine tenths of that, so no other can keep more"
+        "samples missing at random it keeps less than nine tenths of that, so no other can keep more"
     )
     formula = "max_f P(f(o) = y) = E max_y P(y | o)"
     source = "beyond the source; the generator of S. Greydanus, arXiv 2011.14439"
 
-    dropped: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75)
+    missing: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75)
     signals: int = 1000
     part: int = 50
 
     def __post_init__(self) -> None:
-        if not {0.0, 0.5} <= set(self.dropped):
-            reject("dropped", self.dropped, "the claim is about all samples and half of them", "Pass 0.0 and 0.5 too.")
+        if not {0.0, 0.5} <= set(self.missing):
+            reject("missing", self.missing, "the claim is about all samples and half of them", "Pass 0.0 and 0.5 too.")
 
     def quick(self) -> "Mnist1dCeiling":
-        return Mnist1dCeiling(dropped=(0.0, 0.5), signals=150)
+        return Mnist1dCeiling(missing=(0.0, 0.5), signals=150)
 
     def cells(self) -> Sequence[AbstractCell]:
         starts = range(0, self.signals, self.part)
         return [
             ExactPosterior(share, first, min(self.part, self.signals - first))
-            for share in self.dropped
+            for share in self.missing
             for first in starts
         ]
 
     def conclude(self, rows: Sequence[Row]) -> Findings:
         sure, right = (
-            {s: np.concatenate([row[kind] for row in rows if row["dropped"] == s]) for s in self.dropped}
+            {s: np.concatenate([row[kind] for row in rows if row["missing"] == s]) for s in self.missing}
             for kind in ("sure", "right")
         )
         best = {share: _mean(values) for share, values in sure.items()}
@@ -95,22 +95,22 @@ class Mnist1dCeiling(AbstractExperiment):
             at_least("best accuracy with all samples", best[whole].value, 0.99),
             stays_below("best accuracy with half of them", best[half], limit),
             # The margin follows the spread: it is the posterior that is checked here, not the number of signals.
-            equals("hits less probabilities, half dropped", _mean(gaps), 0.0, 4.0 * _error(gaps)),
+            equals("hits less probabilities, half missing", _mean(gaps), 0.0, 4.0 * _error(gaps)),
         )
-        measured = {f"best accuracy, {share:.0%} dropped": best[share] for share in self.dropped}
-        hits = {f"hits, {share:.0%} dropped": float(right[share].mean()) for share in self.dropped}
+        measured = {f"best accuracy, {share:.0%} missing": best[share] for share in self.missing}
+        hits = {f"hits, {share:.0%} missing": float(right[share].mean()) for share in self.missing}
         figure = Lines(
             title="the best that can be told",
             measured=f"{self.signals} test signals, a subset of samples each",
-            x=Scale("share of the samples dropped"),
+            x=Scale("share of the samples missing"),
             y=Scale("accuracy"),
             series=(
-                Series.of("exact posterior", self.dropped, [best[s].value for s in self.dropped], mark="both"),
-                Series.of("its hits", self.dropped, [float(right[s].mean()) for s in self.dropped], mark="points"),
-                Series.of("nine tenths of all", self.dropped, [limit] * len(self.dropped), mark="dashed"),
+                Series.of("exact posterior", self.missing, [best[s].value for s in self.missing], mark="both"),
+                Series.of("its hits", self.missing, [float(right[s].mean()) for s in self.missing], mark="points"),
+                Series.of("nine tenths of all", self.missing, [limit] * len(self.missing), mark="dashed"),
             ),
         )
-        bound = {f"best accuracy, {half:.0%} dropped": AtMost(limit)}
+        bound = {f"best accuracy, {half:.0%} missing": AtMost(limit)}
         return Findings((figure,), {**measured, **hits}, bound, judgement)
 
 

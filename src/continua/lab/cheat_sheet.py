@@ -1,4 +1,4 @@
-"""`cheat-sheet`: seven rules for training a continuous Transformer, each switched on by itself, and all of them."""
+"""`cheat-sheet`: seven tips for training a continuous Transformer, each switched on by itself, and all of them."""
 
 import statistics
 import time
@@ -30,11 +30,11 @@ from continua.train import (
 )
 
 _MEMORY = "checkpoints of 0.1"
-"""The rule that changes no number of a training, and is meant for memory."""
-RULES: Mapping[str, Mapping[str, Any]] = {
+"""The tip that changes no number of a training, and is meant for memory."""
+TIPS: Mapping[str, Mapping[str, Any]] = {
     "RK45 at 1e-4": {"rtol": 1e-4, "jitter": 0.0, "refined": 0.0},
     "Jacobian penalty": {"jacobian": 1e-3},
-    "head nodes with entropy": {"heads": 6, "head_modes": 3, "head_negentropy": 1e-2},
+    "head nodes with entropy": {"head_nodes": 6, "head_modes": 3, "head_negentropy": 1e-2},
     "unitary FFT kernels": {"axis_kernel": "unitary", "optimizer": "recipe"},
     _MEMORY: {"gradient": "checkpointed"},
     "Shampoo for kernels": {"optimizer": "shampoo"},
@@ -42,9 +42,9 @@ RULES: Mapping[str, Mapping[str, Any]] = {
     "hypernetwork": {"field": "hypernetwork"},
     "schedule in seconds": {},
 }
-"""What each rule changes of our default."""
+"""What each tip changes of our default."""
 _ALONE = ("K-FAC for kernels", "hypernetwork")
-"""Not in the whole sheet: one optimiser serves spectral weights, and what a network makes has no unitary kernels."""
+"""Not in the whole sheet: one optimiser serves spectral kernels, and what a network makes has no unitary kernels."""
 _SHEET = "the whole sheet"
 _LAYERS = "layers"
 _DEFAULT = "our default"
@@ -62,7 +62,7 @@ class TrainedWay(AbstractCell):
     width: int
     batch_size: int
     signals: int
-    rules: tuple[str, ...]
+    tips: tuple[str, ...]
     """Those of the whole sheet."""
 
     def measure(self) -> Row:
@@ -107,29 +107,29 @@ class TrainedWay(AbstractCell):
 
     def _preset(self) -> Preset:
         ours = Preset().replace(
-            width=self.width, hidden=2 * self.width, axis_nodes=4, heads=4, head_modes=3, stem_radius=5.5,
+            width=self.width, hidden=2 * self.width, axis_nodes=4, head_nodes=4, head_modes=3, stem_radius=5.5,
             stem_modes=11, head_negentropy=0.0, updates=self.updates, batch_size=self.batch_size, learning_rate=5e-3,
         )  # fmt: skip
         if self.way == _SHEET:
             sheet: dict[str, Any] = {}
-            for rule in self.rules:
-                sheet |= {} if rule in _ALONE else RULES[rule]
+            for tip in self.tips:
+                sheet |= {} if tip in _ALONE else TIPS[tip]
             return ours.replace(**sheet | {"optimizer": "shampoo"})
-        return ours.replace(**RULES.get(self.way, {}))
+        return ours.replace(**TIPS.get(self.way, {}))
 
 
 @final
 class CheatSheet(AbstractExperiment):
-    """Every rule by itself on top of our default, all of them together, and a network of layers of the same size."""
+    """Every tip by itself on top of our default, all of them together, and a network of layers of the same size."""
 
     name = "cheat-sheet"
     claim = (
         "a continuous Transformer that follows the cheat-sheet (RK45 at 1e-4 with a Jacobian penalty, 4 to 8 head "
         "nodes with entropy, unitary FFT kernels, checkpoints of 0.1, AdamW for a hypernetwork and Shampoo or K-FAC "
         "for spectral weights, a schedule in time) trains with similar wall-time and memory to a deep discretised "
-        "model, and each rule pays"
+        "model, and each tip pays"
     )
-    formula = "loss(default + rule) < loss(default) ,   cost(sheet) ≈ cost(layers)"
+    formula = "loss(default + tip) < loss(default) ,   cost(sheet) ≈ cost(layers)"
     source = "the cheat-sheet of the project's first design; similar is taken as at most 1.5 times"
 
     seeds: int = 3
@@ -137,14 +137,14 @@ class CheatSheet(AbstractExperiment):
     width: int = 24
     batch_size: int = 16
     signals: int = 1000
-    rules: tuple[str, ...] = tuple(RULES)
+    tips: tuple[str, ...] = tuple(TIPS)
 
     def quick(self) -> "CheatSheet":
         return CheatSheet(seeds=2, updates=12, width=16, batch_size=8, signals=100)
 
     def cells(self) -> Sequence[AbstractCell]:
-        ways = (_DEFAULT, _LAYERS, *self.rules, _SHEET)
-        sizes = (self.updates, self.width, self.batch_size, self.signals, self.rules)
+        ways = (_DEFAULT, _LAYERS, *self.tips, _SHEET)
+        sizes = (self.updates, self.width, self.batch_size, self.signals, self.tips)
         return [TrainedWay(way, seed, *sizes) for way in ways for seed in range(self.seeds)]
 
     def conclude(self, rows: Sequence[Row]) -> Findings:
@@ -154,16 +154,16 @@ class CheatSheet(AbstractExperiment):
             return float(np.mean([row[what] for row in by[way]]))
 
         gains = {
-            rule: mean_interval([a["test"] - b["test"] for a, b in zip(by[rule], by[_DEFAULT], strict=True)])
-            for rule in (*self.rules, _SHEET)
-            if rule != _MEMORY
+            tip: mean_interval([a["test"] - b["test"] for a, b in zip(by[tip], by[_DEFAULT], strict=True)])
+            for tip in (*self.tips, _SHEET)
+            if tip != _MEMORY
         }
         cost = {what: {way: mean(way, what) / mean(_LAYERS, what) for way in by} for what in ("milliseconds", "memory")}
         judgement = all_of(
             at_most("time of an update, the whole sheet over layers", cost["milliseconds"][_SHEET], 1.5),
             at_most("memory of an update, the whole sheet over layers", cost["memory"][_SHEET], 1.5),
             at_most(f"{_MEMORY}: memory with it over without", mean(_MEMORY, "memory") / mean(_DEFAULT, "memory"), 1.0),
-            *(stays_below(f"{rule}: test loss with it minus without", gain, 0.0) for rule, gain in gains.items()),
+            *(stays_below(f"{tip}: test loss with it minus without", gain, 0.0) for tip, gain in gains.items()),
         )
         table = Table(
             title="each way, means over seeds; time and memory of an update over those of layers",
@@ -183,10 +183,10 @@ class CheatSheet(AbstractExperiment):
             curves("evaluations along training", "updates", "evaluations of a solve", _lines(at, steps, smooth), "y"),
             table,
         )
-        measured = {f"{rule}, gain": gain for rule, gain in gains.items()}
+        measured = {f"{tip}, gain": gain for tip, gain in gains.items()}
         measured |= {f"{way}, time": ratio for way, ratio in cost["milliseconds"].items()}
         measured |= {f"{way}, memory": ratio for way, ratio in cost["memory"].items()}
-        return Findings(figures, measured, {f"{rule}, gain": 0.0 for rule in gains}, judgement)
+        return Findings(figures, measured, {f"{tip}, gain": 0.0 for tip in gains}, judgement)
 
 
 def _lines(at: np.ndarray, values: Mapping[str, np.ndarray], smooth: int) -> list[Series]:

@@ -117,8 +117,8 @@ class Solve:
     """samples of each signal"""
     width: int = 32
     """size of a token's state, divisible by 4"""
-    depth: float = 2.0
-    """depth of the flow"""
+    depth_length: float = 2.0
+    """length Z of the depth interval [0, Z] that the flow is solved over"""
     rtol: float = 1e-6
     """tolerance of the solver, relative and absolute"""
     seed: int = 0
@@ -129,11 +129,14 @@ class Solve:
     def execute(self, console: Console) -> int:
         check_writable("--output", self.output)
         at_least(2, tokens=self.tokens)
-        positive(depth=self.depth, rtol=self.rtol)
+        positive(depth_length=self.depth_length, rtol=self.rtol)
         if self.width < 4 or self.width % 4:
             reject("--width", self.width, "four heads share the width", "Pass a multiple of 4, such as --width 32.")
         torch.set_num_threads(1)  # tensors this small are slower on more
-        batch, model = _draw_signals(_BATCH, self.tokens, self.seed), _jumping_model(self.width, self.depth, self.seed)
+        batch, model = (
+            _draw_signals(_BATCH, self.tokens, self.seed),
+            _jumping_model(self.width, self.depth_length, self.seed),
+        )
         _introduce(console, model, self)
         with torch.no_grad():
             cloud = model.embedding(*batch.inputs)
@@ -162,9 +165,9 @@ class Solve:
 def _introduce(console: Console, model: ContinuousTransformer, options: Solve) -> None:
     parameters = sum(p.numel() for p in model.parameters())
     console.print(
-        f"\n[bold]dX/dz = A(X) + F(X)[/bold],  z from 0 to {options.depth:g}\n"
+        f"\n[bold]dX/dz = A(X) + F(X)[/bold],  z from 0 to {options.depth_length:g}\n"
         f"A: causal attention on the masses of irregular times, weights smooth in z\n"
-        f"F: feed-forward whose weights jump at z = {options.depth / 2:g}\n"
+        f"F: feed-forward whose weights jump at z = {options.depth_length / 2:g}\n"
         f"{_BATCH} signals of {options.tokens} tokens, width {options.width}, {parameters:,} parameters, float64\n",
         highlight=False,
     )

@@ -2,7 +2,7 @@
 # ruff: noqa: I001 - both lists of names are packed, as in api.py
 
 from continua.model.budget import at_budget
-from continua.model.builder import Depth, EmbeddingAxis, HeadMeasure, HypernetworkWeights, Stem, TokenTime, transformer
+from continua.model.builder import Depth, EmbeddingAxis, HeadMeasure, HypernetworkField, Stem, TokenTime, transformer
 from continua.model.citation import LITERATURE, citation
 from continua.model.embedding import (
     AbstractEmbedding, AbstractEmbeddingWrapper, CloudEmbedding, NormedEmbedding, ProjectedEmbedding, TokenEmbedding,
@@ -31,7 +31,7 @@ __all__ = [
     "AbstractEmbedding", "AbstractEmbeddingWrapper", "AbstractLinearReadout", "AbstractPositionCode",
     "AbstractProfile", "AbstractReadout", "AnalysisReadout", "BasisProfile", "CachedDecoder", "CellEmbedding", "Clock",
     "CloudEmbedding", "ContinuousTransformer", "Cost", "Decoding", "Depth", "EmbeddingAxis", "EncoderDecoder", "Flow",
-    "FlowVectorField", "FourierPositions", "HeadMeasure", "HypernetworkWeights", "InterpolatedStem", "LITERATURE",
+    "FlowVectorField", "FourierPositions", "HeadMeasure", "HypernetworkField", "InterpolatedStem", "LITERATURE",
     "Layers", "LearnedPositions", "LinearProfile", "MeanReadout", "NormReadout", "NormedEmbedding", "Part",
     "ProjectedEmbedding", "Rate", "Result", "Setting", "SinusoidalPositions", "Stem", "StemEmbedding",
     "SynthesisEmbedding", "TokenEmbedding", "TokenReadout", "TokenTime", "VectorEmbedding", "Window", "activation_of",

@@ -8,7 +8,7 @@ import dataclasses
 from typing import final
 
 from continua.core.arguments import advise
-from continua.core.checks import at_least, divides, is_a, not_negative, positive, share
+from continua.core.checks import at_least, divides, fraction, is_a, not_negative, positive
 from continua.core.errors import reject
 from continua.fields.constant import Constant, PiecewiseConstant
 from continua.fields.expansion import Expansion
@@ -32,7 +32,7 @@ from continua.operators.operator import AbstractOperator, Theta
 from continua.operators.spectral_norm import SpectrallyNormed
 from continua.solve import AbstractGradient, AbstractStepper, Adaptive, Direct, DormandPrince, Fixed, LieTrotter, Solver
 from continua.spaces.axis import Axis
-from continua.spaces.bases import AbstractBasis, Cosine, Fourier, Legendre, WeightedBasis
+from continua.spaces.bases import AbstractBasis, Cosine, Fourier, Legendre, ScaledBasis
 from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
 from continua.spaces.samples import AbstractSampleRule, BackwardRectangle, CausalTrapezoid, Counting, Trapezoid
 
@@ -157,7 +157,7 @@ class HeadMeasure:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class HypernetworkWeights:
+class HypernetworkField:
     """Weights along depth made by a hypernetwork (`Hypernetwork`)."""
 
     frequencies: int = 4
@@ -171,14 +171,14 @@ class Depth:
     """Depth: a flow of `length` Z, solved in `steps` equal steps (default: of length 1), or adaptively at `rtol`.
 
     `field` says how the parameters vary along it: in a basis (an `AbstractBasis`), made by a hypernetwork
-    (`HypernetworkWeights`), or constant on so many layers (a whole number; 1 shares one set over all depths), whose
+    (`HypernetworkField`), or constant on so many layers (a whole number; 1 shares one set over all depths), whose
     heads are counted. Equal steps are split, attention before feed-forward, adaptive ones Dormand-Prince's, unless
     `stepper` is another. `damping` is the gamma of -gamma x, `profile` a velocity profile zeta(z); with
     `spectral_limit` no kernel of the flow stretches a state by more than that (`SpectrallyNormed`).
     """
 
     length: float = 4.0
-    field: AbstractBasis | HypernetworkWeights | int = WeightedBasis(Cosine(4), 0.8)
+    field: AbstractBasis | HypernetworkField | int = ScaledBasis(Cosine(4), 0.8)
     steps: int | None = None
     rtol: float | None = None
     stepper: AbstractStepper | None = None
@@ -205,7 +205,7 @@ class Depth:
     def build_field(self, spec: Theta, heads: HeadMeasure | None) -> AbstractField:
         """The parameters of an operator along depth; `heads` where they are a measure."""
         field, depth = self.field, self.length
-        if isinstance(field, HypernetworkWeights):
+        if isinstance(field, HypernetworkField):
             sizes = field.frequencies, field.hidden, field.rank
             if heads is None:
                 return Hypernetwork(spec, depth, *sizes)
@@ -216,7 +216,7 @@ class Depth:
             return Constant(spec) if field == 1 else PiecewiseConstant(spec, edges)
         is_a(
             AbstractBasis,
-            "Pass a basis such as Cosine(4), a HypernetworkWeights(), or a number of layers.",
+            "Pass a basis such as Cosine(4), a HypernetworkField(), or a number of layers.",
             field=field,
         )
         if heads is None:
@@ -271,7 +271,7 @@ def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; t
     any sample times.
     """
     at_least(1, width=width, outputs=outputs, hidden=hidden)
-    share(all=False, dropout=dropout)
+    fraction(all=False, dropout=dropout)
     if (vocabulary is None) == (features is None):
         cure = "Pass features=... for signals, or vocabulary=... for whole numbers: one of the two."
         reject("features", features, f"with vocabulary = {vocabulary} the input is not decided", cure)

@@ -11,14 +11,14 @@ from torch.optim import Optimizer
 
 from continua.core.arguments import arguments_of
 from continua.core.errors import reject
-from continua.runs import Reference
+from continua.runs import Paper
 
 
-def citation(*used: Any) -> list[Reference]:
-    """References for what is actually used: `citation(model)`, or `citation(model, optimiser, objective)`.
+def citation(*used: Any) -> list[Paper]:
+    """Papers behind what is actually used: `citation(model)`, or `citation(model, optimiser, objective)`.
 
     Everything inside is looked at - fields, operators, norms, stepper, control, gradient, estimators - and every part
-    that has a source in the literature names it. Each reference says which parts use it; they come by their keys, first
+    that has a source in the literature names it. Each paper says which parts use it; they come by their keys, first
     author and year.
     """
     if not used:
@@ -28,9 +28,9 @@ def citation(*used: Any) -> list[Reference]:
             why = "this is a class, and what it is made of is known only when it is built"
             reject("used", thing.__name__, why, "Pass the built object: continua.citation(model).")
     names = sorted({type(part).__name__ for thing in used for part in _parts(thing, set())})
-    uses = {reference: ", ".join(name for name in names if name in users) for reference, users in LITERATURE.items()}
-    found = [dataclasses.replace(reference, uses=using) for reference, using in uses.items() if using]
-    return sorted(found, key=lambda reference: reference.key)
+    uses = {paper: ", ".join(name for name in names if name in users) for paper, users in LITERATURE.items()}
+    found = [dataclasses.replace(paper, uses=using) for paper, using in uses.items() if using]
+    return sorted(found, key=lambda paper: paper.key)
 
 
 def _parts(thing: Any, seen: set[int]) -> Iterator[Any]:
@@ -56,14 +56,14 @@ def _parts(thing: Any, seen: set[int]) -> Iterator[Any]:
         yield from _parts(part, seen)
 
 
-def _read_literature() -> Iterator[tuple[Reference, tuple[str, ...]]]:
+def _read_literature() -> Iterator[tuple[Paper, tuple[str, ...]]]:
     for paper in json.loads((files("continua.model") / "literature.json").read_text(encoding="utf-8")):
         users = tuple(paper.pop("source_of"))
-        yield Reference(**paper), users
+        yield Paper(**paper), users
 
 
-LITERATURE: dict[Reference, tuple[str, ...]] = dict(_read_literature())
-"""Each reference with the names of the classes that it is the source of.
+LITERATURE: dict[Paper, tuple[str, ...]] = dict(_read_literature())
+"""Each paper with the names of the classes that it is the source of.
 
 Names instead of classes, so that rooms above this one (running costs, objectives) and torch's optimisers have their
 place in the one table; a test holds that every name exists.

@@ -114,7 +114,7 @@ class AbstractSampleEmbedding(AbstractEmbedding):
         batch, tokens, _ = points.shape
         if self.clock is not None:
             if times is None:
-                return self.clock.even(present, (batch, tokens), points)
+                return self.clock.equispaced(present, (batch, tokens), points)
             return self.clock.read(times, present, points)
         if times is None:
             return torch.arange(tokens, dtype=points.dtype, device=points.device).expand(batch, tokens)
@@ -206,7 +206,7 @@ def check_values(samples: Tensor, features: int, dtype: torch.dtype) -> None:
     if samples.ndim != 3 or shape[-1] != features:
         reject("values", shape, f"the shape must be (batch, tokens, {features})", _reshape(shape, features))
     if dtype not in (torch.float32, torch.float64):
-        cure = "Keep the weights in float32, and call the model under torch.autocast(device, dtype)."
+        cure = "Keep the parameters in float32, and call the model under torch.autocast(device, dtype)."
         reject("model", dtype, "states are float32 or float64", cure)
     if samples.dtype != dtype:
         reject("values", samples.dtype, "the model has another dtype", f"Convert with values.to({dtype}).")

@@ -50,7 +50,7 @@ class CachedDecoder:
         """How many tokens were read."""
 
     def reset(self) -> None:
-        """Begins a new sequence, with the weights that the model has now."""
+        """Begins a new sequence, with the parameters that the model has now."""
         self._cache.clear()
         for field in self._fields:
             field.forget()

@@ -47,7 +47,9 @@ class Clock:
                 reject("times", value, f"this model was built for times from {self.start:g} to {self.end:g}", cure)
         return unit.to(like)
 
-    def even(self, present: Bool[Tensor, "batch tokens"] | None, shape: tuple[int, int], like: Tensor) -> Positions:
+    def equispaced(
+        self, present: Bool[Tensor, "batch tokens"] | None, shape: tuple[int, int], like: Tensor
+    ) -> Positions:
         """Token times of samples that came without times."""
         index = torch.arange(shape[1], dtype=like.dtype, device=like.device).expand(shape)
         if self.spacing is not None:

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar, final
 
-from continua.core.checks import at_least, divides, share
+from continua.core.checks import at_least, divides, fraction
 from continua.core.errors import reject
 from continua.fields import PiecewiseConstant
 from continua.model.embedding import AbstractEmbedding, ProjectedEmbedding
@@ -51,7 +51,7 @@ class Layers:
     def __post_init__(self) -> None:
         at_least(1, count=self.count, width=self.width, heads=self.heads, hidden=self.hidden)
         divides(self.width, "the width", heads=self.heads)
-        share(all=False, dropout=self.dropout)
+        fraction(all=False, dropout=self.dropout)
 
     def attention(self, causal: bool = False) -> AbstractOperator:
         return self._with_dropout(Attention(self.heads, self.width // self.heads, causal=causal, biased=self.biased))

@@ -58,7 +58,7 @@ def from_torch(module: nn.Transformer, causal: bool = False) -> EncoderDecoder: 
 def from_torch(
     module: nn.TransformerEncoder | nn.TransformerDecoder | nn.Transformer, causal: bool = False
 ) -> ContinuousTransformer | EncoderDecoder:
-    """The same network on clouds of embedded tokens, with a copy of the weights, in their dtype and on their device.
+    """The same network on clouds of embedded tokens, with a copy of the parameters, in their dtype and on their device.
 
     `causal` is what a causal mask in every call is to torch; of a `nn.Transformer` it concerns the decoder.
     The rate of dropout is that of torch's residual branches; torch also drops attention weights and hidden units.
@@ -94,7 +94,7 @@ def _stack(module: nn.Module, causal: bool) -> ContinuousTransformer:
 
 
 def _branches(layer: Any) -> list[NormedTheta]:
-    """Norm and weights of the residual branches of a layer, in their order: views of torch's own tensors."""
+    """Norm and parameters of the residual branches of a layer, in their order: views of torch's own tensors."""
     inner: list[Any] = [attention_theta(layer.self_attn), feedforward_theta(layer.linear1, layer.linear2)]
     if isinstance(layer, nn.TransformerDecoderLayer):
         inner.insert(1, attention_theta(layer.multihead_attn))

@@ -215,7 +215,7 @@ class ContinuousTransformer(nn.Module):
         return self._with(embedding, flow, readout, solver or self.solver, gradient or self.gradient)
 
     def _flow_in_steps(self, flow: Flow, steps: int) -> Flow:
-        """The flow, whose weights jump at ends of steps only; layers are joined where they are a multiple of steps."""
+        """The flow, whose parameters jump at ends of steps only; layers that are a multiple of steps are joined."""
         at_least(1, steps=steps)
         depth, parts = flow.depth, 2 if isinstance(getattr(self.solver, "stepper", None), Strang) else 1
         jumps = sorted({b / depth for field in flow.fields for b in field.breaks})
@@ -235,10 +235,10 @@ class ContinuousTransformer(nn.Module):
         fewer = [n for n in range(1, layers) if joinable and layers % n == 0]
         more = [n for n in range(1, 8 * layers + 1) if fits(n)][:4]
         cure = f"Pass steps from {', '.join(map(str, sorted({*fewer, *more})))}." if fewer or more else "Pass grid=."
-        reject("steps", steps, f"the weights are those of {layers} layers, and no step crosses a jump", cure)
+        reject("steps", steps, f"the parameters are those of {layers} layers, and no step crosses a jump", cure)
 
     def to_layers(self, layers: int) -> "ContinuousTransformer":
-        """A copy whose fields are constant on each of `layers` equal pieces of depth: weights of a layered network."""
+        """A copy whose fields are constant on each of `layers` equal pieces of depth, as of a layered network."""
         depth = self.flow.depth
         flow = self.flow.map_parts(lambda part: Part(part.operator, to_layers(part.field, layers, depth)))
         return self._with(self.embedding, flow, self.readout, self.solver, self.gradient)
@@ -274,7 +274,7 @@ class ContinuousTransformer(nn.Module):
         lines = [
             f"embedding: {type(self.embedding).__name__}, width {self.embedding.width} ({state})",
             *(
-                f"part of the flow: {_describe(part.operator)}, its weights by {type(part.field).__name__}"
+                f"part of the flow: {_describe(part.operator)}, its parameters by {type(part.field).__name__}"
                 for part in self.flow.parts
             ),
             f"depth: [0, {self.flow.depth:g}], {_describe(self.solver)}, gradient {_describe(self.gradient)}",
@@ -313,7 +313,7 @@ def _describe(thing: Any) -> str:
 
 def _flow_at_head_nodes(flow: Flow, head_nodes: int) -> Flow:
     if not any(isinstance(part.field, AbstractHeadField) for part in flow.parts):
-        cure = "Build it with heads=HeadMeasure(...) and weights in a basis or by a hypernetwork; layers count heads."
+        cure = "Build it with heads=HeadMeasure(...) and a field in a basis or by a hypernetwork; layers count heads."
         reject("head_nodes", head_nodes, "no part of the flow has continuous heads", cure)
 
     def change(part: Part) -> Part:

@@ -188,7 +188,7 @@ class Attention(AbstractOperator):
             q = self.rotary.rotate(q, cloud.measure, self.key_size, self.kernel)
             k = self.rotary.rotate(k, source.measure, self.key_size, self.kernel)
         if axis is not None:  # <q, k> = sum_a v_a q_a k_a along the embedding axis
-            if axis.even:
+            if axis.uniform:
                 beta = beta / axis.nodes
             else:
                 q = q * axis.weights(q).repeat_interleave(self.key_size // halves).repeat(halves)

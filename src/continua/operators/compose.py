@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 
-from continua.core.checks import share
+from continua.core.checks import fraction
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import Float, Points, Tensor
@@ -84,7 +84,7 @@ class Dropout(AbstractWrapper):
     mask: Float[Tensor, "batch tokens width"] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        share(all=False, rate=self.rate)
+        fraction(all=False, rate=self.rate)
 
     def bind(self, binding: Binding) -> "Dropout":
         inner = self.inner.bind(binding.branch(1))

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple, TypeAlias, TypeVar, final
 
 import torch
 
-from continua.core.checks import at_least, positive, share
+from continua.core.checks import at_least, fraction, positive
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import Float, Int, Tensor
@@ -135,7 +135,7 @@ class Sobol(AbstractDraw):
 @final
 @dataclasses.dataclass(frozen=True)
 class Lattice(AbstractDraw):
-    """u_i = (i/m + shift) mod 1 with one random shift for each sequence: as even as can be."""
+    """u_i = (i/m + shift) mod 1 with one random shift for each sequence: as equispaced as can be."""
 
     def _levels(self, rows: int, count: int, seed: int) -> Float[Tensor, "rows nodes"]:
         shift = torch.rand(rows, 1, generator=generator_of(seed), dtype=torch.float64)
@@ -318,10 +318,11 @@ class Debiased(AbstractEstimate):
 class Nystrom(AbstractEstimate):
     """y = F A^+ B v with F = softmax(q k~), A = softmax(q~ k~), B = softmax(q~ k + log w), over m landmarks q~, k~.
 
-    Deterministic: the landmarks are the tokens at even quantiles of the mass, and queries that are no tokens give even
-    ones of their own. Y. Xiong et al., Nystromformer, AAAI 2021. A^+ = A^T (A A^T + ridge)^-1 damps singular values
-    below sqrt(ridge): the landmarks of a smooth signal are nearly dependent, and a pseudo-inverse that cuts them off
-    would jump along depth. Refused where attention is causal: a landmark would carry later tokens into earlier rows.
+    Deterministic: the landmarks are the tokens at equispaced quantiles of the mass, and queries that are no tokens give
+    equispaced ones of their own. Y. Xiong et al., Nystromformer, AAAI 2021. A^+ = A^T (A A^T + ridge)^-1 damps singular
+    values below sqrt(ridge): the landmarks of a smooth signal are nearly dependent, and a pseudo-inverse that cuts them
+    off would jump along depth. Refused where attention is causal: a landmark would carry later tokens into earlier
+    rows.
     """
 
     serves_causal: ClassVar[bool] = False
@@ -332,7 +333,7 @@ class Nystrom(AbstractEstimate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share(none=False, all=False, ridge=self.ridge)
+        fraction(none=False, all=False, ridge=self.ridge)
 
     def bind(self, binding: Binding) -> AbstractTokenIntegral:
         cloud = binding.offering

@@ -77,7 +77,7 @@ class Exact(AbstractTokenIntegral):
         log_mass, mask, folded = measure.log_mass, None, own
         if own:
             q, k, v, beta = *_fold_own_rows(q, kv, beta), 1.0
-        elif (causal and measure.even and measure.suffix) or log_mass is None:
+        elif (causal and measure.uniform and measure.suffix) or log_mass is None:
             # Padding at the end lies in everybody's future, and equal masses cancel. In this order: a compiler that
             # has not looked at `log_mass` needs no graph of its own for batches without padding.
             pass

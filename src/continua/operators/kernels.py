@@ -57,7 +57,7 @@ _by_transforms = False
 
 @contextlib.contextmanager
 def by_transforms() -> Iterator[None]:
-    """Inside, kernels are applied by their transforms: a linear map then shows its weights as they are stored."""
+    """Inside, kernels are applied by their transforms: a linear map then shows its parameters as they are stored."""
     global _by_transforms
     before, _by_transforms = _by_transforms, True
     try:
@@ -67,7 +67,7 @@ def by_transforms() -> Iterator[None]:
 
 
 def shows_weights() -> bool:
-    """Whether linear maps are to show their weights as they are stored (`by_transforms`)."""
+    """Whether linear maps are to show their parameters as they are stored (`by_transforms`)."""
     return _by_transforms
 
 
@@ -108,12 +108,12 @@ class AbstractKernel(abc.ABC):
 
     @final
     def fan_in(self, inputs: int) -> int:
-        """How many numbers each output sums over: weights of variance 1/fan_in keep the size of a state."""
+        """How many numbers each output sums over: parameters of variance 1/fan_in keep the size of a state."""
         return math.prod(self.own[-1:]) * inputs
 
     @final
     def at(self, nodes: int) -> "AbstractKernel":
-        """The same kernel, with the same weights, at another resolution."""
+        """The same kernel, with the same parameters, at another resolution."""
         if self.axis is None:
             cure = "Build the model with Spectral or Convolution kernels to change its resolution."
             reject("nodes", nodes, "a dense kernel knows one resolution, that of its matrix", cure)
@@ -177,7 +177,7 @@ class AbstractFunctionKernel(AbstractKernel):
 
     @abc.abstractmethod
     def transform(self, w: Tensor, x: Incoming) -> Outgoing:
-        """W x for every token: analysis, the weights on coefficients, synthesis."""
+        """W x for every token: analysis, the parameters on coefficients, synthesis."""
 
     @abc.abstractmethod
     def matrix(self, w: Tensor) -> Float[Tensor, "*batched nodes nodes outputs inputs"]:
@@ -225,7 +225,7 @@ class AbstractFunctionKernel(AbstractKernel):
 @final
 @dataclasses.dataclass(frozen=True)
 class Spectral(AbstractFunctionKernel):
-    """W(d, e) = sum_ij C_ij phi_i(d) phi_j(e) in an orthonormal basis: weights C of shape (modes, modes, out, in).
+    """W(d, e) = sum_ij C_ij phi_i(d) phi_j(e) in an orthonormal basis: parameters C of shape (modes, modes, out, in).
 
     Applied as analysis, one matrix on the coefficients, synthesis.
     """
@@ -242,7 +242,7 @@ class Spectral(AbstractFunctionKernel):
 
     @functools.cached_property
     def _pairs(self) -> TensorTable:
-        """phi_i(d_a) v_b phi_j(d_b) for all pairs of modes and of nodes: from weights to a matrix in one product."""
+        """phi_i(d_a) v_b phi_j(d_b) for all pairs of modes and of nodes: from parameters to a matrix in one product."""
         synthesis, analysis = (table.values for table in self._tables)
         return TensorTable(torch.kron(synthesis, analysis.T.contiguous()))
 
@@ -274,11 +274,11 @@ def joined_modes(w: Float[Tensor, "*batched modes more_modes outputs inputs"]) -
 @final
 @dataclasses.dataclass(frozen=True)
 class Convolution(AbstractFunctionKernel):
-    """W(d, e) = kappa(d - e), periodic: multipliers R(om) for |om| <= modes, by FFT; weights (modes + 1, 2, out, in).
+    """W(d, e) = kappa(d - e), periodic: multipliers R(om) for |om| <= modes, by FFT: (modes + 1, 2, out, in).
 
     The second axis holds real and imaginary part, R(-om) = conj R(om), and R(0) is real (its imaginary part is not
-    read). The axis is even (`MidpointRule`) and has at least 2 modes + 1 nodes, so that no frequency meets its alias.
-    With `unitary` every R(om) is unitary (an isometry one way where it is not square) and remains so under
+    read). The axis is uniform (`MidpointRule`) and has at least 2 modes + 1 nodes, so that no frequency meets its
+    alias. With `unitary` every R(om) is unitary (an isometry one way where it is not square) and remains so under
     `RiemannianAdam`: functions within the band limit keep their energy.
     """
 
@@ -294,7 +294,7 @@ class Convolution(AbstractFunctionKernel):
             reject("nodes", self.axis.nodes, f"the axis is below the band limit of {self.modes} modes", cure)
         gaps = self.axis.points().diff() * self.axis.nodes
         if bool(((gaps - 1.0).abs() > 1e-9).any()):
-            reject("axis", self.axis, "the FFT needs even nodes", "Use Axis(nodes, channels, MidpointRule()).")
+            reject("axis", self.axis, "the FFT needs equispaced nodes", "Use Axis(nodes, channels, MidpointRule()).")
         object.__setattr__(self, "own", (self.modes + 1, 2))
         object.__setattr__(self, "basis", Fourier(2 * self.modes + 1))
         object.__setattr__(self, "bias_modes", (self.basis.size,))

@@ -95,7 +95,7 @@ class AbstractAffineNorm(AbstractNorm):
         if theta.gain is not None and theta.gain.ndim > 1:  # else it is laid out already
             theta = self.lay_out(theta)
         gain, bias = theta
-        if self.written or (axis is not None and not axis.even):
+        if self.written or (axis is not None and not axis.uniform):
             return _along(axis or Axis(1, x.shape[-1]), theta, x, self.eps, self.centred)
         if gain is None or gain.ndim == 1:
             return self.fuse(x, gain, bias)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeAlias, final
 import torch
 from torch.optim import Optimizer
 
-from continua.core.checks import at_least, not_negative, positive, share
+from continua.core.checks import at_least, fraction, not_negative, positive
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
 from continua.spaces import AbstractFlatSpace, AbstractParameterSpace
@@ -204,7 +204,7 @@ def check_numbers(numbers: Mapping[str, Any]) -> None:
         why = "the modes of a spectral weight stand before its two axes of channels"
         reject("axis", numbers["axis"], why, "Pass -4 or -3.")
     positive(damping=numbers.get("damping"))
-    share(all=False, forget=numbers.get("forget"), power=numbers.get("power"))
+    fraction(all=False, forget=numbers.get("forget"), power=numbers.get("power"))
 
 
 def check_betas(betas: tuple[float, float]) -> None:
@@ -212,7 +212,7 @@ def check_betas(betas: tuple[float, float]) -> None:
     if len(betas) != 2:
         reject("betas", betas, "there is one for each of two moments", "Pass betas=(0.9, 0.999).")
     named: dict[str, Any] = {f"betas[{i}]": beta for i, beta in enumerate(betas)}
-    share(all=False, **named)
+    fraction(all=False, **named)
 
 
 def check_axes(state_dict: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> None:

@@ -53,7 +53,7 @@ class Recipe:
     - `flat`: matrices of Euclidean space; `vectors`: biases and gains, which do not decay;
     - `ends`: matrices that no field gives, those of embedding and readout, whose rows stand for tokens and outputs; as
       `flat` where it is `None`;
-    - `spectral`: weights of spectral kernels, in the eigenbasis of their modes; `use(SOAP)` turns every axis, and costs
+    - `spectral`: spectral kernels, in the eigenbasis of their modes; `use(SOAP)` turns every axis, and costs
       ten times as much;
     - `generated`: the networks behind generated parameters;
     - `stiefel`: orthonormal and unitary kernels; `simplex`: masses of heads and coefficients of their density;
@@ -95,8 +95,8 @@ class Recipe:
 
         `kernels` is the optimiser of kernels in the flow, dense and spectral, where it is not the default's, at a rate
         of its own: `SOAP` and `Shampoo`, which precondition along every axis, the modes of depth among them, need the
-        extra `optim`; `KFAC` needs to observe every batch. They keep betas of their own, and shrink weights by as much
-        in an update, rate times decay; embedding and readout stay with AdamW.
+        extra `optim`; `KFAC` needs to observe every batch. They keep betas of their own, and shrink parameters by as
+        much in an update, rate times decay; embedding and readout stay with AdamW.
         """
         plain = use(BlockwiseAdamW, lr=lr, betas=betas, weight_decay=weight_decay)
         modal = use(ModalAdamW, lr=lr, betas=betas, weight_decay=weight_decay)

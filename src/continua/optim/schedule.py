@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from continua.core.checks import share
+from continua.core.checks import fraction
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
 from continua.optim.optimiser import foreach
@@ -34,7 +34,7 @@ class CosineDecay:
     def __post_init__(self) -> None:
         if not 0 <= self.warmup < self.total:
             reject("warmup", self.warmup, f"the whole takes {self.total}", "Pass 0 <= warmup < total.")
-        share(min_lr_ratio=self.min_lr_ratio, first=self.first)
+        fraction(min_lr_ratio=self.min_lr_ratio, first=self.first)
 
     def factor(self, spent: float | int) -> float:
         """What the rate is multiplied by after `spent`."""

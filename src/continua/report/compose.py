@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from continua.report.page import Page
 from continua.report.scales import format_number, format_tick
 from continua.report.sections import LearnerRecord, cards, learner_sections
-from continua.runs import Reference, Run, Section, Table, write_whole
+from continua.runs import Paper, Run, Section, Table, write_whole
 
 _ORDER = ("Results", "Predictions", "Training", "Depth", "Anytime depth", "Tokens", "Attention", "Heads",
           "Optimal control", "Other samplings", "Resolution")  # fmt: skip
@@ -46,11 +46,11 @@ def report_page(folders: Sequence[Path]) -> Page:
     sections = [*learner_sections(learners), *_differences(runs)]
     sections += [section for run in runs for section in run.sections]
     sections.sort(key=lambda section: places.get(section.heading, len(places)))
-    cited = {reference.key: reference for run in runs for reference in run.references}
-    references = [cited[key] for key in sorted(cited)]
+    cited = {paper.key: paper for run in runs for paper in run.papers}
+    papers = [cited[key] for key in sorted(cited)]
     appendix = [(f"Configuration of {run.name}", _configuration(run.manifest)) for run in runs]
     subtitle = "\n".join(_origin(run) for run in runs)
-    return Page(_title(runs), subtitle, sections, cards(learners), references, appendix)
+    return Page(_title(runs), subtitle, sections, cards(learners), papers, appendix)
 
 
 class _RunRecord(NamedTuple):
@@ -61,7 +61,7 @@ class _RunRecord(NamedTuple):
     manifest: dict[str, Any]
     learners: Sequence[LearnerRecord]
     sections: Sequence[Section]
-    references: Sequence[Reference]
+    papers: Sequence[Paper]
 
 
 def _read(folder: Path, name: str, several: bool) -> _RunRecord:
@@ -78,8 +78,8 @@ def _read(folder: Path, name: str, several: bool) -> _RunRecord:
 
     learners = [LearnerRecord.of(full_name(word), word, rows, facts) for word in words]
     sections = [dataclasses.replace(section, source=source(section)) for section in run.sections()]
-    references = [Reference(**plain) for plain in facts.get("references", ())]
-    return _RunRecord(name, folder, manifest, learners, sections, references)
+    papers = [Paper(**plain) for plain in facts.get("papers", ())]
+    return _RunRecord(name, folder, manifest, learners, sections, papers)
 
 
 def _distinct_names(folders: Sequence[Path]) -> list[str]:
@@ -151,6 +151,6 @@ def _origin(run: _RunRecord) -> str:
 
 
 def _configuration(manifest: dict[str, Any]) -> str:
-    facts = {key: value for key, value in manifest.get("facts", {}).items() if key not in ("hashes", "references")}
+    facts = {key: value for key, value in manifest.get("facts", {}).items() if key not in ("hashes", "papers")}
     head = {key: manifest.get(key) for key in ("kind", "state", "began", "ended", "versions", "config")}
     return json.dumps({**head, "facts": facts}, indent=2, ensure_ascii=False)

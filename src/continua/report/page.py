@@ -12,7 +12,7 @@ from typing import final
 
 from continua.report.drawing import figure_svg, read_asset
 from continua.report.scales import format_number
-from continua.runs import AbstractFigure, Cell, Passage, Reference, Section, Table, Verdict
+from continua.runs import AbstractFigure, Cell, Paper, Passage, Section, Table, Verdict
 
 
 @final
@@ -23,14 +23,14 @@ class Page:
     - `title`, `subtitle`: what was run, and when and with what;
     - `cards`: a few numbers that a reader wants first, each with what it is;
     - `sections`: in their order; those of one heading are shown together, each under its source;
-    - `references`: the methods used; `appendix`: pairs of a summary and plain text, folded away.
+    - `papers`: the methods used; `appendix`: pairs of a summary and plain text, folded away.
     """
 
     title: str
     subtitle: str
     sections: Sequence[Section]
     cards: Sequence[tuple[str, str]] = ()
-    references: Sequence[Reference] = ()
+    papers: Sequence[Paper] = ()
     appendix: Sequence[tuple[str, str]] = ()
 
     def html(self) -> str:
@@ -39,10 +39,10 @@ class Page:
         for section in self.sections:
             groups.setdefault(section.heading, []).append(section)
         bodies = {heading: _body(group) for heading, group in groups.items()}
-        if self.references:
-            items = "".join(f"<li>{escape(str(reference))}</li>" for reference in self.references)
+        if self.papers:
+            items = "".join(f"<li>{escape(str(paper))}</li>" for paper in self.papers)
             about = "<p>What the models of this report use, and where it comes from.</p>"
-            bodies["References"] = f'{about}<ol class="references">{items}</ol>'
+            bodies["Papers"] = f'{about}<ol class="papers">{items}</ol>'
         if self.appendix:
             folded = "<details><summary>{}</summary><pre>{}</pre></details>"
             bodies["How it was run"] = "".join(folded.format(escape(s), escape(t)) for s, t in self.appendix)

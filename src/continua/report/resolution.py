@@ -20,7 +20,7 @@ def resolution_figures(report: Mapping[str, Any]) -> tuple[AbstractFigure, ...]:
     """One figure for each continuum that a resolution report has measured, from what `ResolutionReport.plain()` gives.
 
     The relative change of the output and the change of the loss against the resolution, finer to the right, the
-    model's own resolution marked; along depth, the distance of the model's solver from the reference, if known.
+    model's own resolution marked; along depth, the distance of the model's solver from the reference solver, if known.
     """
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for row in report["rows"]:
@@ -35,7 +35,7 @@ def _resolution(unit: str, rows: Sequence[Mapping[str, Any]], report: Mapping[st
     own, gap = report["own"].get(unit), report["solver_error"]
     at = [fineness(row["resolution"]) for row in rows]
     notes = [] if own is None else [Note(fineness(own), "own")]
-    notes += [Note(gap, "own solver to reference", along="y")] if unit in ("steps", "rtol") and gap else []
+    notes += [Note(gap, "own solver to reference solver", along="y")] if unit in ("steps", "rtol") and gap else []
     values = {"output, relative": [row["change"] for row in rows]}
     if all(row["loss_change"] is not None for row in rows):
         values["loss, absolute"] = [abs(row["loss_change"]) for row in rows]

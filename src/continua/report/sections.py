@@ -243,7 +243,7 @@ def _anytime_section(learners: Learners) -> Section | None:
     figures += _curves(learners, costs, mark="points", **about)  # resolutions of several kinds are no curve
     figures += [_resolutions_table(one) for one in learners if one.test.get("resolutions")]
     errors = [(one.name, one.test.get("solver error")) for one in learners if one.test.get("depth_steps")]
-    prose = ("The same weights, solved in fewer or more steps: a coarse answer early, a finer one later.",
+    prose = ("The same parameters, solved in fewer or more steps: a coarse answer early, a finer one later.",
              *(f"{name}: its solver error is {error:.1%} of the output."
                for name, error in errors if error is not None))  # fmt: skip
     return Section("Anytime depth", prose, figures=tuple(figures))

@@ -1,4 +1,4 @@
-"""What a report is made of, as plain data: figures, tables, sections, references; without a line of drawing.
+"""What a report is made of, as plain data: figures, tables, sections, papers; without a line of drawing.
 
 `to_plain` turns them into what JSON can hold, `from_plain` is the way back.
 """
@@ -224,7 +224,7 @@ class Section:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Reference:
+class Paper:
     """Where in the literature a method comes from, and what it is used for here."""
 
     key: str

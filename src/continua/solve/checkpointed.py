@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from continua.core.checks import at_least, share
+from continua.core.checks import at_least, fraction
 from continua.core.shapes import DepthValue, Tensor
 from continua.solve.functions import FunctionVectorField, hidden_leaves, refuse_hidden
 from continua.solve.gradients import AbstractNodeGradient, Parameters, pull_back
@@ -58,7 +58,7 @@ class Checkpointed(AbstractNodeGradient):
     refine: int = 1
 
     def __post_init__(self) -> None:
-        share(none=False, segment=self.segment)
+        fraction(none=False, segment=self.segment)
         at_least(1, steps=self.steps, refine=self.refine)
 
     def run_forward(self, integration: Integration, start: State) -> tuple[Endpoint, list[Tensor], list[list[Step]]]:
@@ -69,7 +69,7 @@ class Checkpointed(AbstractNodeGradient):
 
         def on_step(result: StepResult) -> None:
             full = not segments or len(segments[-1]) >= limit
-            # without the slack ten even steps of a tenth would not fill ten segments, but eleven
+            # without the slack ten equal steps of a tenth would not fill ten segments, but eleven
             if full or _length([*segments[-1], result.step]) > length * (1.0 + 1e-9):
                 starts.append(buffer.put(result.before.x))
                 segments.append([])

@@ -131,7 +131,7 @@ class StepSizeState:
         return not self.stops
 
     def aim(self) -> float:
-        """The dz to try: it lands on a stop within reach; two even steps rather than a long and a tiny one."""
+        """The dz to try: it lands on a stop within reach; two equal steps rather than a long and a tiny one."""
         remaining = self.stops[0] - self.z
         if self.dz * _STRETCH >= abs(remaining):
             return remaining

@@ -2,7 +2,7 @@
 # ruff: noqa: I001 - both lists of names are packed, as in api.py
 
 from continua.spaces.axis import Axis, TensorTable
-from continua.spaces.bases import AbstractBasis, BSpline, Chebyshev, Cosine, Fourier, Legendre, WeightedBasis
+from continua.spaces.bases import AbstractBasis, BSpline, Chebyshev, Cosine, Fourier, Legendre, ScaledBasis
 from continua.spaces.cloud import Cloud
 from continua.spaces.manifolds import AbstractManifold, CentredSphere, Sphere
 from continua.spaces.measure import Measure
@@ -19,5 +19,5 @@ __all__ = [
     "AbstractParameterSpace", "AbstractSampleRule", "Axis", "BSpline", "BackwardRectangle", "CausalTrapezoid",
     "CentredSphere", "Chebyshev", "ClenshawCurtis", "Cloud", "Cosine", "Counting", "FlatSpace", "Fourier",
     "GaussLegendre", "GeneratedSpace", "Legendre", "Measure", "MidpointRule", "SimplexSpace", "SpectralSpace", "Sphere",
-    "StiefelSpace", "TensorTable", "Trapezoid", "Uniform", "WeightedBasis",
+    "StiefelSpace", "TensorTable", "Trapezoid", "Uniform", "ScaledBasis",
 ]  # fmt: skip

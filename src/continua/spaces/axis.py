@@ -27,7 +27,7 @@ class Axis:
 
     def __post_init__(self) -> None:
         at_least(1, nodes=self.nodes, channels=self.channels)
-        _ = self._rule, self.even  # made here, so that compiled code finds a tensor and no recipe for one
+        _ = self._rule, self.uniform  # made here, so that compiled code finds a tensor and no recipe for one
 
     @functools.cached_property
     def _rule(self) -> tuple[Tensor, "TensorTable"]:
@@ -36,7 +36,7 @@ class Axis:
         return nodes, TensorTable(weights)
 
     @functools.cached_property
-    def even(self) -> bool:
+    def uniform(self) -> bool:
         """Whether all nodes weigh the same, so that means along the axis are plain ones."""
         weights = self._rule[1].values
         return bool((weights - weights[0]).abs().max() < 1e-14)

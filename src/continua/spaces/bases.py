@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, final
 
 import torch
 
-from continua.core.checks import at_least, share
+from continua.core.checks import at_least, fraction
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 
@@ -136,7 +136,7 @@ def _legendre_coefficients(size: int) -> tuple[tuple[float, float, float], ...]:
 
 @final
 @dataclass(frozen=True)
-class WeightedBasis(AbstractBasis):
+class ScaledBasis(AbstractBasis):
     """phi_k(z) = s ratio^k psi_k(z), psi_k the functions of `inner`, ordered from smooth to rough.
 
     The same functions, other coefficients. An `Expansion` draws coefficients of one size, and an optimiser such as Adam
@@ -157,7 +157,7 @@ class WeightedBasis(AbstractBasis):
         if isinstance(self.inner, BSpline):
             cure = "Pass Legendre(size), Chebyshev(size), Cosine(size) or Fourier(size)."
             reject("inner", self.inner, "its functions are not ordered from smooth to rough", cure)
-        share(none=False, ratio=self.ratio)
+        fraction(none=False, ratio=self.ratio)
         object.__setattr__(self, "size", self.inner.size)
         weights = [self.ratio**k for k in range(self.size)]
         size = math.hypot(*weights)

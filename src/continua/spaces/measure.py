@@ -70,7 +70,7 @@ class Measure:
     log_own: Mass | None
     # Which of torch's kernels may serve is decided by the flags below. They are Python's, found once here: to look at
     # masses and times at every stage would wait for the device each time.
-    even: bool
+    uniform: bool
     """All tokens with mass have the same and no own masses: it cancels in the softmax and need not be told."""
     tied: bool
     """Some token with mass has the time of a present one before it: the two see each other, which a mask by index,
@@ -112,8 +112,8 @@ class Measure:
         if querying and own is not None:
             cure = "Use a rule without own masses, such as BackwardRectangle."
             reject("own", "given", "queries have no mass in their own row", cure)
-        even = mass is None or _is_even(mass, weighty)
-        needed = heavy is not None or not even or own is not None
+        uniform = mass is None or _is_uniform(mass, weighty)
+        needed = heavy is not None or not uniform or own is not None
         log_mass = None if mass is None or not needed else _log(mass)
         return cls(
             shape=size,
@@ -123,7 +123,7 @@ class Measure:
             heavy=heavy,
             log_mass=log_mass,
             log_own=None if own is None else _log(own),
-            even=even and own is None,
+            uniform=uniform and own is None,
             tied=positions is not None and _has_ties(positions, shown, weighty),
             suffix=heavy is None or (not querying and holds((heavy[:, 1:] <= heavy[:, :-1]).all(), unseen=False)),
             early=querying and _is_early(queries, weighty, positions),
@@ -142,7 +142,7 @@ class Measure:
 
     def weights(self) -> Float[Tensor, "batch tokens"] | None:
         """Masses scaled to sum to one in each sequence, without a graph; `None` where all tokens count alike."""
-        if self.mass is None or (self.even and self.heavy is None):
+        if self.mass is None or (self.uniform and self.heavy is None):
             return None
         mass = self.mass.detach()
         return mass / mass.sum(-1, keepdim=True)
@@ -185,7 +185,7 @@ def _checked_present(present: Tensor, weighty: Tensor) -> Tensor | None:
     return None if holds(present.all(), unseen=False) else present
 
 
-def _is_even(mass: Tensor, weighty: Tensor) -> bool:
+def _is_uniform(mass: Tensor, weighty: Tensor) -> bool:
     if mass.requires_grad:  # equal by chance: the gradient must pass all the same
         return False
     return holds(((mass == mass.max(-1, keepdim=True).values) | ~weighty).all(), unseen=False)

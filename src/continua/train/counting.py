@@ -173,7 +173,7 @@ class CountModel:
 def small_widths(preset: Preset) -> tuple[int, int, int]:
     """Three widths that axis nodes, heads and hidden size share evenly, the widest within `_WIDEST` if it can be."""
     sizes = preset.model
-    unit = math.lcm(2 * sizes.axis_nodes * sizes.heads, Fraction(sizes.hidden, sizes.width).denominator)
+    unit = math.lcm(2 * sizes.axis_nodes * sizes.head_nodes, Fraction(sizes.hidden, sizes.width).denominator)
     if unit > _LARGEST:
         cure = "Pass sizes with common factors, such as a hidden size that is a multiple of the width."
         reject("hidden", sizes.hidden, f"the smallest model of these proportions has width {unit}", cure)

@@ -136,11 +136,11 @@ def heads_section(model: ContinuousTransformer, frames: int = 41) -> Section | N
     prose = ["Heads are a measure over h in [0, 1]; its density ρ(h, z) says how much each of them counts."]
     nodes = sorted({field.heads for field in measured})
     if all(min(counts[name]) > 0.98 * field.heads for name, field in named.items()):
-        prose.append("The density is even: the effective number of heads stays within 2 % of the number of nodes.")
+        prose.append("The density is uniform: the effective number of heads stays within 2 % of the number of nodes.")
         return Section("Heads", tuple(prose), _EFFECTIVE, tuple(figures))
     count = Lines(
         title="Effective number of heads",
-        caption="As many as there are nodes where the density is even; fewer, the more it collapses onto some of them.",
+        caption="As many as nodes where the density is uniform; fewer, the more it collapses onto some of them.",
         measured="from the parameters alone, no data",
         x=Scale("depth z"),
         y=Scale("effective heads"),
@@ -156,7 +156,7 @@ def _density(field: AbstractHeadField, depths: np.ndarray, name: str) -> Heat:
     rho = np.stack([field.masses(float(z)).double().cpu().numpy() / om for z in depths], axis=1)  # (heads, depths)
     return Heat(
         title="Head density ρ(h, z)" + (f", {name}" if name else ""),
-        caption="Even is 1 everywhere. Rows are the nodes of the quadrature rule over h.",
+        caption="A uniform density is 1 everywhere. Rows are the nodes of the quadrature rule over h.",
         measured="from the parameters alone, no data",
         x=Scale("depth z"),
         y=Scale("head h"),
@@ -172,7 +172,7 @@ _CONTINUA = {"t": "token time", "d": "embedding", "h": "heads", "z": "depth"}
 
 
 def resolution_section(report: Mapping[str, Any], measured: str = "") -> Section:
-    """From the plain data of a resolution report: `own`, `rows`, `solver_error`, `reference`, `left_out`."""
+    """From the plain data of a resolution report: `own`, `rows`, `solver_error`, `reference_solver`, `left_out`."""
     own = ", ".join(_resolution({"unit": unit, "resolution": value}) for unit, value in report["own"].items())
     rows = tuple(
         (_CONTINUA[row["continuum"]], _resolution(row), row["change"], row.get("loss"), row.get("loss_change"))
@@ -186,7 +186,7 @@ def resolution_section(report: Mapping[str, Any], measured: str = "") -> Section
         rows=rows,
     )
     absent = tuple(_left_out(report.get("left_out", ())))
-    gap, reference = report["solver_error"], report["reference"]
+    gap, reference = report["solver_error"], report["reference_solver"]
     text = f"The solver error was not measured: {reference} could not be solved."
     if gap is not None:
         text = f"The solver error: the output is {gap:.1e} away, relatively, from {reference}."

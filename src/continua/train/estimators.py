@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from continua.core.errors import reject
-from continua.data.label_rule import LabelRule
+from continua.data.kernel_reference import KernelReference
 from continua.model import ContinuousTransformer, Depth, TokenTime, transformer
 from continua.train.arrays import SeriesTokens, fill_gaps, is_ragged, stack_ragged, to_clocks, to_tokens
 from continua.train.fitting import Fitting
@@ -100,7 +100,7 @@ class AbstractSeriesEstimator(BaseEstimator, abc.ABC):
         with torch.random.fork_rng([]):  # nobody's random numbers change because somebody fits a model
             torch.manual_seed(seed)
             model = self._build(values.shape[2], outputs)
-            scale_outputs(model, torch.zeros(outputs))  # a new network adds nothing to the rule
+            scale_outputs(model, torch.zeros(outputs))  # a new network adds nothing to the reference
             chosen, generator = torch.from_numpy(held_out), torch.Generator().manual_seed(seed)
             self.n_iter_, self.validation_losses_ = fitting.run(model, tokens, targets, chosen, loss, generator)
         self.model_ = model.double().eval()
@@ -112,7 +112,7 @@ class AbstractSeriesEstimator(BaseEstimator, abc.ABC):
         )
 
     def _hold_out(self, samples: int, labels: np.ndarray | None = None) -> np.ndarray:
-        """Which samples choose the best weights: none of few, and of every class a share."""
+        """Which samples choose the best parameters: none of few, and of every class a share."""
         held_out = np.zeros(samples, dtype=bool)
         count = int(self.validation_fraction * samples)
         rare = labels is not None and (np.bincount(labels).min() < 2 or count < labels.max() + 1)
@@ -134,14 +134,14 @@ class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
     """Series -> class: `ContinuousClassifier().fit(X, y).predict(X)`, inside pipelines and cross-validation as well.
 
     X is (samples, times), (samples, times, channels) or a list of arrays of different lengths; NaN is a missing sample.
-    Channels are centred and scaled by the training part. Logits are those of a kernel rule (`rule_`, as of
+    Channels are centred and scaled by the training part. Logits are those of a kernel reference (`reference_`, as of
     `continua train uea`) and a share a of the network's,
 
-        logits = rule(x) + a network(x) ,
+        logits = reference(x) + a network(x) ,
 
-    which learns what the rule leaves of series that are left out; a, from 0 to 1, is the one that serves the held-out
-    samples best (1 where none are held out). `width`, `depth` and `heads` are those of `continua.transformer`; the
-    trained network is `model_`, and `model_.at(steps=8)` reads it otherwise.
+    which learns what the reference leaves of series that are left out; a, from 0 to 1, is the one that serves the
+    held-out samples best (1 where none are held out). `width`, `depth` and `heads` are those of `continua.transformer`;
+    the trained network is `model_`, and `model_.at(steps=8)` reads it otherwise.
     """
 
     answers_many = False
@@ -175,21 +175,21 @@ class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
         self.scale_ = np.where(scale > 0.0, scale, 1.0)
         held_out = self._hold_out(len(labels), labels)
         values = (series - self.centre_) / self.scale_
-        self.rule_ = LabelRule.fit(to_clocks(values), labels.tolist(), len(self.classes_))
-        targets = torch.from_numpy(np.concatenate([labels[:, None], self.rule_.held], 1)).float()
-        self._train(values, targets, len(self.classes_), _beside_rule, held_out)
-        self.share_ = 1.0
+        self.reference_ = KernelReference.fit(to_clocks(values), labels.tolist(), len(self.classes_))
+        targets = torch.from_numpy(np.concatenate([labels[:, None], self.reference_.held], 1)).float()
+        self._train(values, targets, len(self.classes_), _beside_reference, held_out)
+        self.factor_ = 1.0
         if held_out.any():
             found = torch.from_numpy(self._answer(values[held_out]))
-            offset = torch.from_numpy(self.rule_.held[held_out])
-            self.share_ = share_of_logits(found, offset, torch.from_numpy(labels[held_out]))
+            offset = torch.from_numpy(self.reference_.held[held_out])
+            self.factor_ = share_of_logits(found, offset, torch.from_numpy(labels[held_out]))
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probability of every class of `classes_`, (samples, classes)."""
         check_is_fitted(self)
         values = (self._read(X) - self.centre_) / self.scale_
-        logits = self.share_ * self._answer(values) + self.rule_.logits(to_clocks(values))
+        logits = self.factor_ * self._answer(values) + self.reference_.logits(to_clocks(values))
         odds = np.exp(logits - logits.max(1, keepdims=True))
         return odds / odds.sum(1, keepdims=True)
 
@@ -241,13 +241,13 @@ class ContinuousForecaster(RegressorMixin, AbstractSeriesEstimator):
         values, level, scale = self._normalise(series)
         answers = (y.reshape(len(y), -1) - level) / scale
         held_out = self._hold_out(len(y)) if self.network else np.zeros(len(y), dtype=bool)
-        self.share_, self.n_iter_ = 0.0, 1  # of a ridge regression there is one solve
+        self.factor_, self.n_iter_ = 0.0, 1  # of a ridge regression there is one solve
         if self.network:
             left = answers - _predict(self._fit_ridge(values[~held_out], answers[~held_out]), values)
             self.residual_ = float(left.std()) or 1.0
             targets = torch.from_numpy(left / self.residual_).float()
             self._train(values, targets, answers.shape[1], F.mse_loss, held_out)
-            self.share_ = self._best_share(values[held_out], left[held_out]) if held_out.any() else 1.0
+            self.factor_ = self._best_share(values[held_out], left[held_out]) if held_out.any() else 1.0
         self.ridge_ = self._fit_ridge(values, answers)
         return self
 
@@ -256,8 +256,8 @@ class ContinuousForecaster(RegressorMixin, AbstractSeriesEstimator):
         check_is_fitted(self)
         values, level, scale = self._normalise(self._read(X))
         answers = _predict(self.ridge_, values)
-        if self.share_ > 0.0:
-            answers = answers + self.share_ * self.residual_ * self._answer(values)
+        if self.factor_ > 0.0:
+            answers = answers + self.factor_ * self.residual_ * self._answer(values)
         found = level + scale * answers
         return found[:, 0] if self.flat_ else found
 
@@ -280,8 +280,8 @@ class ContinuousForecaster(RegressorMixin, AbstractSeriesEstimator):
         return (series - level) / scale, level[:, :, self.target], scale[:, :, self.target]
 
 
-def _beside_rule(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The cross-entropy of the rule's logits, behind the labels in the targets, and the network's."""
+def _beside_reference(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The cross-entropy of the reference's logits, behind the labels in the targets, and the network's."""
     return F.cross_entropy(output + targets[:, 1:], targets[:, 0].long())
 
 

@@ -57,7 +57,7 @@ def evaluate(
     objective, totals, count = objective_of(form), dict[str, float](), 0
     try:
         for batch in (place(each, model) for each in task.batches(split, size)):
-            own, share = ranks.share(batch)
+            own, share = ranks.split(batch)
             terms = objective(model, own)
             rows, counted = len(terms.output), len(batch.inputs[0])
             weight = share * counted / rows  # 1, but where ranks read the same sequences
@@ -152,8 +152,8 @@ def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> S
     """
     seen = {name: model.in_eval_mode() for name, model in models.items()}
     if task.form.question is Question.LABEL:
-        rules = (_rules_table(task),) if isinstance(task, Uea) else ()
-        return Section("Predictions", LABEL_PROSE, figures=(*rules, *label_figures(task, seen, size)))
+        references = (_references_table(task),) if isinstance(task, Uea) else ()
+        return Section("Predictions", LABEL_PROSE, figures=(*references, *label_figures(task, seen, size)))
     if task.form.question is Question.TOKEN:
         return Section("Predictions", TEXT_PROSE, figures=text_figures(task, seen))
     if task.form.wording.plane:
@@ -167,10 +167,10 @@ def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> S
     return Section("Predictions", (prose,), figures=tuple(_curves(task, seen)))
 
 
-def _rules_table(task: Uea) -> Table:
-    caption = "The share that each tells right. The kernel rule is what the network adds to."
-    return Table(title="Simple rules on the same series", caption=caption, measured="the whole test split",
-                 columns=("rule", "accuracy"), rows=tuple(task.references().items()))  # fmt: skip
+def _references_table(task: Uea) -> Table:
+    caption = "The share that each tells right. The kernel reference is what the network adds to."
+    return Table(title="Reference methods on the same series", caption=caption, measured="the whole test split",
+                 columns=("reference", "accuracy"), rows=tuple(task.references().items()))  # fmt: skip
 
 
 def _curves(task: AbstractTask, models: Models) -> list[AbstractFigure]:
@@ -185,7 +185,7 @@ def _curves(task: AbstractTask, models: Models) -> list[AbstractFigure]:
 
 
 def _dense(batch: Batch) -> Batch:
-    """The same observations, with queries at even times from its first time to its last."""
+    """The same observations, with queries at equispaced times from its first time to its last."""
     assert batch.query_times is not None
     first = min(float(batch.query_times.min()), float(batch.inputs[1].min()))
     times = torch.linspace(first, float(batch.query_times.max()), _TIMES).expand(len(batch.query_times), -1)

@@ -94,8 +94,8 @@ class SeriesFiller:
         answers, model = [], self.model.in_eval_mode()
         for start in range(0, len(queries), _BATCH):
             batch = place(assemble([self._prepare(query) for query in queries[start : start + _BATCH]]), self.model)
-            assert batch.rule is not None
-            found = batch.rule.answer(call_model(model, batch).output)
+            assert batch.reference is not None
+            found = batch.reference.answer(call_model(model, batch).output)
             answers += list(torch.stack(tuple(found), 1).double().cpu().numpy())
         return answers
 

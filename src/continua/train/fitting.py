@@ -22,7 +22,7 @@ _CHECKS = 20
 @dataclasses.dataclass(frozen=True)
 class Fitting:
     """AdamW with a cosine schedule for at most `updates` updates; `patience` readings of the held-out part without
-    a lower loss end it, and the best weights are kept."""
+    a lower loss end it, and the best parameters are kept."""
 
     updates: int = 400
     batch_size: int = 64
@@ -82,7 +82,7 @@ def _held_out_loss(model: nn.Module, tokens: SeriesTokens, targets: Tensor, rows
 
 @final
 class _Best:
-    """The weights of the lowest loss so far, and for how many readings nothing was lower."""
+    """The parameters of the lowest loss so far, and for how many readings nothing was lower."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model, self.losses, self.idle = model, list[float](), 0

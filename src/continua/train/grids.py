@@ -7,7 +7,7 @@ from typing import final
 
 import torch
 
-from continua.core.checks import share
+from continua.core.checks import fraction
 from continua.fields import AbstractHeadField
 from continua.model import ContinuousTransformer
 from continua.solve import Fixed, Solver
@@ -30,7 +30,7 @@ class TrainingGrids:
     nodes: float = 0.25
 
     def __post_init__(self) -> None:
-        share(jitter=self.jitter, refined=self.refined, refined_nodes=self.nodes)
+        fraction(jitter=self.jitter, refined=self.refined, refined_nodes=self.nodes)
 
     def draw_kind(self, model: ContinuousTransformer, progress: float, generator: torch.Generator) -> str | None:
         """What is refined after the share `progress` of all updates: depth, head_nodes, axis_nodes, or nothing."""

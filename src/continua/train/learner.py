@@ -121,7 +121,7 @@ class Learner:
         found = []
         try:
             for model, part, grid, portion in self._passes(batch, seed, progress):
-                own, share = self.ranks.share(part)
+                own, share = self.ranks.split(part)
                 with self._wrap(model) as wrapped:
                     terms = self.objective(wrapped, own, self._generator(seed), grid)
                     finite = math.isfinite(terms.total.item())

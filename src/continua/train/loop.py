@@ -227,9 +227,9 @@ class Training:
         return stalled
 
     def take_best(self) -> dict[str, int]:
-        """Gives every learner the weights of its lowest loss of validation; says after how many updates these were.
+        """Gives every learner the parameters of its lowest loss of validation; says after how many updates these were.
 
-        Where validation reads the test, the last weights stay: nothing may be chosen by the test.
+        Where validation reads the test, the last parameters stay: nothing may be chosen by the test.
         """
         last = self.run.last_checkpoint()
         taken = {learner.name: 0 if last is None else last.update for learner in self.learners}
@@ -244,7 +244,7 @@ class Training:
         return taken
 
     def keep(self, update: int) -> None:
-        """Writes a checkpoint, unless the weights are lost or updates are being skipped: good ones are not replaced."""
+        """Writes a checkpoint, unless parameters are lost or updates being skipped: good ones are not replaced."""
         for learner in self.learners:
             if not learner.is_finite():
                 self._diverge(learner, update)

@@ -24,7 +24,7 @@ from continua.control import (
     RelativeL2,
     SeriesScore,
 )
-from continua.core.checks import at_least, not_negative, positive, share
+from continua.core.checks import at_least, fraction, not_negative, positive
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
 from continua.data import Form, Question
@@ -35,7 +35,7 @@ from continua.model import (
     Depth,
     EmbeddingAxis,
     HeadMeasure,
-    HypernetworkWeights,
+    HypernetworkField,
     LearnedPositions,
     SinusoidalPositions,
     Stem,
@@ -59,7 +59,7 @@ from continua.solve import (
     Strang,
     Tsitouras,
 )
-from continua.spaces import AbstractBasis, Cosine, Counting, Legendre, WeightedBasis
+from continua.spaces import AbstractBasis, Cosine, Counting, Legendre, ScaledBasis
 from continua.train.grids import TrainingGrids
 from continua.train.presets import CostOptions, DepthOptions, ModelOptions, Preset, StepperName
 
@@ -94,7 +94,7 @@ def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     axis = 1 if sizes.axis_nodes == 1 else EmbeddingAxis(
         sizes.axis_nodes, sizes.axis_modes or None, periodic=not spectral, unitary=sizes.axis_kernel == "unitary"
     )  # fmt: skip
-    heads = HeadMeasure(sizes.heads, sizes.head_modes) if sizes.head_modes else sizes.heads
+    heads = HeadMeasure(sizes.head_nodes, sizes.head_modes) if sizes.head_modes else sizes.head_nodes
     return _build(form, sizes, axis, heads, _time(form, sizes), _depth(preset.depth))
 
 
@@ -133,7 +133,7 @@ def _build(
     inner = {"hidden": sizes.hidden, "dropout": sizes.dropout, "per_token": form.per_token}
     parts = {"time": time, "axis": axis, "heads": heads, "depth": depth}
     model = transformer(sizes.width, form.outputs, **inputs, **inner, **parts)
-    if form.added:  # what is added to the simple rule is nothing at first
+    if form.added:  # what is added to the reference is nothing at first
         scale_outputs(model, torch.zeros(form.outputs))
     return model
 
@@ -141,7 +141,7 @@ def _build(
 def scale_outputs(
     model: ContinuousTransformer, factors: Float[Tensor, " outputs"], shift: Tensor | float = 0.0
 ) -> None:
-    """Multiplies every output by a factor and adds a shift, both by changing the weights of the linear readout."""
+    """Multiplies every output by a factor and adds a shift, both by changing the linear readout."""
     readout = model.readout
     while isinstance(readout, AnalysisReadout):
         readout = readout.inner
@@ -175,10 +175,10 @@ def _textbook_time(form: Form, width: int) -> TokenTime:
 
 
 def _depth(how: DepthOptions) -> Depth:
-    bases: dict[str, AbstractBasis | HypernetworkWeights | int] = {
-        "cosine": WeightedBasis(Cosine(how.depth_modes), how.mode_ratio),
-        "legendre": WeightedBasis(Legendre(how.depth_modes), how.mode_ratio),
-        "hypernetwork": HypernetworkWeights(how.depth_modes),
+    bases: dict[str, AbstractBasis | HypernetworkField | int] = {
+        "cosine": ScaledBasis(Cosine(how.depth_modes), how.mode_ratio),
+        "legendre": ScaledBasis(Legendre(how.depth_modes), how.mode_ratio),
+        "hypernetwork": HypernetworkField(how.depth_modes),
         "piecewise": how.depth_modes,
     }
     gradients: dict[str, AbstractGradient] = {
@@ -189,13 +189,13 @@ def _depth(how: DepthOptions) -> Depth:
     if stepper.error_order is None and (adaptive or (how.gradient == "backsolve" and not stepper.reversible)):
         stepper = DormandPrince()  # on the summed velocity
     steps, rtol = (None, how.rtol) if adaptive else (how.steps, None)
-    return Depth(how.depth, bases[how.field], steps, rtol, stepper, gradient=gradients[how.gradient],
+    return Depth(how.depth_length, bases[how.field], steps, rtol, stepper, gradient=gradients[how.gradient],
                  damping=how.damping, spectral_limit=how.spectral_limit or None)  # fmt: skip
 
 
 def _even_heads(sizes: ModelOptions) -> int:
-    """As many counted heads as share the width in even parts, at most those of the preset."""
-    return max(heads for heads in range(1, sizes.heads + 1) if sizes.width % (2 * heads) == 0)
+    """As many counted heads as share the width in parts of even size, at most those of the preset."""
+    return max(heads for heads in range(1, sizes.head_nodes + 1) if sizes.width % (2 * heads) == 0)
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -211,34 +211,37 @@ def check_sizes(preset: Preset) -> None:
         width=sizes.width,
         hidden=sizes.hidden,
         axis_nodes=sizes.axis_nodes,
-        heads=sizes.heads,
+        head_nodes=sizes.head_nodes,
         integral_tokens=sizes.integral_tokens,
     )
     at_least(1, stem_modes=sizes.stem_modes, depth_modes=depth.depth_modes, steps=depth.steps)
     at_least(0, axis_modes=sizes.axis_modes, head_modes=sizes.head_modes)
     not_negative(stem_radius=sizes.stem_radius, rtol=depth.rtol, damping=depth.damping, clip_costate=depth.clip_costate,
                  spectral_limit=depth.spectral_limit, **dataclasses.asdict(preset.costs))  # fmt: skip
-    positive(depth=depth.depth)
-    share(none=False, mode_ratio=depth.mode_ratio)
-    share(all=False, dropout=sizes.dropout)
-    TrainingGrids(depth.jitter, depth.refined, depth.refined_nodes)  # refuses shares that are none
+    positive(depth_length=depth.depth_length)
+    fraction(none=False, mode_ratio=depth.mode_ratio)
+    fraction(all=False, dropout=sizes.dropout)
+    TrainingGrids(depth.jitter, depth.refined, depth.refined_nodes)  # refuses what is no fraction
     if sizes.width % (2 * sizes.axis_nodes):
         even = [n for n in range(1, sizes.width // 2 + 1) if sizes.width % (2 * n) == 0]
         cure = f"Pass a multiple of {2 * sizes.axis_nodes}"
         cure += f", or --axis-nodes from {', '.join(map(str, even))}." if even else "."
-        why = f"it does not split into even parts over {sizes.axis_nodes} axis nodes"
+        why = f"it does not split into parts of even size over {sizes.axis_nodes} axis nodes"
         reject("width", sizes.width, why, cure)
     channels = sizes.width // sizes.axis_nodes
-    if sizes.head_modes == 0 and channels % (2 * sizes.heads):
+    if sizes.head_modes == 0 and channels % (2 * sizes.head_nodes):
         even = [heads for heads in range(1, channels // 2 + 1) if channels % (2 * heads) == 0]
-        others = f", or heads from {', '.join(map(str, even))}" if even else ""
-        cure = f"Pass a --width that is a multiple of {2 * sizes.heads * sizes.axis_nodes}{others}."
+        others = f", or --head-nodes from {', '.join(map(str, even))}" if even else ""
+        cure = f"Pass a --width that is a multiple of {2 * sizes.head_nodes * sizes.axis_nodes}{others}."
         reject(
-            "heads", sizes.heads, f"they do not share the {channels} channels per axis node in equal, even parts", cure
+            "head_nodes",
+            sizes.head_nodes,
+            f"they do not split the {channels} channels per axis node into parts of even size",
+            cure,
         )
     if sizes.head_modes and depth.field == "piecewise":
         cure = "Pass --head-modes 0, or another --field."
-        reject("head_modes", sizes.head_modes, "weights that are constant on pieces of depth have counted heads", cure)
+        reject("head_modes", sizes.head_modes, "a field that is constant on pieces of depth has counted heads", cure)
 
 
 def objective_of(form: Form, model: ContinuousTransformer | None = None, preset: Preset | None = None) -> Objective:

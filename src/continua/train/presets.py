@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, final
 
 import tyro
 
-from continua.core.checks import at_least, positive, share
+from continua.core.checks import at_least, fraction, positive
 from continua.optim import CosineDecay
 
 KernelName = Literal["spectral", "fft", "unitary"]
@@ -36,10 +36,10 @@ class ModelOptions:
     """kernels along the embedding axis: in cosine modes, periodic convolutions by FFT, or these unitary"""
     axis_modes: int = 0
     """basis functions of the kernels; 0: as many as axis nodes, of a convolution the frequencies that they resolve"""
-    heads: int = 4
-    """attention heads in training; of a measure of heads (--head-modes above 0) they are its quadrature nodes"""
+    head_nodes: int = 4
+    """attention heads in training: nodes of the measure of heads, or with --head-modes 0 as many counted heads"""
     head_modes: int = 3
-    """basis functions of the weights along a measure of heads, whose density is trained; 0: counted heads"""
+    """basis functions of the parameters along a measure of heads, whose density is trained; 0: heads are counted"""
     integral: IntegralName = "exact"
     """the integral over tokens: exact, or estimated from a few of them"""
     integral_tokens: int = 16
@@ -57,16 +57,16 @@ class ModelOptions:
 @final
 @dataclasses.dataclass(frozen=True)
 class DepthOptions:
-    """Weights along depth, and how depth is solved and differentiated."""
+    """Parameters along depth, and how depth is solved and differentiated."""
 
-    depth: float = 4.0
+    depth_length: float = 4.0
     """length Z of the depth interval [0, Z] that the flow is solved over"""
     field: FieldName = "cosine"
-    """weights as functions of depth: in cosine or Legendre modes, by a hypernetwork, or constant on pieces"""
+    """parameters as functions of depth: in cosine or Legendre modes, by a hypernetwork, or constant on pieces"""
     depth_modes: int = 4
-    """basis functions of the weights along depth; of a hypernetwork its frequencies, of pieces their number"""
+    """basis functions of the parameters along depth; of a hypernetwork its frequencies, of pieces their number"""
     mode_ratio: float = 0.8
-    """scale of each depth mode relative to the one before: smaller values give weights that vary more smoothly"""
+    """scale of each depth mode relative to the one before: smaller values give parameters that vary more smoothly"""
     steps: int = 4
     """equal depth steps in training"""
     rtol: float = 0.0
@@ -80,9 +80,9 @@ class DepthOptions:
     jitter: float = 0.0
     """random shift of the inner depths of the grid in each update: 1 by up to half a step, 0 none"""
     refined: float = 0.5
-    """share of the updates, the last ones, with twice the depth steps, head or axis nodes on a part of the batch"""
+    """fraction of the updates, the last ones, with twice the depth steps, head or axis nodes on a part of the batch"""
     refined_nodes: float = 0.25
-    """share of the refined updates with twice the head or axis nodes, not depth steps, where the model has them"""
+    """fraction of the refined updates with twice the head or axis nodes, not depth steps, where the model has them"""
     damping: float = 0.0
     """gamma of -gamma x, which pulls every token towards the origin"""
     spectral_limit: float = 0.0
@@ -105,7 +105,7 @@ class CostOptions:
     head_negentropy: float = 1e-3
     """negentropy of the density of heads: larger values keep it from collapsing on few heads"""
     field_size: float = 0.0
-    """squared norm of the weights, integrated along depth; needs --weight-decay 0, which has the same effect"""
+    """squared norm of the parameters, integrated along depth; needs --weight-decay 0, which has the same effect"""
 
 
 @final
@@ -118,7 +118,7 @@ class TrainingOptions:
     tokens: float = 0.0
     """the length of the training in tokens instead, such as 1e6; 0: --updates"""
     seconds: float = 0.0
-    """the length of the training in seconds instead, by the time of a few updates before it; 0: --updates"""
+    """the length of the training in seconds instead, measured on a few updates before it; 0: --updates"""
     batch_size: int = 50
     """sequences in a batch (csv: at most the windows of the file)"""
     optimizer: OptimizerName = "adamw"
@@ -132,9 +132,9 @@ class TrainingOptions:
     beta2: float = 0.98
     """decay rate of the second moments of adamw and recipe"""
     warmup_ratio: float = 0.1
-    """share of the updates in which the learning rate rises"""
+    """fraction of the updates in which the learning rate rises"""
     min_lr_ratio: float = 0.0
-    """learning rate at the end, as a share of the highest"""
+    """learning rate at the end, as a fraction of the highest"""
     clip: float = 1.0
     """largest norm of a gradient"""
     validations: int = 5
@@ -142,7 +142,7 @@ class TrainingOptions:
     patience: int = 0
     """training ends after so many validations in a row without a lower loss; 0: never early"""
     best: bool = True
-    """use the weights of the lowest validation loss, unless validation reads the test; --no-best: the last ones"""
+    """use the parameters of the lowest validation loss, unless validation reads the test; --no-best: the last ones"""
 
 
 @final
@@ -185,7 +185,7 @@ _DEMO = {
                      weight_decay=0.0),
     "darcy": _demo(width=32, hidden=64, axis_nodes=4, updates=600, batch_size=8, weight_decay=0.0),
     "uea": _demo(stem_radius=5.0, stem_modes=9, updates=500, batch_size=16),
-    # small: a file of the user's has a few thousand rows, and a linear rule has taken what is linear in them
+    # small: a file of the user's has a few thousand rows, and a linear reference has taken what is linear in them
     "csv": _demo(width=32, hidden=64, axis_nodes=4, steps=3, refined=0.0, stem_radius=6.0, stem_gaps=True, updates=150,
                  batch_size=32, validations=10, patience=4),
 }  # fmt: skip
@@ -208,9 +208,9 @@ class Plan:
     - `save_seconds`, `save_every`: a checkpoint is written before so many seconds of work would be lost, and after so
       many updates (0: by time alone); the `keep` latest stay, and the best by validation;
     - `max_skipped`: so many updates in a row without a finite loss and gradient end the run;
-    - `min_lr_ratio`: the share of the highest rate that the cosine falls to;
+    - `min_lr_ratio`: the fraction of the highest rate that the cosine falls to;
     - `patience`: so many validations in a row without a lower loss end the run (0: none do);
-    - `best`: the weights of the lowest validation loss are those that are used, else the last.
+    - `best`: the parameters of the lowest validation loss are those that are used, else the last.
     """
 
     updates: int
@@ -232,13 +232,13 @@ class Plan:
         at_least(1, updates=self.updates, batch_size=self.batch_size)
         at_least(1, validations=self.validations, keep=self.keep, max_skipped=self.max_skipped)
         at_least(0, save_every=self.save_every)
-        share(all=False, warmup_ratio=self.warmup_ratio)
-        share(min_lr_ratio=self.min_lr_ratio)
+        fraction(all=False, warmup_ratio=self.warmup_ratio)
+        fraction(min_lr_ratio=self.min_lr_ratio)
         positive(clip=self.clip, save_seconds=self.save_seconds)
 
     @property
     def curve(self) -> CosineDecay:
-        """The learning rate over updates, as a share of the highest: linear to 1, then a cosine to `min_lr_ratio`."""
+        """The learning rate over updates, 1 the highest: linear to 1, then a cosine to `min_lr_ratio`."""
         rise = self.warmup_ratio * self.updates
         return CosineDecay(rise, self.updates, self.min_lr_ratio, first=1.0 / (rise + 1.0))
 

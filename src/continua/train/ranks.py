@@ -29,7 +29,7 @@ class LostRankError(RuntimeError):
 @final
 @dataclasses.dataclass(frozen=True)
 class Ranks:
-    """This process is `rank` of `size`; alone by default. With `sharded`, each holds a part of the weights.
+    """This process is `rank` of `size`; alone by default. With `sharded`, each holds a part of the parameters.
 
     A batch is shared out, so that the gradients of all, averaged by the sequences that each has read, are those of one
     process on the whole batch; whatever decides how a run goes on is agreed on. Rank 0 writes.
@@ -88,8 +88,8 @@ class Ranks:
         """The model, parameters shared, as one process solves it: what is written down."""
         return model if self.size == 1 else model.at(solver=_together(model.solver, False))
 
-    def share(self, batch: Batch) -> tuple[Batch, float]:
-        """The examples of this rank, and their share of all; where there are fewer than ranks, each reads them all."""
+    def split(self, batch: Batch) -> tuple[Batch, float]:
+        """The examples of this rank, and what fraction they are; where there are fewer than ranks, each reads all."""
         count = len(batch.inputs[0])
         if self.size == 1 or count < self.size:
             return batch, 1.0 / self.size

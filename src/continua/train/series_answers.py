@@ -1,4 +1,4 @@
-"""Series with simple rules beside them: what the rules reach, what should not be overlooked, and curves of all."""
+"""Series with reference methods beside them: what these reach, what should not be overlooked, and curves of all."""
 
 from collections.abc import Mapping
 
@@ -15,19 +15,19 @@ from continua.train.learner import place
 
 _TIMES = 101
 _CLEARLY = 0.01
-"""A rule does better where its error is less by this share."""
+"""A reference does better where its error is less by this share."""
 _FAR_APART = 3.0
 """Test and validation errors are far apart where one is so many times the other."""
 
 
 def reference_errors(task: Csv, split: Split = Split.TEST) -> dict[str, dict[str, float]]:
-    """The errors of the simple rules on the windows of a split, as the model's are measured."""
-    rules = task.references(split)
-    return {name: {k: float(v.mean()) for k, v in series_errors(*pair).items()} for name, pair in rules.items()}
+    """The errors of the reference methods on the windows of a split, as the model's are measured."""
+    references = task.references(split)
+    return {name: {k: float(v.mean()) for k, v in series_errors(*pair).items()} for name, pair in references.items()}
 
 
 def warnings_of(task: Csv, tested: Mapping[str, float], validated: Mapping[str, float]) -> list[str]:
-    """What a user should not overlook: a test far from validation, and a simple rule that does better."""
+    """What a user should not overlook: a test far from validation, and a reference method that does better."""
     found = []
     for part in ("between", "ahead"):
         name, where = f"squared error {part}", f"{part}{' of' if part == 'ahead' else ''} the observations"
@@ -35,19 +35,21 @@ def warnings_of(task: Csv, tested: Mapping[str, float], validated: Mapping[str, 
         if not 1.0 / _FAR_APART <= ratio <= _FAR_APART:
             what = f"{where} the test error is {ratio:.2g} times that of validation"
             found.append(f"{what}: the parts of this file differ, and the next rows may differ again")
-        rules = {
-            rule: errors[name] for rule, errors in reference_errors(task).items() if rule != "linear rule, network off"
+        references = {
+            reference: errors[name]
+            for reference, errors in reference_errors(task).items()
+            if reference != "linear reference, network off"
         }
-        best = min(rules, key=lambda rule: rules[rule])
-        if rules[best] < tested[name] * (1.0 - _CLEARLY):
+        best = min(references, key=lambda reference: references[reference])
+        if references[best] < tested[name] * (1.0 - _CLEARLY):
             word = best.split(", ")[-1 if part == "ahead" else 0]
-            what = f"{where} a simple rule does better on the test"
-            found.append(f"{what}: {word}, {rules[best]:.4g} beside {tested[name]:.4g}")
+            what = f"{where} a reference method does better on the test"
+            found.append(f"{what}: {word}, {references[best]:.4g} beside {tested[name]:.4g}")
     return found
 
 
 def series_section(task: Csv, models: Mapping[str, ContinuousTransformer], figures: int = 6) -> Section:
-    """Rules beside the models in a table, and curves of windows all over the test with their intervals."""
+    """References beside the models in a table, and curves of windows all over the test with their intervals."""
     columns, count = min(task.form.channels, figures), task.count(Split.TEST)
     chosen = torch.linspace(0, count - 1, min(max(1, figures // columns), count)).round().long()
     batch = task.batch(Split.TEST, chosen)
@@ -57,21 +59,22 @@ def series_section(task: Csv, models: Mapping[str, ContinuousTransformer], figur
         answers = {name: _answer(model, dense) for name, model in models.items()}
         curves += [_curve(task, batch, dense, answers, (row, window), channel) for channel in range(columns)]
     prose = (
-        "Windows evenly spread over the test, not chosen: what was given, the truth, what the linear rule says, and "
+        "Windows spread over the test, not chosen: what was given, the truth, what the linear reference says, and "
         "the answers with the band that is said to hold eight of ten values. They are wanted between the observations "
         "and ahead."
     )
-    return Section("Predictions", (prose,), figures=(_rules_table(task, models), *curves))
+    return Section("Predictions", (prose,), figures=(_references_table(task, models), *curves))
 
 
-def _rules_table(task: Csv, models: Mapping[str, ContinuousTransformer]) -> Table:
+def _references_table(task: Csv, models: Mapping[str, ContinuousTransformer]) -> Table:
     errors = reference_errors(task)
     measures = tuple(next(iter(errors.values())))
     errors |= {name: _errors(model, task) for name, model in models.items()}
-    rows = tuple((rule, *(found[name] for name in measures)) for rule, found in errors.items())
-    caption = "In units of each column's variance in training. The linear rule is what the network adds to."
-    return Table(title="Simple rules and models on the same windows", caption=caption, measured="the whole test split",
-                 columns=("rule or model", *measures), rows=rows)  # fmt: skip
+    rows = tuple((reference, *(found[name] for name in measures)) for reference, found in errors.items())
+    caption = "In units of each column's variance in training. The linear reference is what the network adds to."
+    return Table(title="Reference methods and models on the same windows", caption=caption,
+                 measured="the whole test split",
+                 columns=("reference or model", *measures), rows=rows)  # fmt: skip
 
 
 def _errors(model: ContinuousTransformer, task: Csv) -> dict[str, float]:
@@ -87,8 +90,8 @@ def _errors(model: ContinuousTransformer, task: Csv) -> dict[str, float]:
 @torch.no_grad()
 def _answer(model: ContinuousTransformer, batch: Batch) -> PredictedInterval:
     batch = place(batch, model)
-    assert batch.rule is not None
-    found = batch.rule.answer(call_model(model, batch).output)
+    assert batch.reference is not None
+    found = batch.reference.answer(call_model(model, batch).output)
     return PredictedInterval(*(each.cpu() for each in found))
 
 
@@ -107,7 +110,7 @@ def _curve(
     own = present & (values[:, 1 + channel] > 0.5)
     asked = ~batch.targets[window, :, channel].isnan()  # pyright: ignore[reportOptionalSubscript]
     assert batch.targets is not None and batch.query_times is not None and dense.query_times is not None
-    assert dense.rule is not None and channels > channel
+    assert dense.reference is not None and channels > channel
     when = wording.duration * dense.query_times[0].double().numpy()
     given = task.series.token_values(Split.TEST, number)[own.nonzero()[:, 0].numpy()]
     predicted = [
@@ -115,8 +118,8 @@ def _curve(
                   mark="line", colour=colour)
         for colour, (name, answer) in enumerate(answers.items())
     ]  # fmt: skip
-    rule = Series.of("linear rule", when, _units(dense.rule.values[0, :, channel], wording, channel), mark="dashed",
-                     colour=5)  # fmt: skip
+    reference = Series.of("linear reference", when, _units(dense.reference.values[0, :, channel], wording, channel),
+                          mark="dashed", colour=5)  # fmt: skip
     truth = Series.of("true", wording.duration * batch.query_times[window][asked].double().numpy(),
                       _units(batch.targets[window, asked, channel], wording, channel), mark="points",
                       colour=3)  # fmt: skip
@@ -128,7 +131,7 @@ def _curve(
         measured="one window of the test, evaluation mode",
         x=Scale(wording.time),
         y=Scale(wording.names[channel]),
-        series=(*predicted, rule, truth, observed),
+        series=(*predicted, reference, truth, observed),
         notes=notes,
     )
 

@@ -1,4 +1,4 @@
-"""How much a network counts beside the simple rule that it adds to: chosen by validation, kept in its readout."""
+"""How much a network counts beside the reference that it adds to: chosen by validation, kept in its readout."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from continua.control import call_model
-from continua.core.batch import PredictedInterval, RuleAnswer
+from continua.core.batch import PredictedInterval, ReferenceAnswer
 from continua.core.shapes import Float, Int, Tensor
 from continua.data import AbstractTask, Csv, Split
 from continua.model import ContinuousTransformer
@@ -28,7 +28,7 @@ _MOST = 500
 def settle_outputs(model: ContinuousTransformer, task: AbstractTask) -> dict[str, dict[str, float]]:
     """Weighs what the network adds by the validation split, unless that reads the test; says by how much.
 
-    Both change the weights of the readout: the settled model is one like any other.
+    Both change the parameters of the readout: the settled model is one like any other.
     """
     if not task.form.added or "validation" in task.facts():
         return {}
@@ -37,7 +37,7 @@ def settle_outputs(model: ContinuousTransformer, task: AbstractTask) -> dict[str
 
 @torch.no_grad()
 def _settle_labels(model: ContinuousTransformer, task: AbstractTask) -> dict[str, dict[str, float]]:
-    """The share of the network's logits with the least cross-entropy, shrunk by the noise of what it gains."""
+    """The factor of the network's logits with the least cross-entropy, shrunk by the noise of what it gains."""
     quiet, found = model.in_eval_mode(), []
     for batch in task.batches(Split.VALIDATION, 250):
         assert batch.targets is not None and batch.offset is not None
@@ -47,21 +47,21 @@ def _settle_labels(model: ContinuousTransformer, task: AbstractTask) -> dict[str
     output, offset, labels = (torch.cat(each) for each in zip(*found, strict=True))
     share = share_of_logits(output, offset, labels)
     scale_outputs(model, torch.full((output.shape[-1],), share))
-    return {"classes": {"share of the network": share}}
+    return {"classes": {"factor of the network": share}}
 
 
 def share_of_logits(
     output: Float[Tensor, "series classes"], offset: Float[Tensor, "series classes"], labels: Int[Tensor, " series"]
 ) -> float:
-    """How much of a network's logits is best added to those of a rule, by series that neither was fitted to."""
+    """How much of a network's logits is best added to those of a reference, by series that neither was fitted to."""
     losses = {share: F.cross_entropy(share * output + offset, labels, reduction="none") for share in (0.0, *_SHARES)}
     best = min(losses, key=lambda share: float(losses[share].mean()))
     return best * _trust(losses[0.0] - losses[best])
 
 
 class _Answers(NamedTuple):
-    """Of windows, (windows, queries, channels): what the network adds, what the rule leaves, nan where not known,
-    what is ahead, half the width of the rule's interval, and the logarithm that the network would widen it by.
+    """Of windows, (windows, queries, channels): what the network adds, what the reference leaves, nan where not known,
+    what is ahead, half the width of the reference's interval, and the logarithm that the network would widen it by.
     """
 
     added: Tensor
@@ -81,11 +81,11 @@ class _Answers(NamedTuple):
 def _settle_series(model: ContinuousTransformer, task: Csv) -> dict[str, dict[str, float]]:
     """For each channel and part (between, ahead) the network's share, and the width of the intervals.
 
-    The share g = <m, r> / <m, m> in [0, 1], with m what the network adds and r what the rule leaves, has the least
+    The share g = <m, r> / <m, m> in [0, 1], with m what the network adds and r what the reference leaves, has the least
     squared error on validation; it is shrunk by the noise of that gain (`_trust`). Intervals are widened or narrowed
-    until they hold eight of ten values of validation, and eight of ten of training windows that the rule was not fitted
-    to, whichever needs more: validation is one short stretch, and may be a calm one. The network's own widths count if
-    they gain in the pinball score of validation.
+    until they hold eight of ten values of validation, and eight of ten of training windows that the reference was not
+    fitted to, whichever needs more: validation is one short stretch, and may be a calm one. The network's own widths
+    count if they gain in the pinball score of validation.
     """
     held, fitted = (_collect(model, task, split) for split in (Split.VALIDATION, Split.TRAIN))
     channels, found = held.left.shape[-1], {}
@@ -95,7 +95,7 @@ def _settle_series(model: ContinuousTransformer, task: Csv) -> dict[str, dict[st
             blocks, (m, r, half, widening, here) = _blocks(task, later), held.of(channel, later)
             share = _share(m, r, blocks)
             error = r - share * m
-            # the network has learnt the training windows: there the rule's errors stand for the sum's, as much smaller
+            # the training windows are learnt: there errors of the reference stand for the sum's, as much smaller
             # as they are on validation
             smaller = float((error.square().sum() / r.square().sum()).sqrt()) if bool(r.any()) else 1.0
             _, old, before, wider, there = fitted.of(channel, later)
@@ -114,7 +114,7 @@ def _settle_series(model: ContinuousTransformer, task: Csv) -> dict[str, dict[st
             factors[part, channel], factors[2 + part, channel] = share, float(counts)
             shift[2 + part, channel] = torch.tensor(width).log()
             name = f"{task.form.wording.names[channel]}, {'ahead' if later else 'between'}"
-            found[name] = {"share of the network": share, "width": width, "widths of the network": float(counts)}
+            found[name] = {"factor of the network": share, "width": width, "widths of the network": float(counts)}
     scale_outputs(model, factors.flatten(), shift.flatten())
     return found
 
@@ -155,7 +155,7 @@ def _blocks(task: Csv, ahead: bool) -> Int[Tensor, " windows"]:
 
 
 def _widen(half: Tensor, widening: Tensor) -> Tensor:
-    """Half widths, with the network's share in them as `RuleAnswer.answer` takes it; 1 where nothing is asked."""
+    """Half widths, with the network's share in them as `ReferenceAnswer.answer` takes it; 1 where nothing is asked."""
     return torch.where(half > 0.0, half * widening.clamp(-4.0, 4.0).exp(), 1.0)
 
 
@@ -173,16 +173,16 @@ def _pinball(error: Tensor, half: Tensor, here: Tensor) -> Tensor:
 
 
 def _collect(model: ContinuousTransformer, task: Csv, split: Split) -> _Answers:
-    """What rule and network say of the windows of a split."""
+    """What reference and network say of the windows of a split."""
     found, quiet, count = [], model.in_eval_mode(), task.count(split)
     index = torch.linspace(0, count - 1, min(count, _MOST) if split is Split.TRAIN else count).round().long()
     for chosen in index.split(250):
         batch = task.batch(split, chosen)
-        assert batch.rule is not None and batch.targets is not None
+        assert batch.reference is not None and batch.targets is not None
         output = call_model(quiet, place(batch, model)).output.cpu().to(batch.targets)
-        nothing = RuleAnswer(torch.zeros_like(batch.targets), batch.rule.spread, batch.rule.ahead)
+        nothing = ReferenceAnswer(torch.zeros_like(batch.targets), batch.reference.spread, batch.reference.ahead)
         answer, plain = nothing.answer(output), nothing.answer(torch.zeros_like(output))
-        left = batch.targets - batch.rule.values
+        left = batch.targets - batch.reference.values
         widening = ((answer.high - answer.mean) / plain.high).log()
-        found.append((answer.mean, left, batch.rule.ahead, plain.high, widening))
+        found.append((answer.mean, left, batch.reference.ahead, plain.high, widening))
     return _Answers(*(torch.cat(each) for each in zip(*found, strict=True)))

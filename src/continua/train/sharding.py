@@ -1,4 +1,4 @@
-"""Weights in shards: every rank holds a part of each tensor of a flow, and the ranks gather the weights of one depth.
+"""Parameters in shards: every rank holds a part of each tensor of a flow, and the ranks gather those of one depth.
 
 Weights are functions of depth, theta(z) = sum_k b_k(z) C_k, and a sum over modes leaves all other axes apart: each rank
 computes its part of theta(z) from its part of the coefficients C_k, and only theta(z) is gathered, for one part of the

@@ -1,4 +1,4 @@
-"""The rule for classes of series against scikit-learn's kernel ridge, with what it says of series that are left out."""
+"""The reference for classes against scikit-learn's kernel ridge, with what it says of series that are left out."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import RidgeClassifierCV
 from sklearn.neighbors import KNeighborsClassifier
 
-from continua.data.label_rule import LabelRule, nearest_answers, ridge_answers, view
+from continua.data.kernel_reference import KernelReference, nearest_answers, ridge_answers, view
 
 
 def labelled(count=24, classes=3, seed=0):
@@ -17,7 +17,7 @@ def labelled(count=24, classes=3, seed=0):
 
 
 def kernel(left, right, widths):
-    """Written apart from the rule: one pair at a time."""
+    """Written apart from the reference: one pair at a time."""
     found = np.zeros((len(left[0]), len(right[0])))
     for i in range(found.shape[0]):
         for j in range(found.shape[1]):
@@ -29,12 +29,12 @@ def kernel(left, right, widths):
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_the_rule_is_scikit_learns_kernel_ridge_with_its_leave_one_out_errors(classes):
+def test_the_reference_is_scikit_learns_kernel_ridge_with_its_leave_one_out_errors(classes):
     series, labels = labelled(classes=classes)
-    rule = LabelRule.fit(series, labels.tolist(), classes)
+    reference = KernelReference.fit(series, labels.tolist(), classes)
     new, _ = labelled(7, classes, seed=1)
     y = np.eye(classes)[labels] * 2.0 - 1.0
-    gram, across = (kernel(view(each, 12), rule.views, rule.widths) for each in (series, new))
+    gram, across = (kernel(view(each, 12), reference.views, reference.widths) for each in (series, new))
 
     def left_out(penalty):
         found = []
@@ -46,9 +46,9 @@ def test_the_rule_is_scikit_learns_kernel_ridge_with_its_leave_one_out_errors(cl
 
     penalty = min((10.0**k for k in range(-4, 2)), key=lambda p: float(((left_out(p) - y) ** 2).mean()))
     expected = KernelRidge(alpha=penalty, kernel="precomputed").fit(gram, y).predict(across)
-    heat = float((rule.logits(new) / expected).mean())
-    np.testing.assert_allclose(rule.logits(new), heat * expected, rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(rule.held, heat * left_out(penalty), rtol=1e-5, atol=1e-7)
+    heat = float((reference.logits(new) / expected).mean())
+    np.testing.assert_allclose(reference.logits(new), heat * expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(reference.held, heat * left_out(penalty), rtol=1e-5, atol=1e-7)
 
 
 def test_views_are_values_differences_and_spectra_of_the_stretched_series():
@@ -61,15 +61,15 @@ def test_views_are_values_differences_and_spectra_of_the_stretched_series():
     np.testing.assert_allclose(shifted[2], spectrum, atol=1e-9)  # when it begins does not matter
 
 
-def test_of_very_many_series_those_that_are_spared_have_the_rule_without_them(monkeypatch):
+def test_of_very_many_series_those_that_are_spared_have_the_reference_without_them(monkeypatch):
     series, labels = labelled(40)
-    monkeypatch.setattr("continua.data.label_rule._MOST", 20)
-    rule = LabelRule.fit(series, labels.tolist(), 3)
-    assert len(rule.views[0]) == 20 and rule.held.shape == (40, 3)
+    monkeypatch.setattr("continua.data.kernel_reference._MOST", 20)
+    reference = KernelReference.fit(series, labels.tolist(), 3)
+    assert len(reference.views[0]) == 20 and reference.held.shape == (40, 3)
     chosen = np.linspace(0, 39, 20).round().astype(int)
     others = np.delete(np.arange(40), chosen)
-    np.testing.assert_allclose(rule.held[others], rule.logits([series[i] for i in others]))
-    assert not np.allclose(rule.held[chosen], rule.logits([series[i] for i in chosen]))
+    np.testing.assert_allclose(reference.held[others], reference.logits([series[i] for i in others]))
+    assert not np.allclose(reference.held[chosen], reference.logits([series[i] for i in chosen]))
 
 
 def test_references_are_scikit_learns():
@@ -83,7 +83,7 @@ def test_references_are_scikit_learns():
     assert (ridge_answers(known, labels.tolist(), 3, asked) == ridge.predict(asked)).mean() > 0.9  # up to the bias
 
 
-def test_copies_and_series_of_one_sample_have_a_rule():
+def test_copies_and_series_of_one_sample_have_a_reference():
     once = [(np.zeros(1), np.array([[float(i % 2)]])) for i in range(8)]
-    rule = LabelRule.fit(once, [i % 2 for i in range(8)], 2)
-    assert rule.logits(once).argmax(1).tolist() == [i % 2 for i in range(8)]
+    reference = KernelReference.fit(once, [i % 2 for i in range(8)], 2)
+    assert reference.logits(once).argmax(1).tolist() == [i % 2 for i in range(8)]

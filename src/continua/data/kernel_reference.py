@@ -1,4 +1,4 @@
-"""Kernel rules for the classes of series: ridge regression in a space of features, left-one-out in closed form."""
+"""Kernel references for the classes of series: ridge regression in a space of features, left-one-out in closed form."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _REACHES = (1.0, 4.0, 16.0, 64.0)
 _LARGEST = 64
 """Points that a series is stretched to, at most."""
 _MOST = 1500
-"""Series that a rule is fitted to, at most: its cost is the cube of their number."""
+"""Series that a reference is fitted to, at most: its cost is the cube of their number."""
 _CONSTANT = 100.0
 """A constant in the kernel is a bias that the penalty hardly reaches."""
 _TEMPERATURES = tuple(0.25 * 1.5**k for k in range(14))
@@ -23,16 +23,16 @@ Clocked = tuple[np.ndarray, np.ndarray]
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class LabelRule:
+class KernelReference:
     """logits_k(x) = T sum_i alpha_ik (100 + k(x, x_i)), one-against-all kernel ridge over the series x_i.
 
         k(x, x') = 1/3 sum_f exp(-|f(x) - f(x')| / sqrt(h d_f))
 
-    over three views f of a series on `points` even times of its own span: its values, their differences, and the
+    over three views f of a series on `points` equispaced times of its own span: its values, their differences, and the
     logarithms of their spectrum; d_f is the median squared distance of nearest neighbours. Reach h, penalty and
     temperature T have the least error and the least cross-entropy on series that are left out one at a time, which
     ridge knows in closed form: y_i - y^_i = alpha_i / A_ii, A the inverse of the penalised kernel. `held` are these
-    logits of the series it was fitted to, from which a network learns what the rule leaves.
+    logits of the series it was fitted to, from which a network learns what the reference leaves.
     """
 
     points: int
@@ -44,7 +44,7 @@ class LabelRule:
     held: np.ndarray
 
     @classmethod
-    def fit(cls, series: Sequence[Clocked], labels: Sequence[int], classes: int) -> "LabelRule":
+    def fit(cls, series: Sequence[Clocked], labels: Sequence[int], classes: int) -> "KernelReference":
         """From series and the number of each one's class; of very many, from as many of them as are affordable."""
         points = min(_LARGEST, max(len(times) for times, _ in series))
         views = view(series, points)
@@ -55,10 +55,10 @@ class LabelRule:
         _, weights, left_out, widths = min(found, key=lambda each: each[0])
         own = [labels[i] for i in chosen]
         heat = min(_TEMPERATURES, key=lambda T: _cross_entropy(T * left_out, own))
-        rule = cls(points, known, widths, heat * weights, np.zeros((0, 0)))
-        held = rule.logits_of(views)  # of series that it was not fitted to, these are logits without them as well
+        reference = cls(points, known, widths, heat * weights, np.zeros((0, 0)))
+        held = reference.logits_of(views)  # of series that it was not fitted to, these are logits without them as well
         held[chosen] = heat * left_out
-        return dataclasses.replace(rule, held=held)
+        return dataclasses.replace(reference, held=held)
 
     def logits(self, series: Sequence[Clocked]) -> np.ndarray:
         """Of some series, (series, classes)."""
@@ -93,7 +93,7 @@ def view(series: Sequence[Clocked], points: int) -> tuple[np.ndarray, ...]:
 
 
 def stretch(times: np.ndarray, values: np.ndarray, points: int) -> np.ndarray:
-    """A series at so many even times of its span, (features, points)."""
+    """A series at so many equispaced times of its span, (features, points)."""
     where = np.linspace(times[0], times[-1], points)
     return np.stack([np.interp(where, times, values[:, k]) for k in range(values.shape[1])])
 

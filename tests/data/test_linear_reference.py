@@ -1,4 +1,4 @@
-"""The linear rule of series: its features against numpy's interpolant, its weights against scikit-learn's ridge."""
+"""The linear reference: its features against numpy's interpolant, its weights against scikit-learn's ridge."""
 
 import numpy as np
 import pytest
@@ -90,10 +90,10 @@ def test_nodes_that_share_rows_are_solved_together_as_numpy_solves_the_whole_mat
     assert isinstance(normal.minus(normal), _Normal) and not normal.minus(normal).right.any()
 
 
-def test_the_rule_beats_the_naive_ones_where_there_is_something_linear_to_learn():
+def test_the_reference_beats_the_naive_ones_where_there_is_something_linear_to_learn():
     train, validation, test = walks(60), walks(20), walks(40)
-    rule = LinearReference.fit(LagFeatures(2, 1.0, 15, 5), train, validation)
-    said = [rule.answer(each.samples, each.times) for each in test]
+    reference = LinearReference.fit(LagFeatures(2, 1.0, 15, 5), train, validation)
+    said = [reference.answer(each.samples, each.times) for each in test]
     errors = {
         name: np.mean([(getattr(own, name) - each.values) ** 2 for own, each in zip(said, test, strict=True)])
         for name in ("last", "line", "ridge", "values")
@@ -103,25 +103,25 @@ def test_the_rule_beats_the_naive_ones_where_there_is_something_linear_to_learn(
     assert 0.85 < np.sqrt((left**2).mean()) < 1.2  # the spread is that of the errors
 
 
-def test_without_anything_to_learn_the_naive_rule_stands_alone():
+def test_without_anything_to_learn_the_naive_reference_stands_alone():
     def steps(count):
         return [
             each._replace(values=each.samples.values[0][-1] + RANDOM.normal(size=each.values.shape) * 3.0)
             for each in walks(count, channels=1)
         ]
 
-    rule = LinearReference.fit(LagFeatures(1, 1.0, 15, 5), steps(12), steps(200))
+    reference = LinearReference.fit(LagFeatures(1, 1.0, 15, 5), steps(12), steps(200))
     for asked in steps(3):
-        said = rule.answer(asked.samples, asked.times)
+        said = reference.answer(asked.samples, asked.times)
         assert np.abs(said.values - said.last).max() < 0.5
 
 
-def test_training_windows_have_a_rule_that_has_not_seen_them():
+def test_training_windows_have_a_reference_that_has_not_seen_them():
     train = walks(16, channels=1)
-    rule = LinearReference.fit(LagFeatures(1, 1.0, 15, 5), train, walks(30, channels=1))
+    reference = LinearReference.fit(LagFeatures(1, 1.0, 15, 5), train, walks(30, channels=1))
     own, others = ([], [])
     for number, each in enumerate(train):
         fold = FOLDS * number // len(train)
-        own.append((rule.answer(each.samples, each.times).values - each.values) ** 2)
-        others.append((rule.answer(each.samples, each.times, fold).values - each.values) ** 2)
+        own.append((reference.answer(each.samples, each.times).values - each.values) ** 2)
+        others.append((reference.answer(each.samples, each.times, fold).values - each.values) ** 2)
     assert np.mean(others) > np.mean(own)  # what it was fitted to flatters it
