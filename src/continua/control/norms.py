@@ -65,7 +65,7 @@ class Sobolev:
 
     def squared_distance(self, x: Points, y: Points, measure: Measure) -> Float[Tensor, " batch"]:
         """|x - y|^2 of each sequence; where the norm is plain L2, no tensor but x and y is kept for its gradient."""
-        plain = self.time == 0 and self.embedding == 0.0 and (self.axis is None or self.axis.even)
+        plain = self.time == 0 and self.embedding == 0.0 and (self.axis is None or self.axis.uniform)
         if not plain:
             return self.squared_norm(x - y, measure)
         each = torch.nn.functional.mse_loss(x, y, reduction="none").sum(-1)
