@@ -28,7 +28,7 @@ from continua.data import Spirals
 from continua.runs import Run
 from continua.solve import BogackiShampine
 from continua.train import Learner, Plan, Preset, Ranks, Training, TrainingGrids, build_continuous, objective_of
-from continua.train.memory import PeakMemory
+from continua.train.counting import PeakMemory
 from start_ranks import ALL, WORLD
 
 UPDATES = 20 if ALL else 8

@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import continua
 from continua import ContinuousClassifier, ContinuousForecaster
-from continua.train.arrays import fill_gaps, to_tokens
+from continua.train.fitting import fill_gaps, to_tokens
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 TINY = {"width": 8, "heads": 2, "depth": 1.0}

@@ -32,9 +32,9 @@ COMMANDS: Mapping[str, Command] = {
     "train": Command("cli.train", "Train", "Train a continuous Transformer on a task, and leave a run folder."),
     "eval": Command("cli.runs", "Evaluate", "Measure the models of a run: test, other samplings, other depth steps."),
     "predict": Command(
-        "cli.using", "Predict", "Use a trained run on a file: fill empty cells, predict classes, continue a text."
+        "cli.runs", "Predict", "Use a trained run on a file: fill empty cells, predict classes, continue a text."
     ),
-    "runs": Command("cli.using", "Runs", "List the runs in a folder with their results."),
+    "runs": Command("cli.runs", "Runs", "List the runs in a folder with their results."),
     "generate": Command("cli.runs", "Generate", "Continue a text with a model of a text run."),
     "report": Command(
         "cli.runs", "Report", "Write one self-contained HTML page about one run, or several side by side."

@@ -16,8 +16,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from continua.cli import options
-from continua.cli.choosing import choose_models, files_of, record_references, remarks, rows_beside
-from continua.cli.measuring import keep_results, measure_models, record_results, results_tables
+from continua.cli.measuring import (
+    choose_models,
+    files_of,
+    keep_results,
+    measure_models,
+    record_references,
+    record_results,
+    remarks,
+    results_tables,
+    rows_beside,
+)
 from continua.cli.parsing import flag, read_values, values_of
 from continua.cli.resuming import check_same, data_digest, note_failure, read_overrides
 from continua.core.batch import Batch

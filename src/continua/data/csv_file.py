@@ -1,11 +1,16 @@
-"""Real-valued series in a CSV file: one sample per row, columns of times, of ids, of values, and static ones."""
+"""Real-valued series in a CSV file: one sample per row, columns of times, of ids, of values, and static ones.
+
+Times are numbers as they are, or dates (ISO 8601, or day.month.year) as days since 1970.
+"""
 
 import csv
+import datetime
 import difflib
 import functools
 import io
 import itertools
 import math
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +20,6 @@ import torch
 
 from continua.core.errors import reject
 from continua.core.shapes import Float, Tensor
-from continua.data.csv_times import read_times
 from continua.data.files import read_number, read_text, refuse_row
 
 _CLOCKS = ("t", "time", "date", "datetime", "timestamp")
@@ -276,3 +280,46 @@ def _check_header(file: Path, number: int, header: list[str]) -> None:
             refuse_row(file, number, f"numbers in the header {header}", cure)
         if header.count(name) > 1:
             refuse_row(file, number, f"two columns are called {name!r}", "Give every column a name of its own.")
+
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MONTH = re.compile(r"(\d{4})-(\d{2})")
+_QUARTER = re.compile(r"(\d{4})-?[qQ]([1-4])")
+_DOTTED = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(.*)")
+DAY = "days"
+"""The unit of times that are dates."""
+
+
+def read_times(words: Sequence[str]) -> tuple[list[float], str]:
+    """The times of a column, and their unit: empty where they are numbers, days where they are dates.
+
+    What is neither is infinite; in a column of dates a plain number is neither.
+    """
+    numbers = [read_number(word) for word in words]
+    if all(math.isfinite(number) for number in numbers):
+        return numbers, ""
+    days = [_read_date(word) for word in words]
+    dates = sum(math.isfinite(day) for day in days)
+    return (days, DAY) if dates > sum(math.isfinite(number) for number in numbers) else (numbers, "")
+
+
+def _read_date(word: str) -> float:
+    """Days since 1970 of a date, a date with a time of day, a month 2024-05 or a quarter 2024Q2; infinity otherwise.
+
+    Dates with dots have the day first wherever they are written; with slashes nobody can tell day and month apart. A
+    time without a zone is taken as universal time.
+    """
+    if found := _MONTH.fullmatch(word):
+        word = f"{word}-01"
+    elif found := _QUARTER.fullmatch(word):
+        word = f"{found[1]}-{3 * int(found[2]) - 2:02d}-01"
+    elif found := _DOTTED.fullmatch(word):
+        word = f"{found[3]}-{int(found[2]):02d}-{int(found[1]):02d}{found[4]}"
+    if word.isdigit():
+        return math.inf
+    try:
+        moment = datetime.datetime.fromisoformat(word)
+    except ValueError:
+        return math.inf
+    moment = moment.replace(tzinfo=datetime.UTC) if moment.tzinfo is None else moment
+    return (moment - _EPOCH) / datetime.timedelta(days=1)

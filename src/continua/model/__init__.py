@@ -19,7 +19,7 @@ from continua.model.standard import Layers, bert, decoder, encoder, encoder_deco
 from continua.model.readout import (
     AbstractLinearReadout, AbstractReadout, AnalysisReadout, MeanReadout, NormReadout, SynthesisEmbedding, TokenReadout,
 )  # fmt: skip
-from continua.model.sensors import CellEmbedding
+from continua.model.embedding import CellEmbedding
 from continua.model.stem import InterpolatedStem, StemEmbedding, interpolate
 from continua.model.storage import decode, encode, load, model_files, save
 from continua.model.torch_layers import (

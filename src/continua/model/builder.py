@@ -15,21 +15,19 @@ from continua.fields.expansion import Expansion
 from continua.fields.field import AbstractField
 from continua.fields.heads import ContinuousHeads
 from continua.fields.hypernetwork import HeadHypernetwork, Hypernetwork
-from continua.model.embedding import AbstractEmbedding, NormedEmbedding, TokenEmbedding, VectorEmbedding
+from continua.model.embedding import AbstractEmbedding, CellEmbedding, NormedEmbedding, TokenEmbedding, VectorEmbedding
 from continua.model.flow import AbstractProfile, Flow, Part
 from continua.model.positions import AbstractPositionCode, Clock
 from continua.model.readout import AbstractReadout, AnalysisReadout, MeanReadout, SynthesisEmbedding, TokenReadout
-from continua.model.sensors import CellEmbedding
 from continua.model.stem import InterpolatedStem, StemEmbedding
 from continua.model.transformer import ContinuousTransformer
 from continua.operators.attention import Attention, Rotary
-from continua.operators.compose import Dropout
+from continua.operators.compose import Dropout, SpectrallyNormed
 from continua.operators.feedforward import Damping, FeedForward
 from continua.operators.integral import AbstractTokenIntegral, Exact
 from continua.operators.kernels import AbstractKernel, Convolution, Dense, Spectral
 from continua.operators.norms import LayerNorm, PreNorm
 from continua.operators.operator import AbstractOperator, Theta
-from continua.operators.spectral_norm import SpectrallyNormed
 from continua.solve import AbstractGradient, AbstractStepper, Adaptive, Direct, DormandPrince, Fixed, LieTrotter, Solver
 from continua.spaces.axis import Axis
 from continua.spaces.bases import AbstractBasis, Cosine, Fourier, Legendre, ScaledBasis

@@ -20,7 +20,7 @@ from continua.operators.operator import (
     AbstractOperator, AbstractPointwise, Binding, Filled, NoTheta, Orthonormal, Role, Spec, Structure, Theta,
     draw_theta, leaves, map_leaves, rebuild,
 )  # fmt: skip
-from continua.operators.spectral_norm import SpectrallyNormed, spectral_norm
+from continua.operators.compose import SpectrallyNormed, spectral_norm
 
 __all__ = [
     "AbstractDraw", "AbstractKernel", "AbstractNorm", "AbstractOperator", "AbstractPointwise",

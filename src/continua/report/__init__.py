@@ -3,8 +3,8 @@
 from continua.report.compose import report_page, write_report
 from continua.report.drawing import figure_svg, save_figures
 from continua.report.page import Page, figure_html, mathml
-from continua.report.resolution import resolution_figures
 from continua.report.scales import format_duration, format_number
+from continua.report.sections import resolution_figures
 
 __all__ = [
     "Page", "figure_html", "figure_svg", "format_duration", "format_number", "mathml", "report_page",

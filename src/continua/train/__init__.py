@@ -1,5 +1,6 @@
 """Floor 5: training - models that fit a task, the loop, validation, diagnostics."""
 
+from continua.train.counting import update_memory
 from continua.train.diagnostics import diagnose, keep_diagnostics, resolution_section
 from continua.train.evaluation import (
     evaluate,
@@ -9,11 +10,9 @@ from continua.train.evaluation import (
     prediction_section,
     solver_error,
 )
-from continua.train.filling import FilledSeries, SeriesFiller
 from continua.train.grids import TrainingGrids
 from continua.train.learner import DivergedError, Learner, Row, TrainingError, count_tokens, place
 from continua.train.loop import Interrupted, StopRequest, Training
-from continua.train.memory import update_memory
 from continua.train.models import (
     STEPPERS,
     BaselineName,
@@ -28,7 +27,16 @@ from continua.train.ranks import LostRankError, Ranks, name_lost
 from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines
 from continua.train.series_answers import reference_errors, warnings_of
 from continua.train.settling import settle_outputs
-from continua.train.trained import AbstractTrained, TrainedLabels, TrainedSeries, TrainedText, load, transform_files
+from continua.train.trained import (
+    AbstractTrained,
+    FilledSeries,
+    SeriesFiller,
+    TrainedLabels,
+    TrainedSeries,
+    TrainedText,
+    load,
+    transform_files,
+)
 
 __all__ = [
     "AbstractReporter", "AbstractTrained", "Bar", "BaselineName", "CostOptions", "DepthOptions", "DivergedError",

@@ -20,8 +20,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from continua.core.errors import reject
 from continua.data.kernel_reference import KernelReference
 from continua.model import ContinuousTransformer, Depth, TokenTime, transformer
-from continua.train.arrays import SeriesTokens, fill_gaps, is_ragged, stack_ragged, to_clocks, to_tokens
-from continua.train.fitting import Fitting
+from continua.train.fitting import Fitting, SeriesTokens, fill_gaps, is_ragged, stack_ragged, to_clocks, to_tokens
 from continua.train.models import scale_outputs
 from continua.train.settling import share_of_logits
 
