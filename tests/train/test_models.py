@@ -9,7 +9,17 @@ from continua.core.seeds import branch_seed, generator_of
 from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
 from continua.model import Depth, transformer
 from continua.optim import adamw
-from continua.train import PRESETS, Learner, Plan, Preset, TrainingGrids, build_continuous, objective_of
+from continua.train import (
+    PRESETS,
+    Learner,
+    Plan,
+    Preset,
+    TrainingGrids,
+    build_baseline,
+    build_continuous,
+    count_parameters,
+    objective_of,
+)
 
 SERIES = "@problemName Two\n@univariate true\n@classLabel true a b\n@data\n"
 
@@ -120,3 +130,14 @@ def test_every_continuum_is_refined_in_turn():
     assert seen == {"depth", "head_nodes", "axis_nodes"} and set(learner._finer) == {"head_nodes", "axis_nodes"}
     assert learner._finer["head_nodes"].flow.parts[0].field.heads == 4 and learner._finer["axis_nodes"].axis.nodes == 4
     assert {id(p) for p in learner._finer["axis_nodes"].parameters()} == {id(p) for p in model.parameters()}
+
+
+def test_a_finer_axis_makes_no_wider_baseline():
+    """Eight axis nodes for four modes: states have the coefficients of 32 numbers, and so have the layers' vectors."""
+    form, preset = Burgers().form, PRESETS["burgers"]["demo"]
+    assert preset.model.axis_nodes == 2 * preset.model.axis_modes
+    parameters = count_parameters(build_continuous(form, preset))
+    baseline = build_baseline(form, preset, parameters)
+    assert len(baseline.flow.fields[0].breaks) == 3 and preset.depth.steps == 4
+    assert baseline.readout.linear.in_features == preset.model.width // 2
+    assert abs(count_parameters(baseline) / parameters - 1.0) <= 0.05

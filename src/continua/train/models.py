@@ -90,16 +90,32 @@ BaselineName = Literal["layers", "layers-regularized", "textbook", "deep", "deep
 def build_continuous(form: Form, preset: Preset) -> ContinuousTransformer:
     """The model of a preset for a task: a call of the one builder."""
     check_sizes(preset)
-    sizes, spectral = preset.model, preset.model.axis_kernel == "spectral"
-    axis = 1 if sizes.axis_nodes == 1 else EmbeddingAxis(
-        sizes.axis_nodes, sizes.axis_modes or None, periodic=not spectral, unitary=sizes.axis_kernel == "unitary"
-    )  # fmt: skip
+    sizes, axis = preset.model, _axis(preset.model)
     heads = HeadMeasure(sizes.head_nodes, sizes.head_modes) if sizes.head_modes else sizes.head_nodes
     return _build(form, sizes, axis, heads, _time(form, sizes), _depth(preset.depth))
 
 
+def _axis(sizes: ModelOptions) -> int | EmbeddingAxis:
+    if sizes.axis_nodes == 1:
+        return 1
+    periodic, unitary = sizes.axis_kernel != "spectral", sizes.axis_kernel == "unitary"
+    return EmbeddingAxis(sizes.axis_nodes, sizes.axis_modes or None, periodic, unitary)
+
+
+def _vector_sizes(sizes: ModelOptions) -> ModelOptions:
+    """The sizes of plain vectors with as many numbers as a state has coefficients: a finer axis makes none wider."""
+    axis = _axis(sizes)
+    if isinstance(axis, int):
+        return sizes
+    modes = axis.basis().size
+    width, hidden = (max(1, modes * size // axis.nodes) for size in (sizes.width, sizes.hidden))
+    return dataclasses.replace(sizes, width=width, hidden=hidden)
+
+
 def build_baseline(form: Form, preset: Preset, parameters: int, name: BaselineName = "layers") -> ContinuousTransformer:
     """The layered network to compare with: as many layers as evaluations, parameters within 5 %, plain vectors.
+
+    A vector has as many numbers as a state of the continuous model has coefficients along its embedding axis.
 
     Embedding, stem, positions and readout are those of the continuous model, heads are counted; the hidden size makes
     up the number of parameters. The `textbook` one has no stem, and the textbook's positions: learned codes for tokens,
@@ -107,20 +123,21 @@ def build_baseline(form: Form, preset: Preset, parameters: int, name: BaselineNa
     parameters.
     """
     check_sizes(preset)
-    heads = _even_heads(preset.model)
-    time = _textbook_time(form, preset.model.width) if name == "textbook" else _time(form, preset.model)
+    vectors = _vector_sizes(preset.model)
+    heads = _even_heads(vectors)
+    time = _textbook_time(form, vectors.width) if name == "textbook" else _time(form, vectors)
 
     def build(layers: int, hidden: int) -> ContinuousTransformer:
-        sizes = dataclasses.replace(preset.model, hidden=hidden)
+        sizes = dataclasses.replace(vectors, hidden=hidden)
         return _build(form, sizes, 1, heads, time, Depth(float(layers), layers))
 
     each = 3 if preset.depth.stepper == "strang" else STEPPERS[preset.depth.stepper].stages  # one part takes half-steps
     if name in ("deep", "deep-regularized"):
-        return build(each * preset.depth.steps, preset.model.hidden)
+        return build(each * preset.depth.steps, vectors.hidden)
     for layers in range(each * preset.depth.steps, 0, -1):
         one, two = (count_parameters(build(layers, hidden)) for hidden in (1, 2))
         hidden = round(1 + (parameters - one) / (two - one))  # the number of parameters is affine in it
-        if hidden >= preset.model.width // 2 or (layers == 1 and hidden >= 1):
+        if hidden >= vectors.width // 2 or (layers == 1 and hidden >= 1):
             return build(layers, hidden)
     cure = "Compare a model with more parameters, or train without --compare."
     reject("parameters", parameters, "a single layer of this width has more", cure)
