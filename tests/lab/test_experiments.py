@@ -80,7 +80,7 @@ TINY = [
     Transport(layers=(8, 16, 32), sequences=8, updates=40, particles=(8, 16, 32, 64)),
     SoftmaxResidual(classes=2, samples=24, updates=40, iterations=20, seeds=1),
     RiskSampling(size=128, controls=16, sizes=(64, 256, 1024), draws=200),
-    OptimalValues(size=8, layers=(8, 16, 32), shifts=(0.0025, 0.005, 0.01), draws=2, sizes=(64, 512)),
+    OptimalValues(size=8, layers=(4, 8, 16), shifts=(0.0025, 0.005, 0.01), draws=2, sizes=(64, 512)),
     GradientAccuracy(steps=(8, 16, 32), tolerances=(1e-3, 1e-4), rates=(0.0, 12.0)),
     EstimatorBias(tokens=128, nodes=(4, 8, 16), calls=20),
     TrainedNetworks(layers=(4, 8), few=(), seeds=2, updates=10, width=16, context_length=16, batch_size=4, windows=8),

@@ -120,6 +120,8 @@ def wasserstein_bound(beta: float, radius: float, query: float, p: float = math.
 
 _InHeads: TypeAlias = Float[Tensor, "batch heads key tokens"]
 """Tokens in the space of each head, one a column."""
+_Slopes: TypeAlias = tuple[_InHeads, _InHeads, Float[Tensor, "batch heads value tokens"]]
+"""Of queries, keys and values."""
 _Weight: TypeAlias = Float[Tensor, "*batched heads key width"]
 
 
@@ -160,18 +162,18 @@ class AttentionAdjoint:
         self.alpha = torch.softmax((self.beta * self.a).mT @ self.b, -1)  # (batch heads queries tokens)
         self.mean = self.y @ self.alpha.mT
 
-    def slopes(self, costate: Points) -> tuple[_InHeads, _InHeads, _InHeads]:
+    def slopes(self, costate: Points) -> _Slopes:
         """What the costate becomes in the space of each head: the slopes of a, b and y."""
         e = _in_heads(self.theta.o, costate)
         w = self.beta * self.alpha * (e.mT @ self.y - (e * self.mean).sum(-2).unsqueeze(-1))
         return self.b @ w.mT, self.a @ w, e @ self.alpha
 
-    def points(self, slopes: tuple[_InHeads, _InHeads, _InHeads]) -> Points:
+    def points(self, slopes: _Slopes) -> Points:
         """Psi."""
         own = zip(slopes, self.theta[:3], strict=True)
         return sum((_from_heads(s, t, self.theta.p) for s, t in own), torch.zeros_like(self.x))
 
-    def gradients(self, slopes: tuple[_InHeads, _InHeads, _InHeads], costate: Points) -> AttentionTheta:
+    def gradients(self, slopes: _Slopes, costate: Points) -> AttentionTheta:
         """sum_i s_i z_i^T of every head, a mean over tokens."""
         pairs, tokens = zip((*slopes, self.mean), (self.x, self.x, self.x, costate), strict=True), self.x.shape[1]
         return AttentionTheta(*((s.flatten(1, 2) @ z).unflatten(1, (s.shape[1], -1)) / tokens for s, z in pairs))
