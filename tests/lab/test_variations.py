@@ -12,7 +12,7 @@ import continua
 from continua.cli.main import main
 from continua.lab.clusters.particles import angular_velocity, random_tokens
 from continua.lab.variations.action import SPHERE, Chart, PathAction, hessian, minimise, tangential
-from continua.lab.variations.cells import flow_path, sphere_flow
+from continua.lab.variations.cells import Extensions, euler_lagrange, flow_path, sphere_flow
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -25,6 +25,24 @@ def test_the_residual_is_the_slope_of_the_action_along_the_sphere():
     ahead, behind = (action.value(SPHERE.project(path + s * v)) for s in (1e-5, -1e-5))
     wanted = float(ahead - behind) / 2e-5
     assert float((action.h * action.residuals(path) * v[1:-1]).sum()) == pytest.approx(wanted, rel=1e-7)
+
+
+def test_the_equation_of_a_lagrangian_is_the_limit_of_residuals():
+    G, h = tangential(sphere_flow(2, 1.0)), 1e-3
+    x, aside = random_tokens(1, 3, 3, 1), random_tokens(2, 3, 3, 2)
+    v, bent = (SPHERE.tangent(x, one[None]) for one in aside)
+    t = torch.tensor([-h, 0.0, h], dtype=torch.float64)[:, None, None, None]
+    residual = PathAction(h, G).residuals(SPHERE.project(x + t * v + 0.5 * t**2 * bent))[0]
+    bent = bent - x * v.square().sum(-1, keepdim=True)
+    whole = euler_lagrange(lambda x, v: 0.5 * (v - G(t[1, 0, 0], x[None])[0]).square().sum(), x, v, bent)
+    torch.testing.assert_close(-SPHERE.tangent(x, whole), residual, rtol=1e-5, atol=1e-5)
+
+
+def test_lagrangians_that_differ_on_the_bundle_have_other_equations(monkeypatch):
+    assert Extensions(3, 2).measure()["apart"] < 1e-13
+    plain = SPHERE.tangent
+    monkeypatch.setattr(type(SPHERE), "tangent", lambda sphere, x, v: plain(x, v) + 0.01 * v)  # no projection any more
+    assert Extensions(3, 2).measure()["apart"] > 1e-3
 
 
 def test_the_hessian_on_the_sphere_is_that_of_geodesics():

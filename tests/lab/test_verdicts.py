@@ -19,7 +19,13 @@ def test_a_number_against_its_limit(value, word):
 
 @pytest.mark.parametrize(
     ("low", "high", "word"),
-    [(-0.7, -0.5, Word.HOLDS), (-0.5, -0.28, Word.HOLDS), (-0.5, -0.1, Word.INCONCLUSIVE), (-0.2, -0.1, Word.FAILS)],
+    [
+        (-0.7, -0.5, Word.HOLDS),
+        (-0.5, -0.28, Word.HOLDS),
+        (-0.5, -0.1, Word.INCONCLUSIVE),
+        (-0.2, -0.1, Word.FAILS),
+        (math.nan, math.nan, Word.FAILS),
+    ],
 )
 def test_a_decay_no_slower_than_a_bound(low, high, word):
     judgement = stays_below("slope", Interval((low + high) / 2, low, high), -1 / 3, 0.1)
@@ -28,7 +34,13 @@ def test_a_decay_no_slower_than_a_bound(low, high, word):
 
 @pytest.mark.parametrize(
     ("low", "high", "word"),
-    [(-1.05, -0.95, Word.HOLDS), (-1.3, -0.9, Word.INCONCLUSIVE), (-1.5, -1.2, Word.FAILS), (-0.8, -0.7, Word.FAILS)],
+    [
+        (-1.05, -0.95, Word.HOLDS),
+        (-1.3, -0.9, Word.INCONCLUSIVE),
+        (-1.5, -1.2, Word.FAILS),
+        (-0.8, -0.7, Word.FAILS),
+        (math.nan, math.nan, Word.FAILS),
+    ],
 )
 def test_a_slope_of_one_value(low, high, word):
     assert equals("slope", Interval((low + high) / 2, low, high), -1.0, 0.1).word is word

@@ -73,7 +73,7 @@ class Mnist1dCeiling(AbstractExperiment):
             reject("missing", self.missing, "the claim is about all samples and half of them", "Pass 0.0 and 0.5 too.")
 
     def quick(self) -> "Mnist1dCeiling":
-        return Mnist1dCeiling(missing=(0.0, 0.5), signals=150)
+        return Mnist1dCeiling(missing=(0.0, 0.5), signals=120)
 
     def cells(self) -> Sequence[AbstractCell]:
         starts = range(0, self.signals, self.part)

@@ -120,6 +120,8 @@ def wasserstein_bound(beta: float, radius: float, query: float, p: float = math.
 
 _InHeads: TypeAlias = Float[Tensor, "batch heads key tokens"]
 """Tokens in the space of each head, one a column."""
+_Slopes: TypeAlias = tuple[_InHeads, _InHeads, Float[Tensor, "batch heads value tokens"]]
+"""Of queries, keys and values."""
 _Weight: TypeAlias = Float[Tensor, "*batched heads key width"]
 
 
@@ -131,7 +133,15 @@ class Pullback(NamedTuple):
 
 
 def pullback(operator: Attention, theta: AttentionTheta, cloud: Cloud, costate: Points) -> Pullback:
-    """Psi(x, p, gamma, nu) and the gradient map of A(x, mu, nu), for tokens of equal mass.
+    """Psi and the gradient map for one costate: `AttentionAdjoint` where only one is asked for."""
+    adjoint = AttentionAdjoint(operator, theta, cloud)
+    slopes = adjoint.slopes(costate)
+    return Pullback(adjoint.points(slopes), adjoint.gradients(slopes, costate))
+
+
+@final
+class AttentionAdjoint:
+    """Psi(x, p, gamma, nu) and the gradient map of A(x, mu, nu) for any costates p, for tokens of equal mass.
 
         Psi_j = [d_x A]^T p_j + int [d_mu A(x')(x_j)]^T p' dgamma(x', p')
 
@@ -144,18 +154,29 @@ def pullback(operator: Attention, theta: AttentionTheta, cloud: Cloud, costate: 
     g_V = (O p) u^T, g_K = (Q x) q^T, g_Q = (K q) x^T with u = Gamma, q = beta Cov V^T O p (docs/mathematics.md, section
     8). Equal to autograd through `operator.velocity`. Parameters may have a batch axis, one set per sequence.
     """
-    _check(operator, theta, cloud)
-    beta, x, tokens = operator.inverse_temperature, cloud.points, cloud.points.shape[1]
-    a, b, y, e = _in_heads(theta.q, x), _in_heads(theta.k, x), _in_heads(theta.v, x), _in_heads(theta.o, costate)
-    alpha = torch.softmax((beta * a).mT @ b, -1)  # (batch heads queries tokens)
-    mean = y @ alpha.mT
-    w = beta * alpha * (e.mT @ y - (e * mean).sum(-2).unsqueeze(-1))
-    slopes = (b @ w.mT, a @ w, e @ alpha)  # of a, b and y
-    points = sum((_from_heads(s, t, theta.p) for s, t in zip(slopes, theta[:3], strict=True)), torch.zeros_like(x))
-    pairs = zip((*slopes, mean), (x, x, x, costate), strict=True)
-    # sum_i s_i z_i^T of every head
-    gradients = ((s.flatten(1, 2) @ z).unflatten(1, (s.shape[1], -1)) / tokens for s, z in pairs)
-    return Pullback(points, AttentionTheta(*gradients))
+
+    def __init__(self, operator: Attention, theta: AttentionTheta, cloud: Cloud) -> None:
+        _check(operator, theta, cloud)
+        self.theta, self.x, self.beta = theta, cloud.points, operator.inverse_temperature
+        self.a, self.b, self.y = (_in_heads(w, self.x) for w in theta[:3])
+        self.alpha = torch.softmax((self.beta * self.a).mT @ self.b, -1)  # (batch heads queries tokens)
+        self.mean = self.y @ self.alpha.mT
+
+    def slopes(self, costate: Points) -> _Slopes:
+        """What the costate becomes in the space of each head: the slopes of a, b and y."""
+        e = _in_heads(self.theta.o, costate)
+        w = self.beta * self.alpha * (e.mT @ self.y - (e * self.mean).sum(-2).unsqueeze(-1))
+        return self.b @ w.mT, self.a @ w, e @ self.alpha
+
+    def points(self, slopes: _Slopes) -> Points:
+        """Psi."""
+        own = zip(slopes, self.theta[:3], strict=True)
+        return sum((_from_heads(s, t, self.theta.p) for s, t in own), torch.zeros_like(self.x))
+
+    def gradients(self, slopes: _Slopes, costate: Points) -> AttentionTheta:
+        """sum_i s_i z_i^T of every head, a mean over tokens."""
+        pairs, tokens = zip((*slopes, self.mean), (self.x, self.x, self.x, costate), strict=True), self.x.shape[1]
+        return AttentionTheta(*((s.flatten(1, 2) @ z).unflatten(1, (s.shape[1], -1)) / tokens for s, z in pairs))
 
 
 def _in_heads(w: _Weight, x: Points) -> _InHeads:

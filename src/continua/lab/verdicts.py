@@ -1,6 +1,7 @@
 """Verdicts: what a measurement says about a claim, with the reason."""
 
 import enum
+import math
 from typing import NamedTuple
 
 from continua.lab.intervals import Interval
@@ -56,22 +57,25 @@ def stays_below(name: str, value: Interval, limit: float, margin: float = 0.0) -
     """A measured number, such as the slope of a decay, that is claimed to be at most a limit, up to a margin.
 
     It holds when the whole interval is below limit + margin, fails when the whole interval is above it, and otherwise
-    more seeds or larger sizes are needed.
+    more seeds or larger sizes are needed; what is not a number fails.
     """
     shown = f"{name} {value} against at most {limit:.3f} (margin {margin:g})"
     if value.high <= limit + margin:
         return Judgement(Word.HOLDS, shown)
-    if value.low > limit + margin:
+    if value.low > limit + margin or math.isnan(value.value):
         return Judgement(Word.FAILS, f"{shown}: larger than claimed")
     return Judgement(Word.INCONCLUSIVE, f"{shown}: the interval is too wide")
 
 
 def equals(name: str, found: Interval, value: float, margin: float) -> Judgement:
-    """A number that is claimed to have one value: |found - value| <= margin, with the interval to say how sure."""
+    """A number that is claimed to have one value: |found - value| <= margin, with the interval to say how sure.
+
+    What is not a number fails.
+    """
     shown = f"{name} {found} against {value:.3f} (margin {margin:g})"
     if value - margin <= found.low and found.high <= value + margin:
         return Judgement(Word.HOLDS, shown)
-    if found.high < value - margin or found.low > value + margin:
+    if found.high < value - margin or found.low > value + margin or math.isnan(found.value):
         return Judgement(Word.FAILS, shown)
     return Judgement(Word.INCONCLUSIVE, f"{shown}: the interval is too wide")
 

@@ -140,10 +140,10 @@ class SoftmaxResidual(AbstractExperiment):
     samples: int = 300
     updates: int = 200
     iterations: int = 150
-    seeds: int = 1
+    seeds: int = 3
 
     def quick(self) -> "SoftmaxResidual":
-        return SoftmaxResidual(classes=3, samples=60, updates=60, iterations=50)
+        return SoftmaxResidual(classes=3, samples=60, updates=60, iterations=50, seeds=1)
 
     def cells(self) -> Sequence[AbstractCell]:
         seeds = range(self.seeds)

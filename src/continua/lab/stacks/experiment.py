@@ -43,15 +43,15 @@ class TrainedNetworks(AbstractExperiment):
     layers: tuple[int, ...] = (4, 16, 64)
     few: tuple[int, ...] = (4, 16)
     seeds: int = 3
-    updates: int = 240
+    updates: int = 120
     width: int = 32
-    context_length: int = 64
+    context_length: int = 32
     batch_size: int = 8
     windows: int = 256
     text: str = ""
 
     def quick(self) -> "TrainedNetworks":
-        return dataclasses.replace(self, layers=(4, 16), few=(4,), updates=50, context_length=32, windows=64)
+        return dataclasses.replace(self, layers=(4, 16), few=(4,), updates=50, windows=64)
 
     def cells(self) -> Sequence[AbstractCell]:
         sizes = (self.updates, self.width, self.context_length, self.batch_size, self.windows, self.text)

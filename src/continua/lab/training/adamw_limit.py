@@ -47,8 +47,8 @@ class AdamWLimit(AbstractExperiment):
     ascent: int = 12
     wide: int = 20
     """updates of the continuous law on fresh data"""
-    nodes: int = 64
-    """of the continuous law, in its limit"""
+    nodes: int = 128
+    """of the continuous law, in its limit: updates bend where a gradient changes its sign, and nodes must resolve it"""
     practical: int = 5
     """updates with eps = 1e-8"""
     fine: int = 2048
@@ -56,7 +56,7 @@ class AdamWLimit(AbstractExperiment):
 
     def quick(self) -> "AdamWLimit":
         return AdamWLimit(
-            layers=(16, 32, 64, 128),
+            layers=(8, 16, 32, 64),
             heads=(2, 8),
             seeds=48,
             milestones=(0, 3),
@@ -65,9 +65,9 @@ class AdamWLimit(AbstractExperiment):
             climbers=12,
             ascent=5,
             wide=5,
-            nodes=32,
+            nodes=64,
             practical=3,
-            fine=512,
+            fine=256,
         )
 
     def cells(self) -> Sequence[AbstractCell]:
@@ -85,7 +85,7 @@ class AdamWLimit(AbstractExperiment):
                 for L in self.layers
             ),
             *(AgainstLimit(16, 4, self.seeds, (last,), self._in_sequences_of(n), rule) for n in self.tokens),
-            *(AgainstLimit(L, self.heads[-1], self.seeds // 2, (self.wide,), self._wide(), rule) for L in self.layers),
+            *(AgainstLimit(L, self.heads[-1], self.seeds, (self.wide,), self._wide(), rule) for L in self.layers),
             *(self._against_fine(L, H) for L in self.layers[:4] for H in self.heads[-1:]),
         ]
 

@@ -150,7 +150,7 @@ class Adversarial(AbstractCell):
             squares = gaps.square().sum(-1)  # (depths sequences tokens)
             worst = squares[-1] == squares[-1].amax(-1, keepdim=True)
             end = gaps[-1] * worst[..., None]
-            own, other = network.backward(states, end, lambda layer, g: None)[0], limit.backward(path, end)[0]
+            own, other = network.backward(states, end)[0], limit.backward(path, end)[0]
             # Both adjoints are linear in their terminal value, so their difference is the slope of |gap|^2 / 2.
             return _Climb(squares.amax((0, 2)).unflatten(0, (self.seeds, -1)).amax(-1), own - other)
 
@@ -180,7 +180,7 @@ class Adversarial(AbstractCell):
         p = in_ball(x.shape, 1.0, 6001)
         found: list[Float[Tensor, " seeds"]] = []
         for _ in range(_TURNS):
-            own, other = network.backward(states, p, lambda layer, g: None), limit.backward(path, p)
+            own, other = network.backward(states, p), limit.backward(path, p)
             gaps = torch.stack(own) - exact.at(depths, other)
             found.append(gaps.square().sum(-1).amax((0, 2)).unflatten(0, (self.seeds, -1)).amax(-1))
             w = _DIFFERENCE * gaps[0] / gaps[0].norm(dim=(-1, -2), keepdim=True).clamp_min(1e-300)

@@ -11,7 +11,7 @@ from jaxtyping import Shaped
 
 from continua.core.errors import SolveError
 from continua.core.shapes import Float, Points, Tensor
-from continua.lab.derivatives import pullback
+from continua.lab.derivatives import AttentionAdjoint, pullback
 from continua.lab.training.problem import Problem, UpdateRule
 from continua.operators import AttentionTheta
 from continua.spaces import Cloud
@@ -57,15 +57,19 @@ class Network:
             states.append(x)
         return states
 
-    def backward(self, states: list[Points], end: Points, keep: Callable[[int, AttentionTheta], None]) -> list[Points]:
+    def backward(
+        self, states: list[Points], end: Points, keep: Callable[[int, AttentionTheta], None] | None = None
+    ) -> list[Points]:
         """p_0, ..., p_L with p_L = end; `keep` receives the gradients of each layer, one set for each sequence."""
         p, measure, sequences = end, Cloud(states[0]).measure, len(end) // self.seeds
         adjoints = [p]
         for layer in reversed(range(self.layers)):
-            back = pullback(self.operator, self.theta(layer, sequences), Cloud.on(states[layer], measure), p)
-            p = p + self.step * back.points
+            adjoint = AttentionAdjoint(self.operator, self.theta(layer, sequences), Cloud.on(states[layer], measure))
+            slopes = adjoint.slopes(p)
+            if keep is not None:
+                keep(layer, adjoint.gradients(slopes, p))
+            p = p + self.step * adjoint.points(slopes)
             adjoints.append(p)
-            keep(layer, back.theta)
         return adjoints[::-1]
 
     def both(self, update: int = 0) -> NetworkPass:
@@ -132,10 +136,11 @@ class Limit:
 
     def backward(self, states: _Path, end: Points) -> _Path:
         """p at the nodes, with p(1) = end."""
-        theta, nodes, cloud = self._theta(len(end)), len(self.depths), Cloud(states.flatten(0, 1))
+        adjoint = AttentionAdjoint(self.operator, self._theta(len(end)), Cloud(states.flatten(0, 1)))
+        nodes = len(self.depths)
 
         def picard(p: Points) -> Points:
-            return self._add_integral(self._back, pullback(self.operator, theta, cloud, p).points, end)
+            return self._add_integral(self._back, adjoint.points(adjoint.slopes(p)), end)
 
         return _fixed_point(picard, end.repeat(nodes, 1, 1)).unflatten(0, (nodes, -1))
 

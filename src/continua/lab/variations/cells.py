@@ -1,6 +1,7 @@
 """What `euler-lagrange` measures: residuals along flows and networks, scenarios, conjugate points, gradient flows."""
 
 import math
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -238,7 +239,8 @@ class ConjugatePoints(AbstractCell):
 class GradientFlow(AbstractCell):
     """Unnormalised attention with Q = K = V = I is grad E, E = (1/2 beta) sum_ij e^{beta <x_i, x_j>}.
 
-    Along its flow P x'' = grad 1/2 |grad E|^2: both sides by autograd, the left one along the velocity.
+    Along its flow P x'' = grad 1/2 |grad E|^2. On the left stands the project's attention, times its normaliser
+    sum_j e^{beta <x_i, x_j>}, differentiated along itself; on the right E alone.
     """
 
     tokens: int
@@ -246,16 +248,70 @@ class GradientFlow(AbstractCell):
     beta: float
 
     def measure(self) -> Row:
-        x = random_tokens(1, self.tokens, self.width, 7)
+        attention = tangential(sphere_flow(0, self.beta, self.width))
 
         def velocity(x: Points) -> Points:
-            energy = (self.beta * x @ x.mT).exp().sum() / (2.0 * self.beta)
-            return SPHERE.tangent(x, torch.autograd.grad(energy, x, create_graph=True)[0])
+            normaliser = (self.beta * x @ x.mT).exp().sum(-1, keepdim=True)
+            return normaliser * attention(torch.zeros(1, dtype=x.dtype), x[None])[0]
 
-        x.requires_grad_()
+        x = random_tokens(1, self.tokens, self.width, 7)
         G = velocity(x)
-        turned = torch.autograd.functional.jvp(velocity, x, G.detach())[1]
-        (slope,) = torch.autograd.grad(0.5 * G.square().sum(), x)
+        turned = torch.autograd.functional.jvp(velocity, x, G)[1]
         assert isinstance(turned, Tensor)
-        left, right = SPHERE.tangent(x, turned), SPHERE.tangent(x, slope)
-        return {"gap": float((left - right).detach().norm() / right.detach().norm())}
+        x.requires_grad_()
+        energy = (self.beta * x @ x.mT).exp().sum() / (2.0 * self.beta)
+        pull = SPHERE.tangent(x, torch.autograd.grad(energy, x, create_graph=True)[0])
+        (slope,) = torch.autograd.grad(0.5 * pull.square().sum(), x)
+        left, right = SPHERE.tangent(x, turned).detach(), SPHERE.tangent(x, slope).detach()
+        return {"gap": float((left - right).norm() / right.norm())}
+
+
+@final
+class Extensions(AbstractCell):
+    """P_x( d/dt L_v - L_x ) of one Lagrangian on the tangent bundle, written off it in several ways.
+
+        L = 1/2 |v - G(x)|^2 ,   L + (|x|^2 - 1) a(x, v) ,   L + <x, v> b(x, v) ,   L( project x, P_x v )
+
+    All agree where |x| = 1 and <x, v> = 0. Along a path there, d/dt = <x', d_x> + <x'', d_v>, at any x'' with
+    <x, x''> = -|x'|^2. `apart` is the largest difference with the projection, `unprojected` that without it.
+    """
+
+    tokens: int
+    heads: int
+
+    def measure(self) -> Row:
+        G = tangential(sphere_flow(self.heads, 2.0))
+        x, aside = random_tokens(1, self.tokens, 3, 1), random_tokens(2, self.tokens, 3, 8)
+        v = SPHERE.tangent(x, aside[:1])
+        bent = SPHERE.tangent(x, aside[1:]) - x * v.square().sum(-1, keepdim=True)
+
+        def plain(x: Points, v: Points) -> Tensor:
+            return 0.5 * (v - G(torch.zeros(1, dtype=x.dtype), x[None])[0]).square().sum()
+
+        def nearest(x: Points, v: Points) -> Tensor:
+            return plain(SPHERE.project(x), SPHERE.tangent(SPHERE.project(x), v))
+
+        written = (
+            plain,
+            lambda x, v: plain(x, v) + ((x.square().sum(-1) - 1.0) * (x + 2.0 * v).sin().sum(-1)).sum(),
+            lambda x, v: plain(x, v) + ((x * v).sum(-1) * (x - v).cos().sum(-1)).sum(),
+            nearest,
+        )
+        whole = [euler_lagrange(lagrangian, x, v, bent) for lagrangian in written]
+        along = [SPHERE.tangent(x, one) for one in whole]
+        size = float(along[0].norm())
+        return {
+            "apart": max(float((one - along[0]).norm()) for one in along[1:]) / size,
+            "unprojected": min(float((one - whole[0]).norm()) for one in whole[1:]) / size,
+        }
+
+
+def euler_lagrange(lagrangian: Callable[[Points, Points], Tensor], x: Points, v: Points, bent: Points) -> Points:
+    """d/dt L_v - L_x at a point of a path with velocity v and acceleration `bent`."""
+    x, v = x.clone().requires_grad_(), v.clone().requires_grad_()
+    by_x, by_v = torch.autograd.grad(lagrangian(x, v), (x, v), create_graph=True)
+    # <d, L_v> differentiated in d: the transpose of a transpose, L_vx x' + L_vv x''
+    d = torch.zeros_like(v, requires_grad=True)
+    pulled = torch.autograd.grad(by_v, (x, v), d, create_graph=True)
+    (change,) = torch.autograd.grad(pulled, d, (v.detach(), bent))
+    return (change - by_x).detach()

@@ -7,7 +7,7 @@ from typing import final
 from continua.lab.experiment import AbstractExperiment, AtMost, Findings, curves
 from continua.lab.intervals import slope_interval
 from continua.lab.sweep import AbstractCell, Row
-from continua.lab.variations.cells import ConjugatePoints, GradientFlow, Inexact, Residuals, Scenarios
+from continua.lab.variations.cells import ConjugatePoints, Extensions, GradientFlow, Inexact, Residuals, Scenarios
 from continua.lab.verdicts import Judgement, all_of, at_least, at_most, equals
 from continua.runs import Lines, Series
 
@@ -45,10 +45,11 @@ class EulerLagrange(AbstractExperiment):
             Inexact((0.1, 0.03, 0.01, 0.003)),
             ConjugatePoints(self.around),
             GradientFlow(6, 5, 2.0),
+            Extensions(4, 2),
         ]
 
     def conclude(self, rows: Sequence[Row]) -> Findings:
-        *residuals, scenarios, inexact, conjugate, gradient = rows
+        *residuals, scenarios, inexact, conjugate, gradient, extensions = rows
         orders = {
             **{f"residual, {kind}": (r["midpoint"], -2.0) for kind, r in zip(_KINDS[:2], residuals, strict=False)},
             f"residual, {_KINDS[2]}": (residuals[2]["midpoint"], -1.0),
@@ -75,6 +76,8 @@ class EulerLagrange(AbstractExperiment):
             at_most("index of the second variation minus conjugate points", abs(index - conjugate["zeros"]), 0.0),
             at_least("conjugate points met", conjugate["zeros"], 1.0),
             at_most("P x'' against grad 1/2 |grad E|^2", gradient["gap"], 1e-12),
+            at_most("one Lagrangian extended in four ways, apart", extensions["apart"], 1e-12),
+            at_least("the same without projection", extensions["unprojected"], 0.1),
         ]
         measured = {
             **{name: slope for name, (slope, _) in slopes.items()},
@@ -86,9 +89,12 @@ class EulerLagrange(AbstractExperiment):
             "index at the end": index,
             "conjugate points": conjugate["zeros"],
             "gradient-flow gap": gradient["gap"],
+            "extensions of one Lagrangian, apart": extensions["apart"],
+            "the same without projection": extensions["unprojected"],
         }
         bound = {name: order for name, (_, order) in slopes.items()}
         bound |= {"first conjugate point of a great circle": math.pi, "gradient-flow gap": AtMost(1e-12)}
+        bound |= {"extensions of one Lagrangian, apart": AtMost(1e-12)}
         return Findings(self._figures(residuals, scenarios, conjugate), measured, bound, all_of(*judgements))
 
     def _figures(self, residuals: Sequence[Row], scenarios: Row, conjugate: Row) -> tuple[Lines, ...]:
