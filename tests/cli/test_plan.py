@@ -68,7 +68,7 @@ def test_times_are_foreseen_for_models_that_were_not_timed():
 
 
 def plan(tmp_path: Path, capsys, *words: str) -> dict:
-    (tmp_path / "run.toml").write_text('task = "text"\nwidth = 64\nhidden = 128\naxis_nodes = 1\nheads = 2\n'
+    (tmp_path / "run.toml").write_text('task = "text"\nwidth = 64\nhidden = 128\naxis_nodes = 1\nhead_nodes = 2\n'
                                        'head_modes = 0\nsteps = 1\ndepth_modes = 2\nbatch_size = 64\n')  # fmt: skip
     given = ["--flops", "100T", "--bandwidth", "2TB", "--vocabulary", "50", "--context-length", "512", "--json"]
     assert main(["plan", str(tmp_path / "run.toml"), *given, *words]) == 0

@@ -279,7 +279,8 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
 
 
 def test_a_config_file_and_words_that_come_before_it(tmp_path):
-    (tmp_path / "run.toml").write_text('task = "burgers"\npoints = 16\nupdates = 9\ndepth = 1\noutput = "there"\n')
+    text = 'task = "burgers"\npoints = 16\nupdates = 9\ndepth_length = 1\noutput = "there"\n'
+    (tmp_path / "run.toml").write_text(text)
     config = values_of(read_command(Train, "train", ["--config", "run.toml", *SMALL, "--steps", "1", "--quiet"]))
     assert config["task"] == "burgers" and config["updates"] == 3 and config["depth_length"] == 1.0
     assert config["points"] == 16 and config["output"] == Path("there")

@@ -292,7 +292,7 @@ def test_an_l2_term_meets_no_weight_decay(unchecked):
         (lambda: DebiasedObjective(Objective(CrossEntropy()), 2, levels=1.5), "levels = 1.5"),
         (lambda: AtRandomDepth(KineticEnergy), "no RunningCost"),
         (lambda: AtRandomDepth(FieldSize()), "cheap at every depth"),
-        (lambda: AtRandomDepth(KineticEnergy(), 0.0), "share = 0.0"),
+        (lambda: AtRandomDepth(KineticEnergy(), 0.0), "fraction = 0.0"),
         (lambda: running(KineticEnergy(Sobolev(0, 1.0)), damped(), clouded()), "axis = None"),
         (lambda: running(KineticEnergy(L2(Axis(2, 2))), damped(), clouded()), "its width is 4"),
         (

@@ -66,7 +66,7 @@ commands:
 options:
   --help     show this message; after a command, its options
   --version  print the version
-  --debug    show the traceback of a mistake (or set CONTINUA_DEBUG=1)
+  --debug    show the traceback of an error (or set CONTINUA_DEBUG=1)
   --completion SHELL
              print a script that completes commands and options in bash, zsh or tcsh
 

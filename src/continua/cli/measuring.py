@@ -209,7 +209,7 @@ def record_references(run: Run, task: AbstractTask, model: ContinuousTransformer
             if right["accuracy"] > tested["accuracy"]
         }
         found = [
-            f"a reference method tells more of the test: {reference}, {right:.1%} beside {tested['accuracy']:.1%}"
+            f"a reference method is more accurate on the test: {reference}, {right:.1%} beside {tested['accuracy']:.1%}"
             for reference, right in better.items()
         ]
     run.record("references", split="test", errors=errors)

@@ -123,7 +123,7 @@ class OutputOptions:
     output: SomeFolder = None
     """folder of the run; an existing run is never overwritten (default: the next free runs/TASK-001)"""
     quiet: Toggle = False
-    """print nothing but mistakes"""
+    """print nothing but errors"""
     json: Toggle = False
     """print lines of JSON instead of a bar"""
     tensorboard: Toggle = False

@@ -106,7 +106,7 @@ class Generate:
     model: str = "continuous"
     """which model of the run"""
     uncached: Flag = False
-    """keep no keys and values, and solve the whole window for every character: the same text, slower"""
+    """without a KV cache: solve the whole window for every character, the same text, slower"""
 
     def execute(self, console: Console) -> int:
         run = Run.open(self.folder)
@@ -204,7 +204,7 @@ class Predict:
     max_new_tokens: int = 500
     """text: characters to write"""
     temperature: float = 0.8
-    """text: 0 takes the likeliest character, higher values dare more"""
+    """text: 0 takes the likeliest character, higher values are more random"""
     seed: int = 0
     """text: seed of the draws"""
 
@@ -235,7 +235,7 @@ class Predict:
             rows = [(number, trained.classes[int(np.argmax(row))], *(f"{p:.4f}" for p in row))
                     for number, row in enumerate(found, start=1)]  # fmt: skip
             header = ("series", "label", *(f"probability_{name}" for name in trained.classes))
-            return _as_csv([header, *rows]), f"{len(rows)} series told"
+            return _as_csv([header, *rows]), f"{len(rows)} series classified"
         if isinstance(trained, TrainedText):
             given = read_text(file, "text file", "--input").rstrip("\n") or "\n"
             more = trained.predict(given, self.max_new_tokens, self.temperature, self.seed)

@@ -182,7 +182,7 @@ class _Study:
             return self._leave_out("tokens", f"what a {type(embedding).__name__} reads are no samples of a signal")
         values, (times, present) = self.inputs[0], (*self.inputs[1:], None, None)[:2]
         if times is None and (clock := embedding.clock) is not None:
-            unit = clock.equispaced(present, tuple(values.shape[:2]), values)
+            unit = clock.regular_times(present, tuple(values.shape[:2]), values)
             times = clock.start + (clock.end - clock.start) * unit
         try:
             samples = Samples.of(values, times, present)

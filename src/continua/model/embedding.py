@@ -114,7 +114,7 @@ class AbstractSampleEmbedding(AbstractEmbedding):
         batch, tokens, _ = points.shape
         if self.clock is not None:
             if times is None:
-                return self.clock.equispaced(present, (batch, tokens), points)
+                return self.clock.regular_times(present, (batch, tokens), points)
             return self.clock.read(times, present, points)
         if times is None:
             return torch.arange(tokens, dtype=points.dtype, device=points.device).expand(batch, tokens)

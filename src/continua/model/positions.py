@@ -47,7 +47,7 @@ class Clock:
                 reject("times", value, f"this model was built for times from {self.start:g} to {self.end:g}", cure)
         return unit.to(like)
 
-    def equispaced(
+    def regular_times(
         self, present: Bool[Tensor, "batch tokens"] | None, shape: tuple[int, int], like: Tensor
     ) -> Positions:
         """Token times of samples that came without times."""
