@@ -230,7 +230,9 @@ def _parse(kind: type[Any], command: str, words: Sequence[str], default: Any = N
 
     above = {} if default is None else {"default": default}
     with _READERS, tyro_errors.on_parse_error(refuse):
-        return tyro.cli(kind, prog=f"continua {command}", args=words, config=_FLAT, **above)
+        # one line per paragraph: tyro would keep a line break before a bracket or a number
+        about = "\n\n".join(" ".join(each.split()) for each in (kind.__doc__ or "").split("\n\n"))
+        return tyro.cli(kind, prog=f"continua {command}", description=about, args=words, config=_FLAT, **above)
 
 
 def _as_words(kind: type[Any], values: Mapping[str, Any]) -> list[str]:
