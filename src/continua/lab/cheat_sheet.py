@@ -133,7 +133,7 @@ class CheatSheet(AbstractExperiment):
     source = "the cheat-sheet of the project's first design; similar is taken as at most 1.5 times"
 
     seeds: int = 3
-    updates: int = 300
+    updates: int = 120
     width: int = 24
     batch_size: int = 16
     signals: int = 1000

@@ -43,7 +43,7 @@ class AdamWLimit(AbstractExperiment):
     milestones: tuple[int, ...] = (0, 5, 10)
     problem: Problem = Problem()
     tokens: tuple[int, ...] = (4, 16, 64)
-    climbers: int = 32
+    climbers: int = 64
     ascent: int = 12
     wide: int = 20
     """updates of the continuous law on fresh data"""
