@@ -120,10 +120,10 @@ def test_the_hamiltonian_is_the_costate_times_the_velocity(model, sections):
 def test_kept_diagnostics_are_reported_without_the_model(model, sections, tmp_path):
     run = Run.begin(tmp_path / "run", "train", {"task": "waves"})
     keep_diagnostics(run, "ours / 1", list(sections.values()))
-    run.note(references=[reference.plain() for reference in continua.citation(model)])
+    run.note(papers=[paper.plain() for paper in continua.citation(model)])
     page = report_page([run.folder])
     assert [section.heading for section in page.sections] == list(sections)
-    assert {"chen2018", "vaswani2017"} <= {reference.key for reference in page.references}
+    assert {"chen2018", "vaswani2017"} <= {paper.key for paper in page.papers}
     assert "Neural ordinary differential equations" in page.html()
 
 
