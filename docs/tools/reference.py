@@ -74,9 +74,9 @@ def entries(room: str) -> list[Entry]:
 
 
 def elsewhere() -> list[Entry]:
-    """Names of `continua` that no room exports."""
+    """Names of `continua` that no room exports: those that need an extra, such as the estimators of scikit-learn."""
     known = {entry.path for room in ROOMS for entry in entries(room)}
-    return [Entry(n, "continua", getattr(continua, n)) for n in continua.__all__ if f"continua.{n}" not in known]
+    return [Entry(n, "continua", getattr(continua, n)) for n in dir(continua) if f"continua.{n}" not in known]
 
 
 def pages() -> dict[str, str]:
@@ -189,9 +189,10 @@ def _index(rooms: dict[str, str]) -> str:
     parts = ["# Reference", "Every public name, made from the docstrings. The names of the first table are those of "
              "`continua` itself; each room has more, which its page lists."]  # fmt: skip
     rows = ["| name | what it is | room |", "|---|---|---|"]
-    for room in rooms:
-        for entry in (each for each in entries(room) if each.home == "continua"):
-            said = _inline(" ".join(documentation(entry.name, entry.thing).split("\n\n")[0].split()))
-            rows.append(f"| [{entry.name}]({room}.md#{entry.path}) | {said} | {room} |")
+    found = [(entry, "") for entry in elsewhere()]
+    found += [(entry, room) for room in rooms for entry in entries(room) if entry.home == "continua"]
+    for entry, room in found:
+        said = _inline(" ".join(documentation(entry.name, entry.thing).split("\n\n")[0].split()))
+        rows.append(f"| [{entry.name}]({f'{room}.md' if room else ''}#{entry.path}) | {said} | {room} |")
     parts += ["\n".join(rows), *(entry.markdown() for entry in elsewhere())]
     return "\n\n".join(parts) + "\n"

@@ -168,11 +168,47 @@ def test_seconds_since_1970_keep_their_digits():
     torch.testing.assert_close(found, torch.tensor([[0.0, 1e-4, 2e-4]]), rtol=1e-3, atol=0.0)
 
 
-def test_samples_without_times_are_evenly_spread():
-    values, _ = signals()
-    model = small().eval()
-    even = torch.linspace(0, 1, TOKENS).expand(BATCH, -1)
-    torch.testing.assert_close(model(values), model(values, even))
+@pytest.mark.parametrize("spacing", [None, 60.0])
+def test_seconds_since_1970_in_float32_are_refused(spacing):
+    begin = 1.7e9
+    model = small(time=TokenTime(begin, begin + 86400.0, spacing)).eval()
+    values, times = signals()
+    seconds = begin + 86400.0 * times.double()
+    with torch.no_grad():
+        assert model(values, seconds).isfinite().all()
+    with pytest.raises(ValueError, match=r"times = torch.float32: near 1700086400 such numbers are \d+ apart.*float64"):
+        model(values, seconds.float())
+    assert small(time=TokenTime(0.0, 86400.0, spacing))(values, 86400.0 * times).isfinite().all()
+
+
+def test_a_model_of_few_digits_takes_times_of_as_few():
+    clock = Clock(0.0, 1.0, finest=1e-3)
+    assert clock.read(torch.rand(1, 4).bfloat16(), None, torch.zeros(1).bfloat16()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("spacing", [None, 1 / 48])
+def test_samples_without_times_are_equispaced_over_the_span(spacing):
+    """Twice as many samples are the same signal on a finer grid, and not a longer one."""
+    model = small(time=TokenTime(spacing=spacing)).eval()
+    for count in (TOKENS, 2 * TOKENS, 200):
+        grid = torch.linspace(0, 1, count).expand(BATCH, -1)
+        values = torch.sin(9 * grid).unsqueeze(-1)
+        torch.testing.assert_close(model(values), model(values, grid))
+
+
+def test_samples_without_times_reach_as_far_in_a_causal_model_as_times_may():
+    model = small(causal=True, per_token=True, time=TokenTime(0.0, 2.0, spacing=0.1)).eval()
+    values = torch.zeros(1, 41, 1)
+    times = 0.1 * torch.arange(42.0).unsqueeze(0)
+    torch.testing.assert_close(model(values), model(values, times[:, :41]))
+    for inputs in ((torch.zeros(1, 42, 1),), (torch.zeros(1, 42, 1), times)):
+        with pytest.raises(ValueError, match=r"times = 4\.\d+: this model was built for times from 0 to 2"):
+            model(*inputs)
+    with pytest.raises(ValueError, match=r"0\.1 apart in a causal model: give times, or .*spacing=0.0488"):
+        model(torch.zeros(1, 42, 1))
+    present = torch.ones(1, 42, dtype=torch.bool)
+    present[:, 41:] = False
+    assert model(torch.zeros(1, 42, 1), None, present).isfinite().all()
 
 
 @pytest.mark.parametrize("queries", [False, True])

@@ -152,3 +152,18 @@ def test_what_cannot_be_is_said():
 
 def test_both_are_found_at_the_top():
     assert {"ContinuousClassifier", "ContinuousForecaster"} <= set(dir(continua))
+
+
+def test_pairs_of_times_and_values_are_refused_with_three_cures():
+    times = np.linspace(0, 1, 9)
+    pairs = [(times, np.sin(k * times)) for k in range(6)]
+    for kind in (ContinuousClassifier, ContinuousForecaster):
+        with pytest.raises(ValueError, match=r"X\[0\] = .*tuple of two arrays.*equispaced.*NaN.*as a channel.*transformer"):
+            kind(max_iter=1).fit(pairs, [0, 1] * 3)
+
+
+def test_epochs_are_met_with_what_is_counted_here():
+    with pytest.raises(TypeError, match="ContinuousClassifier has no argument 'epochs'. Pass max_iter="):
+        ContinuousClassifier(epochs=5)
+    with pytest.raises(TypeError, match="ContinuousForecaster has no argument 'seed'. Pass random_state="):
+        ContinuousForecaster(seed=5)

@@ -64,12 +64,16 @@ class Stem:
 class TokenTime:
     """Token time: signals have times from `start` to `end` in any unit, usually `spacing` apart.
 
+    Samples that come without times are equispaced from `start` to `end`, whatever `spacing` is, which only makes stem
+    and frequencies; in a causal model they are `spacing` apart from `start` (a 32nd of the span where it is not given).
+    Large times, such as seconds since 1970, come in float64.
+
     `rule` turns times into masses (trapezoid; a causal one for causal models), `positions` are rotary by default, their
     frequencies made for span and spacing; a position code is added to the embedding instead. Signals pass a local
     `stem` (`None`: none). The time of whole numbers is their index. With `queries` outputs may be asked for at times
     without a sample, `model(values, times, query_times=...)`. With `channels` samples are cells of so many sensors, at
     times of their own: a value, the channel by a 1 among 0s, then static numbers (`CellEmbedding`). `integral`
-    evaluates the token integral: exact, or by an estimator for long sequences.
+    evaluates the token integral: exactly, or by an estimate for long sequences.
     """
 
     start: float = 0.0
@@ -93,7 +97,7 @@ class TokenTime:
 
     @property
     def relative_spacing(self) -> float:
-        """The spacing of samples as a share of the span; 1/32 where it is not known."""
+        """The spacing of samples as a fraction of the span; 1/32 where it is not known."""
         return 1 / 32 if self.spacing is None else self.spacing / (self.end - self.start)
 
 
@@ -225,7 +229,7 @@ class Depth:
 _ELSEWHERE = {
     **dict.fromkeys(("d_model", "n_embd", "embed_dim", "hidden_size", "dim"), "width="),
     **dict.fromkeys(("nhead", "n_head", "n_heads", "num_heads"), "heads="),
-    **dict.fromkeys(("n_layer", "n_layers", "num_layers", "layers"), "depth=Depth(4.0, 4) for four layers"),
+    **dict.fromkeys(("n_layer", "n_layers", "num_layers", "layers"), "depth=Depth(4.0, field=4) for four layers"),
     **dict.fromkeys(("dim_feedforward", "intermediate_size", "d_ff"), "hidden="),
     **dict.fromkeys(("vocab_size", "num_embeddings"), "vocabulary="),
     **dict.fromkeys(("num_classes", "n_classes", "num_labels", "out_features"), "outputs="),
@@ -383,9 +387,9 @@ def _signal_embedding(features: int, width: int, causal: bool, time: TokenTime) 
     # own masses of the causal trapezoid would tell a query of the next sample's time
     causal_rule = BackwardRectangle(-time.relative_spacing) if time.queries else CausalTrapezoid()
     code, rule = _code(time), time.rule or (causal_rule if causal else Trapezoid())
-    # evenly spread samples would tell a causal model how many are still to come
-    spacing = time.relative_spacing * (time.end - time.start) if causal else time.spacing
-    clock = Clock(time.start, time.end, spacing)
+    # equispaced over the span, samples would tell a causal model how many are still to come
+    spacing = time.relative_spacing * (time.end - time.start) if causal else None
+    clock = Clock(time.start, time.end, spacing, time.spacing)
     if time.stem is None:
         return VectorEmbedding(features, width, code, rule, time.queries, clock)
     if code is not None:

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import math
-from typing import final
+from typing import NoReturn, final
 
 import torch
 from torch import nn
@@ -20,22 +20,25 @@ class Clock:
 
     A model reads times near [0, 1]: its frequencies and its stem are made for that span. Times far outside, which are
     usually in another unit, are refused. The difference to `start` is taken in the precision of the times themselves:
-    seconds since 1970 in float64 keep their digits in a float32 model. Where no times are given, samples are evenly
-    spread over the span, or `spacing` apart from its start.
+    seconds since 1970 in float64 keep their digits in a float32 model; in float32, which does not tell samples
+    `finest` apart (a 32nd of the span where it is not given), they are refused. Where no times are given, samples are
+    equispaced from `start` to `end`, or, in causal models, `spacing` apart from `start`.
     """
 
     start: float = 0.0
     end: float = 1.0
     spacing: float | None = None
+    finest: float | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.start) and self.start < self.end < math.inf):
             reject("end", self.end, f"time goes on from start = {self.start}", "Pass finite start < end.")
-        positive(spacing=self.spacing)
+        positive(spacing=self.spacing, finest=self.finest)
 
     def read(self, times: Tensor, present: Bool[Tensor, "batch tokens"] | None, like: Tensor) -> Positions:
         """Times of tokens or queries as token time, in the dtype of `like`."""
         exact = times if times.is_floating_point() else times.double()
+        self._refuse_rounded(exact.dtype, like.dtype)
         unit = (exact - self.start) / (self.end - self.start)
         if present is not None:
             unit = unit.masked_fill(~present, 0.0)
@@ -44,7 +47,7 @@ class Clock:
             if far.numel() > 0:
                 value = self.start + (self.end - self.start) * float(far[0])
                 cure = "Give times in the unit of the model, or build it for yours: time=TokenTime(start, end)."
-                reject("times", value, f"this model was built for times from {self.start:g} to {self.end:g}", cure)
+                self._refuse_far(value, cure)
         return unit.to(like)
 
     def regular_times(
@@ -53,10 +56,36 @@ class Clock:
         """Token times of samples that came without times."""
         index = torch.arange(shape[1], dtype=like.dtype, device=like.device).expand(shape)
         if self.spacing is not None:
+            if not is_traced():
+                self._refuse_long(shape[1] if present is None else int(present.sum(1).max()))
             return index * (self.spacing / (self.end - self.start))
         count = shape[1] if present is None else present.sum(1, keepdim=True)
         last = torch.as_tensor(count, device=like.device).to(like.dtype) - 1.0
         return torch.minimum(index / last.clamp_min(1.0), index.new_ones(()))
+
+    def _refuse_long(self, count: int) -> None:
+        """Samples without times, `spacing` apart, reach as far as times may."""
+        assert self.spacing is not None
+        span = self.end - self.start
+        last = (count - 1) * self.spacing
+        if last > 2.0 * span:
+            how = f"time=TokenTime({self.start:g}, {self.end:g}, spacing={span / (count - 1):.3g})"
+            cure = f"Samples without times are {self.spacing:g} apart in a causal model: give times, or build it with {how}."
+            self._refuse_far(self.start + last, cure)
+
+    def _refuse_far(self, value: float, cure: str) -> NoReturn:
+        reject("times", value, f"this model was built for times from {self.start:g} to {self.end:g}", cure)
+
+    def _refuse_rounded(self, dtype: torch.dtype, model: torch.dtype) -> None:
+        """Digits that a large start costs, unless the model itself has no more of them."""
+        span = self.end - self.start
+        step = torch.finfo(dtype).eps * max(abs(self.start), abs(self.end))
+        needed = 1e-3 * span / 32 if self.finest is None else 1e-2 * self.finest
+        if step > needed and step > 2.0 * torch.finfo(model).eps * span:
+            why = f"near {self.end:.10g} such numbers are {step:.3g} apart, too far for a span of {span:g}"
+            why += "" if self.finest is None else f" with samples {self.finest:g} apart"
+            cure = "Keep them in float64 from the start (times.double() brings no lost digits back), or subtract the "
+            reject("times", dtype, why, cure + "start before they are rounded, and build the model for that span.")
 
 
 class AbstractPositionCode(nn.Module, abc.ABC):

@@ -1,7 +1,7 @@
 """Estimators in the manner of scikit-learn: `fit`, `predict` and `score` on arrays, for people who write no loop.
 
-They need the extra `data`. Series are arrays (samples, times) or (samples, times, channels), evenly sampled, or lists
-of arrays of different lengths; NaN marks what was not observed, and has no mass.
+They need the extra `data`. Series are arrays (samples, times) or (samples, times, channels), equispaced, or lists of
+arrays of different lengths; NaN marks what was not observed, and has no mass.
 """
 
 import abc
@@ -17,13 +17,34 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from continua.core.arguments import advise
 from continua.core.errors import reject
 from continua.data.kernel_reference import KernelReference
 from continua.model import ContinuousTransformer, Depth, TokenTime, transformer
-from continua.train.fitting import Fitting, SeriesTokens, fill_gaps, is_ragged, stack_ragged, to_clocks, to_tokens
+from continua.train.fitting import (
+    Fitting,
+    SeriesTokens,
+    fill_gaps,
+    is_ragged,
+    refuse_pairs,
+    stack_ragged,
+    to_clocks,
+    to_tokens,
+)
 from continua.train.models import scale_outputs
 from continua.train.settling import share_of_logits
 
+_ELSEWHERE = {
+    **dict.fromkeys(("epochs", "n_epochs", "num_epochs", "max_epochs", "n_iter", "updates"), "max_iter="),
+    **dict.fromkeys(("lr", "learning_rate_init", "eta"), "learning_rate="),
+    **dict.fromkeys(("d_model", "hidden_size", "hidden_layer_sizes", "n_units"), "width="),
+    **dict.fromkeys(("n_layers", "num_layers", "layers"), "depth="),
+    **dict.fromkeys(("n_heads", "num_heads", "nhead"), "heads="),
+    **dict.fromkeys(("seed", "random_seed"), "random_state="),
+    **dict.fromkeys(("patience", "early_stopping"), "n_iter_no_change="),
+    "horizon": "y of shape (samples, horizon) to fit",
+}
+"""What other libraries call the arguments, updates and not epochs being counted here."""
 _SMALL = 40
 """With fewer samples none are held out: so few could not say when to stop."""
 _ROWS = 512
@@ -34,7 +55,7 @@ class AbstractSeriesEstimator(BaseEstimator, abc.ABC):
     """What both estimators share: series in, a trained network inside.
 
     Parameters have the names of `sklearn.neural_network`. `max_iter` counts updates of the optimiser, of `batch_size`
-    samples each; a share `validation_fraction` of the samples, where there are 40 or more, chooses the best of them and
+    samples each; a fraction `validation_fraction` of the samples, where there are 40 or more, chooses the best of them and
     ends the training after `n_iter_no_change` readings without a lower loss (20 readings in all).
     """
 
@@ -71,6 +92,7 @@ class AbstractSeriesEstimator(BaseEstimator, abc.ABC):
         times and not columns. Tables of two axes are held to their number of columns, as everywhere in scikit-learn.
         """
         reset = not isinstance(y, str)
+        refuse_pairs(X)
         if is_ragged(X):
             X = stack_ragged(X)
         named = {"allow_nd": True, "ensure_all_finite": "allow-nan", "dtype": np.float64, **checks}
@@ -111,7 +133,7 @@ class AbstractSeriesEstimator(BaseEstimator, abc.ABC):
         )
 
     def _hold_out(self, samples: int, labels: np.ndarray | None = None) -> np.ndarray:
-        """Which samples choose the best parameters: none of few, and of every class a share."""
+        """Which samples choose the best parameters: none of few, and of every class a fraction."""
         held_out = np.zeros(samples, dtype=bool)
         count = int(self.validation_fraction * samples)
         rare = labels is not None and (np.bincount(labels).min() < 2 or count < labels.max() + 1)
@@ -130,11 +152,13 @@ class AbstractSeriesEstimator(BaseEstimator, abc.ABC):
 
 @final
 class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
-    """Series -> class: `ContinuousClassifier().fit(X, y).predict(X)`, inside pipelines and cross-validation as well.
+    """Equispaced series -> class, `ContinuousClassifier().fit(X, y).predict(X)`; irregular times go in as a channel.
 
-    X is (samples, times), (samples, times, channels) or a list of arrays of different lengths; NaN is a missing sample.
+    X is (samples, times), (samples, times, channels) or a list of arrays of different lengths; NaN is a missing sample,
+    so that series on a common grid may have gaps. Irregular times of each series go in as one more channel, or into
+    `continua.transformer`, which takes them as they are. It works inside pipelines and cross-validation as well.
     Channels are centred and scaled by the training part. Logits are those of a kernel reference (`reference_`, as of
-    `continua train uea`) and a share a of the network's,
+    `continua train uea`) and a fraction a of the network's,
 
         logits = reference(x) + a network(x) ,
 
@@ -145,6 +169,7 @@ class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
 
     answers_many = False
 
+    @advise("ContinuousClassifier", _ELSEWHERE)
     def __init__(  # noqa: PLR0913 - one word for each choice, as scikit-learn has them
         self,
         width: int = 32,
@@ -200,7 +225,7 @@ class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
 
 @final
 class ContinuousForecaster(RegressorMixin, AbstractSeriesEstimator):
-    """Windows of series -> what comes next: `ContinuousForecaster().fit(windows, horizons).predict(windows)`.
+    """Equispaced windows -> what comes next: `ContinuousForecaster().fit(windows, horizons).predict(windows)`.
 
     X is as for `ContinuousClassifier`; y (samples,) or (samples, horizon) are values of the channel `target` of X after
     the window, or between its samples. Each window is seen relative to its own last value l and its own deviation s,
@@ -208,12 +233,13 @@ class ContinuousForecaster(RegressorMixin, AbstractSeriesEstimator):
         y = l + s (ridge(w) + a network(w)) ,   w = (window - l)/s
 
     so that a trend may leave the range of training. The ridge regression reads the window with gaps interpolated; the
-    network learns what it leaves, and its share a, from 0 to 1, is the one that serves the held-out samples best
+    network learns what it leaves, and its factor a, from 0 to 1, is the one that serves the held-out samples best
     (1 where none are held out). Without `network` it is the ridge regression alone.
     """
 
     answers_many = True
 
+    @advise("ContinuousForecaster", _ELSEWHERE)
     def __init__(  # noqa: PLR0913 - one word for each choice, as scikit-learn has them
         self,
         width: int = 32,

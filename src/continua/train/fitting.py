@@ -31,6 +31,16 @@ class SeriesTokens(NamedTuple):
         return SeriesTokens(*(tensor[index] for tensor in self))
 
 
+def refuse_pairs(series: Any) -> None:
+    """Rejects a list of tuples (times, values): as arrays they would be series of two times with many channels."""
+    pair = series[0] if isinstance(series, Sequence) and len(series) > 0 else None
+    if isinstance(pair, tuple) and len(pair) == 2 and all(np.ndim(one) > 0 for one in pair):
+        why = "series are equispaced, and arrays without times"
+        cure = "Pass values alone, with NaN where a common grid has no sample; or times as a channel, np.stack([times, "
+        cure += "values], -1) for each series; or train continua.transformer, which takes model(values, times)."
+        reject("X[0]", f"tuple of two arrays {tuple(np.shape(one) for one in pair)}", why, cure)
+
+
 def is_ragged(series: Any) -> bool:
     """Whether these are series of different lengths, or arrays of two axes each: a list that is no array."""
     if not isinstance(series, Sequence) and getattr(series, "dtype", None) != np.dtype(object):
@@ -53,7 +63,7 @@ def stack_ragged(series: Sequence[Any]) -> np.ndarray:
 
 
 def to_tokens(series: np.ndarray, spacing: float) -> SeriesTokens:
-    """An array (series, times, channels), evenly sampled with NaN where nothing was observed, as tokens.
+    """An array (series, times, channels), equispaced with NaN where nothing was observed, as tokens.
 
     A time at which no channel was observed is no token. Where only some channels were, the others are zero, hence their
     mean if the series were centred.
