@@ -28,6 +28,8 @@ def quiet_environment(monkeypatch, tmp_path):
     [
         ("train --updtes 3", "there is no option '--updtes' of `continua train`. Did you mean '--updates'?"),
         ("train --optimiser adamw", "Did you mean '--optimizer'?"),
+        ("train --num-layers 4", "constant pieces along depth: --field piecewise --head-modes 0 --depth-modes N."),
+        ("train csv --data own.csv", "Did you mean '--series'?"),
         ("train --learning-rat=3", "Did you mean '--learning-rate'?"),
         ("train -x", "there is no option '-x' of `continua train`."),
         ("train --updates x", "--updates = 'x': this is no whole number. Pass one, such as 8."),

@@ -1,13 +1,17 @@
 """What a training needs is foreseen on sizes that were never counted."""
 
 import json
+import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from continua.cli.main import main
 from continua.cli.options import OPTIMISERS
-from continua.cli.plan import measure_machine
+from continua.cli.parsing import read_command, read_values
+from continua.cli.plan import Forecast, measure_machine
+from continua.cli.train import Train
 from continua.train import Preset
 from continua.train.counting import CountModel, count_update, example_batch, text_form
 
@@ -94,3 +98,12 @@ def test_a_plan_says_what_is_wrong(tmp_path, capsys):
     ):
         assert main(["plan", str(tmp_path / "run.toml"), *words]) == 2
         assert why in capsys.readouterr().err
+
+
+def test_the_plan_of_the_documentation_has_options_that_exist(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text(encoding="utf-8")
+    block = page.split("`big.toml`:\n\n")[1].split("\n\n")[0]
+    options = read_values(Train, "train", tomllib.loads(textwrap.dedent(block)), "big.toml")
+    assert (options.task, options.model.width, options.depth.depth_modes) == ("text", 4096, 32)
+    (line,) = (line for line in page.splitlines() if line.startswith("    continua plan big.toml"))
+    assert read_command(Forecast, "plan", line.split()[2:]).vocabulary == 32000

@@ -3,6 +3,7 @@
 import inspect
 import io
 import json
+import re
 import os
 import signal
 import subprocess
@@ -118,10 +119,11 @@ def test_a_network_that_is_off_has_one_set_of_numbers():
             return {}
 
     row = {"loss": 0.5, "mean squared error": 0.25}
-    found = {"samplings": {"as trained": row}, "depth_steps": {"1": row, "2": row}, "resolutions": {"1 steps": row}}
+    found = {"samplings": {"as trained": row}}
     test, note = results_tables(Added(), {"continuous": found})
     assert test.title == "test" and "its network is off" in note
-    moving = found | {"depth_steps": {"1": row, "2": row | {"loss": 0.6}}}
+    steps = {"1": row, "2": row | {"loss": 0.6}}
+    moving = found | {"depth_steps": steps, "resolutions": {"1 steps": row}}
     assert [table.title for table in results_tables(Added(), {"continuous": moving})][1:] == [
         "test by depth steps", "first sequences of the test, milliseconds per sequence"]  # fmt: skip
     both = results_tables(Added(), {"continuous": found, "layers": moving})
@@ -154,6 +156,16 @@ def test_generate_writes_the_same_with_the_same_seed(text_run, capsys):
         told.append(capsys.readouterr().out)
     assert told[0] == told[1] != told[2]
     assert told[0].startswith("the ") and len(told[0]) == 4 + 20 + 1
+
+
+def test_generate_writes_several_texts_in_one_batch(text_run, capsys):
+    words = ["generate", str(text_run), "--prompt", "the ", "--max-new-tokens", "12", "--samples", "3"]
+    assert main([*words, "--seed", "1"]) == 0
+    texts = re.split(r"--- text \d of 3\n", capsys.readouterr().out)[1:]
+    assert len(set(texts)) == 3 and all(text.startswith("the ") and len(text) == 17 for text in texts)
+    assert main([*words, "--samples", "2", "--stop", texts[0][4]]) == 0
+    assert all(len(text) <= 17 for text in re.split(r"--- text \d of 2\n", capsys.readouterr().out)[1:])
+    assert main([*words, "--samples", "0"]) == 2
 
 
 def test_generate_stops_where_it_is_told(text_run, capsys):

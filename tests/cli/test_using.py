@@ -9,6 +9,9 @@ import pytest
 
 import continua
 from continua.cli.main import main
+from continua.data import Csv
+from continua.runs import Run
+from continua.train import warnings_of
 
 SMALL = ["--updates", "2", "--batch-size", "4", "--width", "8", "--axis-nodes", "2", "--hidden", "8", "--steps", "1",
          "--validations", "1", "--depth-length", "0.5", "--threads", "1", "--quiet"]  # fmt: skip
@@ -96,6 +99,27 @@ def test_classes_have_a_row_for_each_series(capsys):
     assert [row["label"] for row in read("told.csv")] == ["up", "down"]
 
 
+def test_a_network_that_gained_nothing_is_told_of_first_and_not_measured_further(capsys):
+    told = "continuous: the answer is the kernel reference; the network gained nothing on validation"
+    assert told in Path("runs/uea-001/report.html").read_text(encoding="utf-8")
+    assert main(["runs"]) == 0
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert main(["eval", "runs/uea-001"]) == 0
+    shown = capsys.readouterr().out
+    first = next(line for line in shown.splitlines() if not line.startswith("measuring "))
+    assert first == told and "its network is off" in shown and "network counts" not in shown
+    tests = [row for row in Run.open(Path("runs/uea-001")).records() if row["kind"] == "test"]
+    assert all("depth_steps" not in row and "solver error" not in row for row in tests)
+
+
+def test_intervals_that_are_too_narrow_are_told_of():
+    task = Csv(Path("own.csv"), 16)
+    errors = {"squared error between": 0.01, "squared error ahead": 0.01}
+    narrow = [text for text in warnings_of(task, errors | {"coverage": 0.7}, errors) if "interval" in text]
+    assert len(narrow) == 1 and "hold 70% of the values of the test" in narrow[0]
+    assert not any("interval" in text for text in warnings_of(task, errors | {"coverage": 0.76}, errors))
+
+
 def test_runs_are_listed_with_their_results(capsys):
     assert main(["runs"]) == 0
     printed = capsys.readouterr().out
@@ -119,6 +143,7 @@ def test_runs_are_listed_with_their_results(capsys):
             ["predict", "runs/csv-001", "--model", "usual", "--input", "asked.csv", "--output", "x.csv"],
             "no model 'usual'",
         ),
+        (["predict", "runs/nope"], "run = 'runs/nope': there is no such folder"),
         (["predict", "runs", "--input", "asked.csv", "--output", "x.csv"], "there is no manifest.json in it"),
         (["predict", "runs/uea-001", "--input", "asked.csv", "--output", "x.csv"], "row 1: a row of data before @data"),
         (["runs", "nowhere"], "there is no such folder"),

@@ -129,3 +129,13 @@ def test_a_batch_is_generated_as_its_rows_are():
     for row in range(2):
         alone = generate(model, prompt[row : row + 1], 6, Decoding(temperature=0.0), Window(12))
         assert torch.equal(alone[0], both[row])
+
+
+def test_prompts_and_words_of_other_libraries_are_met_with_what_to_pass(unchecked):
+    model = model_of("continuous")
+    for prompt in ("To be", [3, 1, 4]):
+        with pytest.raises(ValueError, match=r"prompt = .*numbers of tokens.*torch.tensor.*continua.load\(run\)"):
+            generate(model, prompt, 4)
+    for name, meant in (("max_length", "max_new_tokens="), ("do_sample", "Decoding"), ("top_p", "there is no top_p")):
+        with pytest.raises(TypeError, match=rf"continua.generate has no argument '{name}'. Pass .*{meant}"):
+            generate(model, PROMPT.unsqueeze(0), **{name: 1})

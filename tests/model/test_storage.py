@@ -135,7 +135,7 @@ def test_another_folder_is_refused(saved, missing, tmp_path):
     (saved / missing).unlink()
     with pytest.raises(ValueError, match=rf"folder = .*there is no {missing} in it.*continua.save"):
         load(saved)
-    with pytest.raises(ValueError, match=r"folder = .*there is no model.json in it"):
+    with pytest.raises(ValueError, match=r"folder = .*there is no such folder"):
         load(tmp_path / "nowhere")
 
 

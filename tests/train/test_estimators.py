@@ -158,7 +158,9 @@ def test_pairs_of_times_and_values_are_refused_with_three_cures():
     times = np.linspace(0, 1, 9)
     pairs = [(times, np.sin(k * times)) for k in range(6)]
     for kind in (ContinuousClassifier, ContinuousForecaster):
-        with pytest.raises(ValueError, match=r"X\[0\] = .*tuple of two arrays.*equispaced.*NaN.*as a channel.*transformer"):
+        with pytest.raises(
+            ValueError, match=r"X\[0\] = .*tuple of two arrays.*equispaced.*NaN.*as a channel.*transformer"
+        ):
             kind(max_iter=1).fit(pairs, [0, 1] * 3)
 
 

@@ -42,11 +42,15 @@ _PAUSE = 10.0
 
 
 def measure_models(
-    task: AbstractTask, models: Mapping[str, ContinuousTransformer], console: Console | None = None
+    task: AbstractTask,
+    models: Mapping[str, ContinuousTransformer],
+    console: Console | None = None,
+    off: Sequence[str] = (),
 ) -> Results:
     """The test, the test in other samplings, at other resolutions, and the solver error, for every model.
 
-    It takes a while: the console shows what is being measured.
+    It takes a while: the console shows what is being measured. Models whose network is `off` have one set of numbers at
+    all resolutions, and only the samplings are measured.
     """
     results: Results = {}
     with _progress(console) as say:
@@ -56,6 +60,9 @@ def measure_models(
                 say(f"measuring {name}: {what}")
 
             found: dict[str, Any] = {"samplings": evaluate_samplings(model, task, tell=tell)}
+            results[name] = found
+            if name in off:
+                continue
             by_steps = evaluate_depth_steps(model, task, tell=tell)
             found["depth_steps"] = {str(steps): metrics for steps, metrics in by_steps.items()}
             found["resolutions"] = evaluate_resolutions(model, task, tell=tell)
@@ -63,7 +70,6 @@ def measure_models(
                 tell("the solver error")
                 with contextlib.suppress(SolveError):  # a flow too wild for it is no reason to lose the other results
                     found["solver error"] = solver_error(model, task)
-            results[name] = found
     return results
 
 
@@ -101,7 +107,8 @@ def keep_results(run: Run, task: AbstractTask, learners: Sequence[Learner], sequ
     for learner in learners:
         batch = place(shown, learner.model)
         resolution = None
-        if not task.form.queries:  # answers at query times are compared in the samplings of the test
+        # answers at query times are compared in the samplings of the test
+        if not task.form.queries and learner.name not in models_off(run):
             labels = task.form.question in (Question.LABEL, Question.TOKEN)
             loss = F.cross_entropy if labels else lambda output, targets: (output - targets).norm() / targets.norm()
             resolution = resolution_report(learner.model, batch.inputs, batch.targets, loss).plain()
@@ -118,7 +125,7 @@ def results_tables(task: AbstractTask, results: Results) -> list[rich.table.Tabl
     same = " (validation read the same samples)" if "validation" in task.facts() else ""
     titles = {"samplings": (f"test{same}", "sampling"), "depth_steps": (f"test by depth steps{same}", "steps"),
               "resolutions": ("first sequences of the test, milliseconds per sequence", "resolution")}  # fmt: skip
-    off = [name for name, found in results.items() if task.form.added and _are_equal(found.get("depth_steps", {}))]
+    off = [name for name, found in results.items() if task.form.added and not found.get("depth_steps")]
     by = {
         key: {name: found[key] for name, found in results.items() if found.get(key) and not (rest and name in off)}
         for rest, key in enumerate(titles)
@@ -126,11 +133,6 @@ def results_tables(task: AbstractTask, results: Results) -> list[rich.table.Tabl
     tables = [show_table(_table(*titles[key], found)) for key, found in by.items() if found]
     notes = [f"{name}: its network is off, so its numbers hold at any depth steps and resolution" for name in off]
     return [*tables, *notes]
-
-
-def _are_equal(rows: Mapping[str, Mapping[str, float]]) -> bool:
-    first = next(iter(rows.values()), {})
-    return len(rows) > 1 and all(row == first for row in rows.values())
 
 
 def _table(title: str, first: str, by_model: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
@@ -172,13 +174,39 @@ def choose_models(console: Console, run: Run, task: AbstractTask, training: Trai
     """The parameters of the lowest validation loss, and how much the network adds to its reference; both are noted."""
     taken = training.take_best()
     settled = {learner.name: settle_outputs(learner.model, task) for learner in training.learners}
-    run.note(taken=taken, settled=settled)
+    off = {name: words for name, parts in settled.items() if (words := _off_words(task, parts))}
+    run.note(taken=taken, settled=settled, off=off)
     if stopped := run.manifest["facts"].get("stopped"):
         console.print(f"stopped after {stopped} updates: validation no longer falls", highlight=False)
     for name, update in taken.items():
         if update != (stopped or training.plan.updates):
             text = f"{name}: the parameters after {update} updates, the best by validation, are used"
             console.print(text, highlight=False, soft_wrap=True)
+
+
+def _off_words(task: AbstractTask, parts: Mapping[str, Mapping[str, float]]) -> str:
+    """What is said of a model whose network has the factor 0 everywhere; nothing of others."""
+    if not parts or any(part["factor of the network"] > 0.0 for part in parts.values()):
+        return ""
+    kind = "linear" if isinstance(task, Csv) else "kernel"
+    wide = any(part.get("widths of the network", 0.0) > 0.0 for part in parts.values())
+    but = " but for the widths of intervals" if wide else ""
+    return f"the answer is the {kind} reference; the network gained nothing on validation{but}"
+
+
+def models_off(run: Run) -> list[str]:
+    """Models of a run that are their references alone, in their intervals too."""
+    settled = run.manifest["facts"].get("settled", {})
+    return [
+        name
+        for name in run.manifest["facts"].get("off", {})
+        if not any(part.get("widths of the network", 0.0) for part in settled[name].values())
+    ]
+
+
+def off_lines(run: Run) -> list[str]:
+    """The first lines of the results: whose answer is that of the reference."""
+    return [f"{name}: {words}" for name, words in run.manifest["facts"].get("off", {}).items()]
 
 
 def files_of(task: AbstractTask, learners: Sequence[Learner]) -> dict[str, bytes]:
@@ -238,6 +266,7 @@ def remarks(results: Results, run: Run) -> list[Any]:
     counts = [
         f"{name}, {part}: the network counts {found['factor of the network']:.0%}"
         for name, parts in run.manifest["facts"].get("settled", {}).items()
+        if name not in run.manifest["facts"].get("off", {})
         for part, found in parts.items()
     ]
     named = ("FILE.csv", "FILLED.csv") if run.manifest["facts"]["task"].get("columns") else ("FILE.ts", "TOLD.csv")

@@ -46,11 +46,17 @@ _ELSEWHERE = {
     "--output": ("out-dir", "save-dir"),
     "--weight-decay": ("wd",),
     "--stepper": ("method", "solver"),
-    "--steps": ("num-layers", "n-layer", "layers"),
+    "--series": ("data", "csv", "dataset", "data-file", "train-file"),
+    "--samples": ("num-return-sequences", "num-samples"),
     "--max-new-tokens": ("max-length", "length"),
     "--temperature": ("temp",),
 }
 """What other programs call an option, where the nearest spelling is another option or none."""
+_INSTEAD = dict.fromkeys(
+    ("num-layers", "n-layer", "n-layers", "layers"),
+    ("--depth-modes", "N layers are N constant pieces along depth: --field piecewise --head-modes 0 --depth-modes N. "),
+)
+"""What other programs say by one option and this one by several, where it has that which is named first."""
 _NEAR = 0.65
 """How alike two words are, by `difflib`, of which one may be meant: below, `restart` would be taken for `preset`."""
 
@@ -324,6 +330,8 @@ def suggest(word: str, known: Iterable[str]) -> str:
         return f"It begins with a long dash, and options with two short ones: write --{word[dash.end() :]}. "
     names = {name.lstrip("-"): name for name in known}  # dashes, which all options share, would make any two alike
     bare = word.lstrip("-")
+    if bare in _INSTEAD and _INSTEAD[bare][0] in names.values():
+        return _INSTEAD[bare][1]
     others = [option[2:] for option, words in _ELSEWHERE.items() if bare in words and option in names.values()]
     near = others or difflib.get_close_matches(bare, names, n=1, cutoff=_NEAR)
     return f"Did you mean {names[near[0]]!r}? " if near else ""

@@ -7,7 +7,7 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, cast, final
 
@@ -16,7 +16,15 @@ import torch
 import tyro
 from rich.console import Console
 
-from continua.cli.measuring import Results, measure_models, record_results, remarks, results_tables
+from continua.cli.measuring import (
+    Results,
+    measure_models,
+    models_off,
+    off_lines,
+    record_results,
+    remarks,
+    results_tables,
+)
 from continua.cli.options import task_of
 from continua.cli.parsing import Count, Flag, RunFolder, RunFolders, SomeFile, SomeFolder, choose, refuse_missing
 from continua.cli.train import open_training, options_of
@@ -56,12 +64,13 @@ class Evaluate:
         run = open_training(self.folder)
         trained = options_of(run)
         task = task_of(trained.task, trained.data)
-        results = measure_models(task, _load_models(run), None if self.json else console)
+        results = measure_models(task, _load_models(run), None if self.json else console, models_off(run))
         self._note(run, results)
         if self.json:
             print(json.dumps(finite({"run": str(self.folder), "results": results}), allow_nan=False))
             return 0
-        console.print(*results_tables(task, results), *remarks(results, run), sep="\n", soft_wrap=True)
+        shown = [*off_lines(run), *results_tables(task, results), *remarks(results, run)]
+        console.print(*shown, sep="\n", soft_wrap=True)
         for name, found in results.items():
             error = found.get("solver error")
             if error is not None:
@@ -99,6 +108,8 @@ class Generate:
     """draw among so many likeliest characters only (default: all)"""
     stop: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
     """end as soon as this was written (default: at --max-new-tokens)"""
+    samples: int = 1
+    """texts to write, in one batch"""
     seed: int = 0
     """seed of the draws"""
     slide: int = 1
@@ -115,28 +126,48 @@ class Generate:
             reject("run", str(self.folder), "it has not learnt to write", "Pass a run of `continua train text`.")
         models = _load_models(run)
         choose("--model", self.model, models, "model in the run", "generate")
-        at_least(1, max_new_tokens=self.max_new_tokens)
+        at_least(1, max_new_tokens=self.max_new_tokens, samples=self.samples)
         if self.prompt == "":
             reject("--prompt", self.prompt, "there is nothing to go on from", "Pass at least one character.")
         if self.stop == "":
             reject("--stop", self.stop, "nothing is written before it", "Pass some text, or leave it out.")
-        model, alphabet, written = models[self.model], facts["alphabet"], ""
+        model, alphabet = models[self.model], facts["alphabet"]
         decoding, window = Decoding(self.temperature, self.top_k), Window(facts["context_length"], self.slide)
-        prompt = encode(self.prompt, alphabet, "--prompt").unsqueeze(0)
+        prompt = encode(self.prompt, alphabet, "--prompt").repeat(self.samples, 1)
         tokens = stream_tokens(model, prompt, decoding, window, generator_of(self.seed), not self.uncached)
         why = why_not_cacheable(model)
         if why is not None and not self.uncached:
             note = "no keys and values are kept, and every character costs a solve of the whole window"
             sys.stderr.write(f"continua: {note}: {why}\n")
+        if self.samples == 1:
+            self._write_one(alphabet[int(drawn)] for drawn in tokens)
+        else:
+            self._write_all([alphabet[n] for n in drawn.tolist()] for drawn in tokens)
+        return 0
+
+    def _is_done(self, written: str) -> bool:
+        return len(written) >= self.max_new_tokens or (self.stop is not None and self.stop in written)
+
+    def _write_one(self, letters: Iterator[str]) -> None:
+        """Each character as soon as it is drawn."""
+        written = ""
         sys.stdout.write(self.prompt)
-        for token in (int(drawn) for drawn in tokens):
-            written += alphabet[token]
-            sys.stdout.write(alphabet[token])
+        for letter in letters:
+            written += letter
+            sys.stdout.write(letter)
             sys.stdout.flush()
-            if len(written) >= self.max_new_tokens or (self.stop is not None and written.endswith(self.stop)):
+            if self._is_done(written):
                 break
         sys.stdout.write("\n")
-        return 0
+
+    def _write_all(self, letters: Iterator[list[str]]) -> None:
+        """The texts of a batch one under the other, each up to its own end."""
+        texts = [""] * self.samples
+        while not all(map(self._is_done, texts)):
+            drawn = next(letters)
+            texts = [text if self._is_done(text) else text + one for text, one in zip(texts, drawn, strict=True)]
+        for number, text in enumerate(texts, start=1):
+            sys.stdout.write(f"--- text {number} of {self.samples}\n{self.prompt}{text}\n")
 
 
 @final
@@ -209,6 +240,7 @@ class Predict:
     """text: seed of the draws"""
 
     def execute(self, console: Console) -> int:
+        open_training(self.folder)  # a run that is not there is what to mend first
         for name, file in (("--input", self.input), ("--output", self.output)):
             if file is None:
                 reject(name, None, "a file is read and another one is written", "Pass --input FILE --output FILE.")
@@ -216,7 +248,6 @@ class Predict:
         if self.output.is_dir():
             reject("--output", str(self.output), "this is a folder", "Name a file in it.")
         check_writable("--output", self.output.parent, self.output)
-        open_training(self.folder)
         content, told = self._answer(load(self.folder, self.model), self.input)
         write_whole(self.output, content.encode())
         console.print(f"{told}: {self.output}", highlight=False, markup=False, soft_wrap=True)
@@ -312,7 +343,8 @@ def _lines_of(folder: Path) -> list[str]:
     width = max(map(len, names), default=0)
     models = [f"    {name:{width}}  {done.get(name, 0):6} updates  {_headline(tests.get(name, {}))}" for name in names]
     best = _best_reference(references, next(iter(tests.values()), {}))
-    return [head, *(line.rstrip() for line in models), *([f"    best reference: {best}"] if best else [])]
+    off = ["    " + line.replace("; ", ";\n        ") for line in off_lines(run)]  # lines of a terminal
+    return [head, *(line.rstrip() for line in models), *off, *([f"    best reference: {best}"] if best else [])]
 
 
 def _measure(tested: Mapping[str, float]) -> str:

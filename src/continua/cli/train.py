@@ -21,6 +21,8 @@ from continua.cli.measuring import (
     files_of,
     keep_results,
     measure_models,
+    models_off,
+    off_lines,
     record_references,
     record_results,
     remarks,
@@ -250,7 +252,7 @@ class Train:
                 return
             learners = [_part(run, learner) for learner in learners]
             choose_models(console, run, task, dataclasses.replace(training, learners=learners))
-            results = measure_models(task, {learner.name: learner.model for learner in learners}, console)
+            results = measure_models(task, {one.name: one.model for one in learners}, console, models_off(run))
             record_results(run, results)
             record_references(run, task, learners[0].model, results)
             keep_results(run, task, learners)
@@ -263,7 +265,8 @@ class Train:
             print(json.dumps(finite(found), allow_nan=False))
         else:
             where = f"report: [bold]{escape(str(page))}[/bold]"
-            console.print(*results_tables(task, results), *remarks(results, run), where, sep="\n", soft_wrap=True)
+            shown = [*off_lines(run), *results_tables(task, results), *remarks(results, run), where]
+            console.print(*shown, sep="\n", soft_wrap=True)
 
     def _begin(
         self, task: AbstractTask, learners: list[Learner], first: Batch, facts: dict[str, Any], held: ExitStack

@@ -27,7 +27,7 @@ class AbstractLoss(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class AbstractLabelLoss(AbstractLoss):
-    """-log softmax(output)_y of labels y; `smoothing` spreads that share of each label evenly over all classes.
+    """-log softmax(output)_y of labels y; `smoothing` spreads that fraction of each label uniformly over all classes.
 
     Reference implementation: `torch.nn.functional.cross_entropy`.
     """

@@ -136,7 +136,8 @@ def read_csv(
     for name, rows in by_id.items():
         numbered, own = [cells.lines[row] for row in rows], torch.tensor(times, dtype=torch.float64)[rows]
         cure = functools.partial(_cure_by_ids, header, cells.rows, clocks) if id_column is None else str
-        _check_times(file, numbered, own, [words[row] for row in rows], time, cure)
+        named = "the first column" if cells.unnamed and time == _INDEX else repr(time)
+        _check_times(file, numbered, own, [words[row] for row in rows], named, cure)
         fixed = tuple(_static_value(file, cells, column, by_name[column], rows) for column in static)
         table.series.append(CsvSeries(name, numbered, own, values[rows], fixed))
     return table._replace(statics=tuple(static), unit=unit)
@@ -229,9 +230,11 @@ def _check_times(
     """Every time is a number, and later than the one before; `words` are the cells it was read from."""
     for line, time, word, before in zip(lines, times.tolist(), words, [-math.inf, *times.tolist()], strict=False):
         if not math.isfinite(time):
-            numbers = f"Write numbers, such as hours since the start, or dates, such as 2024-05-31, in {column!r}"
+            numbers = f"Write numbers, such as hours since the start, or dates, such as 2024-05-31, in {column}"
             what = f"a time {word!r}" + (
-                ", in which day and month cannot be told apart" if word.count("/") == 2 else ""
+                ", a date with slashes, where some write the day first and some the month"
+                if word.count("/") == 2
+                else ""
             )
             refuse_row(file, line, what, f"{numbers}, or name another with --time-column.")
         if time == before:
@@ -241,7 +244,7 @@ def _check_times(
                 file,
                 line,
                 f"the time {word} comes after {words[lines.index(line) - 1]}",
-                cure(f"Sort the rows by {column!r}."),
+                cure(f"Sort the rows by {column}."),
             )
 
 
@@ -306,7 +309,7 @@ def read_times(words: Sequence[str]) -> tuple[list[float], str]:
 def _read_date(word: str) -> float:
     """Days since 1970 of a date, a date with a time of day, a month 2024-05 or a quarter 2024Q2; infinity otherwise.
 
-    Dates with dots have the day first wherever they are written; with slashes nobody can tell day and month apart. A
+    Dates with dots have the day first wherever they are written; with slashes some write the month first. A
     time without a zone is taken as universal time.
     """
     if found := _MONTH.fullmatch(word):

@@ -263,6 +263,7 @@ def _build(table: CsvTable, size: int, whole: bool) -> SeriesWindows:
 def _notes(windows: Windows) -> Iterator[str]:
     """What a reader should know of the file before training: what is missing, and what is not used."""
     table, missing = windows.table, windows.table.missing()
+    yield f"windows of {windows.size} rows, trained up to {windows.size - visible_rows(windows.size)} ahead"
     if any(missing.values()):
         cells = sum(series.values.numel() for series in table.series)
         where = ", ".join(f"{name} {count}" for name, count in missing.items() if count)

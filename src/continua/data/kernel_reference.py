@@ -117,7 +117,7 @@ def _nearest(known: np.ndarray) -> float:
 
 
 def _solve(kernel: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-    """The least error on what is left out, over penalties, with its weights and its answers for each left out."""
+    """The least error on what is left out, over penalties, with its coefficients and its answers for each left out."""
     values, vectors = np.linalg.eigh(kernel)
     inner, best = vectors.T @ y, (np.inf, np.zeros_like(y), np.zeros_like(y))
     for penalty in _PENALTIES:

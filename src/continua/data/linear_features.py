@@ -69,7 +69,7 @@ class LagFeatures:
         return 2 * (2 * self.around + (self.channels - 1) * (2 * _NEAR + 1) + 1)
 
     def nodes(self, ahead: bool) -> int:
-        """Whole numbers of spacings that weights and spreads are kept for."""
+        """Whole numbers of spacings that coefficients and spreads are kept for."""
         return self.horizon + 1 if ahead else _FAR + 1
 
     def cells(

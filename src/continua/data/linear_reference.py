@@ -9,7 +9,7 @@ import numpy as np
 from continua.data.linear_features import ChannelQueries, ChannelSamples, LagFeatures
 
 _PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
-"""Ridge penalties, as shares of the mean square of a feature; beside them, no weights at all."""
+"""Ridge penalties, as fractions of the mean square of a feature; beside them, no coefficients at all."""
 _CLEARLY = 0.98
 """A reference with more to it replaces a simpler one where its error is at most this share of the other's."""
 FOLDS = 4
@@ -45,7 +45,7 @@ class LinearAnswer(NamedTuple):
 class LinearReference:
     """y^ = naive + s_c <w(n), f>, features f and nodes n of `LagFeatures`, s_c the channel's scale in the window.
 
-    Weights are ridge estimates, ahead with one set per whole number n of spacings and linear between two of them, with
+    Coefficients are ridge estimates, ahead with one set per whole number n of spacings and linear between two of them, with
     the penalty of the least error on validation and on training windows that the weights were not fitted to, both as
     shares of the naive reference's. What is simpler stands where the other is not clearly better on both of them: the
     last value beside ridge, ridge from the last value beside ridge from the straight line, or beside the line alone.
@@ -105,7 +105,7 @@ class LinearReference:
         return LinearAnswer(last, line, ridge, values, spread, ahead)
 
     def arrays(self) -> tuple[dict[str, np.ndarray], list[bool]]:
-        """Weights and deviations by name, and whether each fit starts from the line; folds are not kept."""
+        """Coefficients and deviations by name, and whether each fit starts from the line; folds are not kept."""
         fits = {**{f"{channel}-{int(ahead)}": fit for (channel, ahead), fit in self.fits.items()},
                 **{f"{channel}-plain": fit for channel, fit in self.plain.items()}}  # fmt: skip
         found = {f"weights-{name}": fit.weights[-1:] for name, fit in fits.items()}
@@ -235,7 +235,7 @@ class _Normal(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Fit:
-    """Weights (folds + 1, nodes, features), the last of all folds together, and deviations at each node."""
+    """Coefficients (folds + 1, nodes, features), the last of all folds together, and deviations at each node."""
 
     weights: np.ndarray
     deviations: np.ndarray
@@ -268,7 +268,7 @@ class _Fit:
 
 
 def _ridges(train: _Table, kinds: int) -> list[np.ndarray]:
-    """Weights (2, folds + 1, nodes, size) of every penalty for both starts: without each fold, and with all of them."""
+    """Coefficients (2, folds + 1, nodes, size) of every penalty for both starts: without each fold, and with all of them."""
     folds = [train.normal(fold, kinds) for fold in range(FOLDS)]
     every = _Normal(*(np.sum(each, 0) for each in zip(*folds, strict=True)))
     parts = [*(every.minus(fold) for fold in folds), every]
@@ -276,7 +276,7 @@ def _ridges(train: _Table, kinds: int) -> list[np.ndarray]:
 
 
 def _shares(train: _Table, held: _Table, weights: np.ndarray, line: bool) -> list[float]:
-    """Squared errors as shares of the last value's: on windows that the weights were not fitted to, on validation."""
+    """Squared errors as fractions of the last value's: on windows that the coefficients were not fitted to, on validation."""
     errors = [_out_of_fold(train, weights, line), held.residuals(weights[-1], line)]
     naive = [float((each.from_last**2).mean()) if len(each.nodes) else 0.0 for each in (train, held)]
     return [float((own**2).mean()) / one for own, one in zip(errors, naive, strict=True) if one > 0.0]

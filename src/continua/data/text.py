@@ -63,7 +63,9 @@ class Text(AbstractTask):
 
     def details(self) -> dict[str, Any]:
         sizes = {"characters": len(self._text[1]), "context_length": self.context_length}
-        return {"alphabet": self.alphabet, **sizes, "validation": "the test samples"}
+        train, test = (len(self._part(split)) for split in (Split.TRAIN, Split.TEST))
+        words = f"{train} characters to train, then {test} to validate and to test, in windows of {self.context_length}"
+        return {"alphabet": self.alphabet, **sizes, "split": words, "validation": "the test samples"}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {}

@@ -111,9 +111,9 @@ def generator_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @final
 class MemoisedField(AbstractField):
-    """theta(z) of `inner`, kept for every depth it was asked at: for many solves on one grid with the same weights.
+    """theta(z) of `inner`, kept for every depth it was asked at: for many solves on one grid with the same parameters.
 
-    Without a gradient, and blind to weights that change before `forget`. It holds one theta for each evaluation of a
+    Without a gradient, and blind to parameters that change before `forget`. It holds one theta for each evaluation of a
     solve, as a network of so many layers would. One depth for each sequence is not kept.
     """
 
@@ -124,7 +124,7 @@ class MemoisedField(AbstractField):
         self._known: dict[tuple[DepthValue, DepthValue | None], Theta] = {}
 
     def forget(self) -> None:
-        """Evaluates every depth anew: the weights have changed."""
+        """Evaluates every depth anew: the parameters have changed."""
         self._known.clear()
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Fields whose weights are laid out once per solve, and not at every depth of it."""
+"""Fields whose parameters are laid out once per solve, and not at every depth of it."""
 
 from collections.abc import Callable, Sequence
 from typing import final
@@ -30,7 +30,7 @@ class ModalWeights:
         self._ready: dict[float, tuple[Tensor, list[Tensor]]] = {}
 
     def expect(self, depths: Sequence[float]) -> None:
-        """Makes the weights at these depths; what they are made of is freed, since no gradient needs it."""
+        """Makes the parameters at these depths; what they are made of is freed, since no gradient needs it."""
         psi = torch.stack([modes_at(self.over_z, self.field.depth, z, z, self.values[0]) for z in depths])
         with torch.autocast(psi.device.type, enabled=False):  # weights keep their own precision
             # unbound, and not indexed: the gradient of an index is as large as all depths together

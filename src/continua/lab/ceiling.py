@@ -22,14 +22,14 @@ from continua.runs import Lines, Scale, Series
 _TRAINING = 4000
 """The signals before these are the training split of MNIST-1D."""
 _KEPT = 0.9
-"""The share of the best accuracy that was asked for with half of the samples missing."""
+"""The fraction of the best accuracy that was asked for with half of the samples missing."""
 _SCALES = 25
 """Nodes of the trapezoidal rule for the scale of a template, which is drawn evenly."""
 
 
 @final
 class ExactPosterior(AbstractCell):
-    """Of `count` test signals from `first` on, less a random share of their samples: the largest posterior, and hits.
+    """Of `count` test signals from `first` on, less a random fraction of their samples: the largest posterior, and hits.
 
     The largest posterior is the probability of being right, so its mean is the accuracy, with less spread than hits.
     """
@@ -54,7 +54,7 @@ class ExactPosterior(AbstractCell):
 
 @final
 class Mnist1dCeiling(AbstractExperiment):
-    """The best accuracy that any classifier can have on MNIST-1D, by the share of samples that are missing."""
+    """The best accuracy that any classifier can have on MNIST-1D, by the fraction of samples that are missing."""
 
     name = "mnist1d-ceiling"
     claim = (
@@ -102,7 +102,7 @@ class Mnist1dCeiling(AbstractExperiment):
         figure = Lines(
             title="the best that can be told",
             measured=f"{self.signals} test signals, a subset of samples each",
-            x=Scale("share of the samples missing"),
+            x=Scale("fraction of the samples missing"),
             y=Scale("accuracy"),
             series=(
                 Series.of("exact posterior", self.missing, [best[s].value for s in self.missing], mark="both"),

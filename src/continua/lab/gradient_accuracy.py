@@ -38,7 +38,7 @@ _WIDTH = 4
 _FAR = 1e12
 """What stands for all errors that are as large or larger."""
 BROKEN = 0.1
-"""A gradient that is off by more than this share of itself is of no use."""
+"""A gradient that is off by more than this fraction of itself is of no use."""
 
 
 class FoundGradient(NamedTuple):

@@ -122,7 +122,7 @@ class Solve:
     rtol: float = 1e-6
     """tolerance of the solver, relative and absolute"""
     seed: int = 0
-    """seed of weights, signals and times"""
+    """seed of parameters, signals and times"""
     output: Folder = Path("runs/solve")
     """where the figure goes"""
 

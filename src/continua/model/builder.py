@@ -160,7 +160,7 @@ class HeadMeasure:
 @final
 @dataclasses.dataclass(frozen=True)
 class HypernetworkField:
-    """Weights along depth made by a hypernetwork (`Hypernetwork`)."""
+    """Parameters along depth made by a hypernetwork (`Hypernetwork`)."""
 
     frequencies: int = 4
     hidden: int = 32

@@ -115,7 +115,7 @@ class Part(nn.Module):
         return act(self.field(z, inside) if weights is None else weights(z, inside))
 
     def lay_out(self, cloud: Cloud) -> ModalWeights | None:
-        """The weights of one solve, with kernels along the embedding axis composed once; `None` where that is no gain.
+        """The parameters of one solve, with kernels along the embedding axis composed once; `None` where that is no gain.
 
         Not for few tokens, nor where sharded parameters are there inside calls of this part only, nor where a watcher
         is to see weights as they are stored.
@@ -210,7 +210,7 @@ class Flow(nn.Module):
 
         `random` says whether there is any (dropout); by default as the module's training mode has it. `generator`
         seeds it, torch's global one otherwise. `rates` are running costs, `second_derivatives` says they will be taken.
-        With `one_graph`, where one backward pass goes through the whole solve or none, weights are laid out once.
+        With `one_graph`, where one backward pass goes through the whole solve or none, parameters are laid out once.
         """
         self._check(cloud, encoded)
         noisy = self.training if random is None else random

@@ -6,6 +6,7 @@ from typing import final
 
 import torch
 
+from continua.core.arguments import advise
 from continua.core.checks import at_least, not_negative
 from continua.core.errors import reject
 from continua.core.shapes import Float, Int, Tensor
@@ -139,6 +140,20 @@ class Window:
         return before if length - before <= self.context_length else length - self.context_length + self.slide - 1
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("max_length", "max_tokens", "length"), "max_new_tokens=, the tokens behind the prompt"),
+    **dict.fromkeys(("do_sample", "temperature"), "decoding=Decoding(temperature), whose 0 takes the likeliest token"),
+    "top_k": "decoding=Decoding(temperature, top_k)",
+    "top_p": "decoding=Decoding(temperature, top_k): there is no top_p",
+    "num_return_sequences": "prompt.repeat(n, 1) for n continuations of one prompt",
+    **dict.fromkeys(("input_ids", "inputs", "idx", "tokens", "text"), "prompt="),
+    "seed": "generator=torch.Generator().manual_seed(seed)",
+    "context_length": "window=Window(context_length)",
+}
+"""What other libraries call the arguments of `generate`."""
+
+
+@advise("continua.generate", _ELSEWHERE)
 def generate(
     model: ContinuousTransformer,
     prompt: Int[Tensor, "batch tokens"],
@@ -153,9 +168,20 @@ def generate(
     (`why_not_cacheable`). Reference implementation: the `generate` of Hugging Face's causal language models.
     """
     at_least(1, max_new_tokens=max_new_tokens)
+    _check_prompt(prompt)
     shown = Window(prompt.shape[1] + max_new_tokens) if window is None else window
     tokens = stream_tokens(model, prompt, decoding, shown, generator)
     return torch.cat([prompt, *(next(tokens).unsqueeze(1) for _ in range(max_new_tokens))], 1)
+
+
+def _check_prompt(prompt: object) -> None:
+    if not isinstance(prompt, torch.Tensor):
+        cure = "Pass a tensor (batch, tokens), such as torch.tensor([[3, 1, 4]]), made by the alphabet or tokeniser of "
+        cure += 'the model; a run of `continua train text` takes text: continua.load(run).predict("To be").'
+        reject("prompt", prompt, "a model reads numbers of tokens, and knows no letters", cure)
+    if prompt.ndim != 2 or prompt.numel() == 0:
+        cure = "Pass a tensor (batch, tokens) with at least one token; one sequence is prompt.unsqueeze(0)."
+        reject("prompt", tuple(prompt.shape), "there is nothing to go on from", cure)
 
 
 def stream_tokens(
@@ -171,9 +197,7 @@ def stream_tokens(
     Keys and values are cached (`CachedDecoder`) unless `cached=False` or `why_not_cacheable` gives a reason: a token
     then costs a solve of the whole window. Either way it is drawn from the model's output there, up to rounding.
     """
-    if prompt.ndim != 2 or prompt.numel() == 0:
-        cure = "Pass a tensor (batch, tokens) with at least one token; one sequence is prompt.unsqueeze(0)."
-        reject("prompt", tuple(prompt.shape), "there is nothing to go on from", cure)
+    _check_prompt(prompt)
     model = model.in_eval_mode()
     decoder = CachedDecoder(model) if cached and why_not_cacheable(model) is None else None
 

@@ -59,9 +59,11 @@ def hash_model(values: bytes, description: Mapping[str, Any]) -> str:
 def load(folder: str | os.PathLike[str]) -> nn.Module:
     """The model that `save` wrote: on the CPU, in the dtype it was saved in, in training mode as any new module."""
     source = Path(folder)
+    cure = "Pass a folder that continua.save(model, folder) wrote, or that of a run."
+    if not source.is_dir():
+        reject("folder", str(folder), "this is a file" if source.exists() else "there is no such folder", cure)
     for name in ("model.json", "model.safetensors"):
         if not (source / name).is_file():
-            cure = "Pass a folder that continua.save(model, folder) wrote."
             reject("folder", str(folder), f"there is no {name} in it", cure)
     description = _read(source)
     values = (source / "model.safetensors").read_bytes()

@@ -1,4 +1,4 @@
-"""Weights from and to torch's own layers: the same network, as a flow and back.
+"""Parameters from and to torch's own layers: the same network, as a flow and back.
 
 Masks are not part of a torch module but of each call. Here padding is zero mass of the cloud, and causality belongs to
 the attention, so `from_torch` asks for it.

@@ -204,7 +204,7 @@ class AbstractFunctionKernel(AbstractKernel):
         """Whether one matrix is faster than transforms.
 
         These cost per token what the matrix costs once: it is, from a quarter as many tokens on as a state has numbers.
-        Weights per sequence would make one matrix for each. A graph serves batches of all sizes.
+        Parameters per sequence would make one matrix for each. A graph serves batches of all sizes.
         """
         return is_traced() or 4 * x.shape[0] * x.shape[1] > x.shape[2]
 

@@ -76,7 +76,7 @@ class ModalAdamW(AbstractOptimiser):
 
 
 KEEP = 0.95
-"""The share of the old statistics that is kept when new ones come: with the default interval, 200 updates count."""
+"""The fraction of the old statistics that is kept when new ones come: with the default interval, 200 updates count."""
 
 
 def _fresh(p: Tensor, axis: int) -> dict[str, Any]:

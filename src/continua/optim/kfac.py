@@ -18,7 +18,7 @@ Outputs: TypeAlias = Callable[[], Tensor]
 
 @final
 class KFAC(AbstractOptimiser):
-    """G ~ M (x) B (x) A for each parameter C that makes the weights W = sum_k b_k C_k of linear maps.
+    """G ~ M (x) B (x) A for each parameter C that makes the matrices W = sum_k b_k C_k of linear maps.
 
     M is the mean of b b^T over evaluations, A that of x x^T over the inputs x of all rows, B the sum of g g^T over
     their cotangents g; with one row and one evaluation G is that product.

@@ -49,7 +49,7 @@ def report_page(folders: Sequence[Path]) -> Page:
     cited = {paper.key: paper for run in runs for paper in run.papers}
     papers = [cited[key] for key in sorted(cited)]
     appendix = [(f"Configuration of {run.name}", _configuration(run.manifest)) for run in runs]
-    subtitle = "\n".join(_origin(run) for run in runs)
+    subtitle = "\n".join([*(line for run in runs for line in _off_lines(run)), *(_origin(run) for run in runs)])
     return Page(_title(runs), subtitle, sections, cards(learners), papers, appendix)
 
 
@@ -106,7 +106,8 @@ def _size(task: dict[str, Any]) -> str:
     """How much data there is, as its readers count it."""
     if "characters" in task:  # windows overlap, and their number says little
         return f"{task['characters']:,} characters"
-    words = {"training samples": "samples to train", "test samples": "to test"}
+    unit = "windows" if "rows in a window" in task else "samples"
+    words = {"training samples": f"{unit} to train", "test samples": "to test"}
     return ", ".join(f"{task[key]:,} {word}" for key, word in words.items() if key in task)
 
 
@@ -148,6 +149,13 @@ def _origin(run: _RunRecord) -> str:
         used,
     )
     return " · ".join(str(part) for part in parts if part)
+
+
+def _off_lines(run: _RunRecord) -> list[str]:
+    """Of models that are their references alone: it comes first, since no other number says it."""
+    told = run.manifest.get("facts", {}).get("off", {})
+    names = {one.learner: one.name for one in run.learners}
+    return [f"{names.get(name, name)}: {words}." for name, words in told.items()]
 
 
 def _configuration(manifest: dict[str, Any]) -> str:

@@ -101,7 +101,7 @@ def find_ends(values: Iterable[np.ndarray], log: bool = False) -> tuple[float, f
 
 
 def widen_ends(low: float, high: float, log: bool = False, room: float = 0.05) -> tuple[float, float]:
-    """Ends with some room beyond the numbers, as a share of what lies between them."""
+    """Ends with some room beyond the numbers, as a fraction of what lies between them."""
     if log:
         first, last = math.log10(low), math.log10(high)
         gap = room * (last - first)

@@ -79,7 +79,8 @@ class Backsolve(AbstractNodeGradient):
         if not error <= trust:
             reason = f"the backward solve missed the start of the forward one by {error:.1e} (relative)"
             advice = "Use gradient=Checkpointed(), or tighten rtol and atol"
-            warning = f"{reason}: this flow contracts, and the gradient is not to be trusted. {advice}."
+            cause = "this flow contracts, or the tolerance is loose"
+            warning = f"{reason}: {cause}, and the gradient is not to be trusted. {advice}."
             warnings.warn(warning, ReconstructionWarning, stacklevel=2)
 
 

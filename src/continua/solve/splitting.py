@@ -19,7 +19,7 @@ from continua.spaces import AbstractManifold
 class AbstractSplitting(AbstractStepper):
     """Composes steps of the parts, each taken by `sub`. A cost sees the mean velocity dx/dz of the whole step.
 
-    Euler sub-steps read the weights at their middle, x' = x + dz f(z + dz/2, x).
+    Euler sub-steps read the parameters at their middle, x' = x + dz f(z + dz/2, x).
 
     R. I. McLachlan and G. R. W. Quispel, Splitting methods, Acta Numerica 11 (2002).
     """

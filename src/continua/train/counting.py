@@ -78,7 +78,7 @@ class Counts(NamedTuple):
     parameters: float
     """numbers that are trained"""
     weights: float
-    """numbers of theta(z), the weights of the flow at one depth"""
+    """numbers of theta(z), the parameters of the flow at one depth"""
     flops: float
     """multiplications and additions of matrix products and attention, forwards and backwards"""
     traffic: float
@@ -89,9 +89,9 @@ class Counts(NamedTuple):
     """numbers of all matrices of tokens by tokens that attention computes, two forwards and five backwards: with short
     keys these, and not the flops, take its time"""
     peak: float
-    """bytes at the peak of the forward and backward pass, gradients among them, beside the weights"""
+    """bytes at the peak of the forward and backward pass, gradients among them, beside the parameters"""
     step: float
-    """bytes at the peak of the optimiser's step, beside weights, gradients and what it remembers"""
+    """bytes at the peak of the optimiser's step, beside parameters, gradients and what it remembers"""
     evaluations: float
     """of the velocity, forwards and backwards"""
 

@@ -50,7 +50,7 @@ def evaluate(
 ) -> dict[str, float]:
     """The loss and every measure of the task, each a mean over the sequences of the split; no model state changes.
 
-    Of several ranks each reads its share.
+    Of several ranks each reads its part.
     """
     before, form = model.training, task.form
     model.eval()

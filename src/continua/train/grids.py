@@ -18,11 +18,11 @@ from continua.solve import Fixed, Solver
 class TrainingGrids:
     """The grids of a training: refined in the last updates, moved at random in each.
 
-    Of the last updates, the share `refined` of all, each reads a third of its batch with twice the depth steps; in the
-    share `nodes` of them, where there is a measure of heads or an embedding axis, that has twice its nodes instead (of
+    Of the last updates, the fraction `refined` of all, each reads a third of its batch with twice the depth steps; in the
+    fraction `nodes` of them, where there is a measure of heads or an embedding axis, that has twice its nodes instead (of
     an axis, on a quarter of the batch, since its kernels cost four times as much). The rest of the batch is read as
-    usual, in a pass of its own, so that memory stays. The inner depths of every grid move at random by up to the share
-    `jitter` of half a step to either side. Where weights jump, the jumps stay, and steps move between them.
+    usual, in a pass of its own, so that memory stays. The inner depths of every grid move at random by up to the fraction
+    `jitter` of half a step to either side. Where parameters jump, the jumps stay, and steps move between them.
     """
 
     jitter: float = 0.0
@@ -33,7 +33,7 @@ class TrainingGrids:
         fraction(jitter=self.jitter, refined=self.refined, refined_nodes=self.nodes)
 
     def draw_kind(self, model: ContinuousTransformer, progress: float, generator: torch.Generator) -> str | None:
-        """What is refined after the share `progress` of all updates: depth, head_nodes, axis_nodes, or nothing."""
+        """What is refined after the fraction `progress` of all updates: depth, head_nodes, axis_nodes, or nothing."""
         if progress < 1.0 - self.refined or _fixed_steps(model) is None:
             return None
         kinds, drawn = [*finer_nodes(model)], float(torch.rand((), generator=generator))

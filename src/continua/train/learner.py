@@ -38,9 +38,9 @@ class DivergedError(TrainingError):
 
 
 class Row(NamedTuple):
-    """What one update did: `total` is J, the `loss` and the `running` costs by their weights.
+    """What one update did: `total` is J, the `loss` and the `running` costs by their coefficients.
 
-    A skipped one, whose loss or gradient is not finite, has left the weights as they were.
+    A skipped one, whose loss or gradient is not finite, has left the parameters as they were.
     """
 
     total: float
@@ -165,7 +165,7 @@ class Learner:
             return math.nan
 
     def is_finite(self) -> bool:
-        """Whether all weights are finite numbers."""
+        """Whether all parameters are finite numbers."""
         shards = (each.to_local() if hasattr(each, "to_local") else each for each in self.model.parameters())  # pyright: ignore[reportAttributeAccessIssue]
         return not self.ranks.any(not all(bool(torch.isfinite(each).all()) for each in shards))[0]
 
@@ -185,7 +185,7 @@ class Learner:
         return model_files(self.ranks.alone(self.model), state) if self.ranks.first else {}
 
     def restore(self, state: dict[str, Any], model: nn.Module) -> None:
-        """Goes back to what `state` gave, and to the weights of a model; rates and decay stay as they are asked for."""
+        """Goes back to what `state` gave, and to the parameters of a model; rates and decay stay as they are asked for."""
         asked = [{key: group[key] for key in _ASKED if key in group} for group in self.optimiser.param_groups]
         try:
             self.model.load_state_dict(self.ranks.scatter(model.state_dict(), self.model.state_dict()))
@@ -230,7 +230,7 @@ class Learner:
 
 
 def is_lost(error: Exception) -> bool:
-    """Whether the weights are to blame: a solve that cannot be finished, or tokens that they made infinite."""
+    """Whether the parameters are to blame: a solve that cannot be finished, or tokens that they made infinite."""
     return isinstance(error, SolveError) or (isinstance(error, ArgumentError) and error.argument == "x0")
 
 

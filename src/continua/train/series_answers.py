@@ -15,7 +15,9 @@ from continua.train.learner import place
 
 _TIMES = 101
 _CLEARLY = 0.01
-"""A reference does better where its error is less by this share."""
+"""A reference does better where its error is less by this fraction."""
+_NARROW = 0.75
+"""Intervals that hold less of the test than this are told of."""
 _FAR_APART = 3.0
 """Test and validation errors are far apart where one is so many times the other."""
 
@@ -27,7 +29,7 @@ def reference_errors(task: Csv, split: Split = Split.TEST) -> dict[str, dict[str
 
 
 def warnings_of(task: Csv, tested: Mapping[str, float], validated: Mapping[str, float]) -> list[str]:
-    """What a user should not overlook: a test far from validation, and a reference method that does better."""
+    """What a user should not overlook: a test far from validation, a reference method that does better, narrow intervals."""
     found = []
     for part in ("between", "ahead"):
         name, where = f"squared error {part}", f"{part}{' of' if part == 'ahead' else ''} the observations"
@@ -45,6 +47,9 @@ def warnings_of(task: Csv, tested: Mapping[str, float], validated: Mapping[str, 
             word = best.split(", ")[-1 if part == "ahead" else 0]
             what = f"{where} a reference method does better on the test"
             found.append(f"{what}: {word}, {references[best]:.4g} beside {tested[name]:.4g}")
+    if tested.get("coverage", 1.0) < _NARROW:
+        what = f"the intervals hold {tested['coverage']:.0%} of the values of the test, and are made to hold 80%"
+        found.append(f"{what}: the test moves more than training and validation did, so take them for too narrow")
     return found
 
 

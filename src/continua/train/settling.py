@@ -14,9 +14,9 @@ from continua.train.learner import place
 from continua.train.models import scale_outputs
 
 _INSIDE = 0.8
-"""Share of the values that an interval is to hold."""
+"""Fraction of the values that an interval is to hold."""
 _SHARES = (0.25, 0.5, 0.75, 1.0)
-"""Shares of the network's logits that are tried, beside none."""
+"""Fractions of the network's logits that are tried, beside none."""
 _SURELY = 1.5
 """A gain counts from so many of its standard errors on."""
 _FEWEST = 4
@@ -79,9 +79,9 @@ class _Answers(NamedTuple):
 
 @torch.no_grad()
 def _settle_series(model: ContinuousTransformer, task: Csv) -> dict[str, dict[str, float]]:
-    """For each channel and part (between, ahead) the network's share, and the width of the intervals.
+    """For each channel and part (between, ahead) the network's factor g, and the width of the intervals.
 
-    The share g = <m, r> / <m, m> in [0, 1], with m what the network adds and r what the reference leaves, has the least
+    The factor g = <m, r> / <m, m> in [0, 1], with m what the network adds and r what the reference leaves, has the least
     squared error on validation; it is shrunk by the noise of that gain (`_trust`). Intervals are widened or narrowed
     until they hold eight of ten values of validation, and eight of ten of training windows that the reference was not
     fitted to, whichever needs more: validation is one short stretch, and may be a calm one. The network's own widths
