@@ -23,7 +23,7 @@ def model():
         ),
         (
             lambda: continua.transformer(8, 1, features=1, num_layers=4),
-            r"'num_layers'\. Pass depth=Depth\(4\.0, 4\) for four",
+            r"'num_layers'\. Pass depth=Depth\(4\.0, field=4\) for four",
         ),
         (lambda: continua.transformer(8, 1, feature=1), r"no argument 'feature'\. Pass features\."),
         (lambda: model()(VALUES, mask=None), r"model\(\.\.\.\) has no argument 'mask'\. Pass present=mask\.bool\(\)"),

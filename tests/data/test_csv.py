@@ -164,7 +164,7 @@ GOOD = "".join(f"{i},{i % 3},{i % 5}\n" for i in range(100))
         ("t,x,y\n" + GOOD, {"columns": ("t",)}, "columns = 't': this column of .* holds the times"),
         ("t,note\n0,a\n1,b\n", {}, r"row 1: no column of numbers beside \['t'\]; 'note' has 'a' in row 2"),
         ('t,x\n0,"1,234.5"\n', {}, "'x' has '1,234.5' in row 2. Write plain numbers"),
-        ("day,x\n05/31/2024,1\n06/01/2024,2\n", {}, "a time '05/31/2024', a date with slashes, where some write the day first and some the month"),
+        ("day,x\n05/31/2024,1\n06/01/2024,2\n", {}, "'05/31/2024', a date with slashes, where some write the day"),
         ("t,x,note\n0,1,a\n1,2,b\n", {"columns": ("note",)}, "^columns = 'note': no row of .* has a number"),
         ("t,x\n0,1\n1,2,3\n", {}, "row 3: 3 cells, where the header has 2"),
         ("t,x\n0,1\n\n1,two\n", {}, "row 4: 'two' in the column 'x'"),

@@ -165,7 +165,7 @@ def test_pairs_of_times_and_values_are_refused_with_three_cures():
 
 
 def test_epochs_are_met_with_what_is_counted_here():
-    with pytest.raises(TypeError, match="ContinuousClassifier has no argument 'epochs'. Pass max_iter="):
+    with pytest.raises(TypeError, match=r"ContinuousClassifier has no argument 'epochs'. Pass max_iter="):
         ContinuousClassifier(epochs=5)
-    with pytest.raises(TypeError, match="ContinuousForecaster has no argument 'seed'. Pass random_state="):
+    with pytest.raises(TypeError, match=r"ContinuousForecaster has no argument 'seed'. Pass random_state="):
         ContinuousForecaster(seed=5)

@@ -18,7 +18,7 @@ _TASKS: dict[str, AbstractTask] = {"mnist1d": Mnist1d(), "digits": Digits(), "sp
 @final
 @dataclasses.dataclass(frozen=True)
 class SavingCost(AbstractBenchmark):
-    """Updates and checkpoints of demo presets by processor time, and the share of a whole run that saving takes.
+    """Updates and checkpoints of demo presets by processor time, and the fraction of a whole run that saving takes.
 
     A run of T seconds saves T / 30 times, and once more at its beginning, at each validation and at its end.
     """

@@ -235,7 +235,7 @@ class SeriesWindows:
 
 
 def _keep(seen: np.ndarray, missing: float, random: np.random.Generator) -> np.ndarray:
-    """A random share of the cells that are seen, two at least."""
+    """A random fraction of the cells that are seen, two at least."""
     places = np.flatnonzero(seen)
     kept = np.zeros(seen.size, dtype=bool)
     kept[random.permutation(places)[: max(2, round(len(places) * (1.0 - missing)))]] = True

@@ -33,7 +33,7 @@ Parts = Mapping[Split, list[CsvSeries]]
 class Windows(NamedTuple):
     """The parts of a file in units of `scale` about `mean`, and the windows in each: a series and its first row.
 
-    `duration` is the time that the longest window takes, `spacing` the usual time between rows as a share of it;
+    `duration` is the time that the longest window takes, `spacing` the usual time between rows as a fraction of it;
     static columns are in units of their own deviation.
     """
 

@@ -35,7 +35,7 @@ class Darcy(AbstractTask):
 
     log a = `deviation` g with g a smooth Gaussian field of variance 1 (`log_conductivities`); u by finite volumes
     (`darcy_solution`). A token is the centre of one of `points` x `points` cells, its values log a and its place
-    (x, y) in [-1, 1]^2. Token time is the share of Hilbert's curve through the cells that lies before it, in [0, 1]:
+    (x, y) in [-1, 1]^2. Token time is the fraction of Hilbert's curve through the cells that lies before it, in [0, 1]:
     neighbours in time are neighbours in the plane, all tokens have one mass, and a place has one time at all
     resolutions, to the size of a cell. The equation commutes with the eight symmetries of the square, which training
     batches are turned by.

@@ -11,7 +11,7 @@ from continua.data.linear_features import ChannelQueries, ChannelSamples, LagFea
 _PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """Ridge penalties, as fractions of the mean square of a feature; beside them, no coefficients at all."""
 _CLEARLY = 0.98
-"""A reference with more to it replaces a simpler one where its error is at most this share of the other's."""
+"""A reference with more to it replaces a simpler one where its error is at most this fraction of the other's."""
 FOLDS = 4
 """Parts of the training windows: what a network learns from are errors on windows that no reference was fitted to."""
 
@@ -45,11 +45,11 @@ class LinearAnswer(NamedTuple):
 class LinearReference:
     """y^ = naive + s_c <w(n), f>, features f and nodes n of `LagFeatures`, s_c the channel's scale in the window.
 
-    Coefficients are ridge estimates, ahead with one set per whole number n of spacings and linear between two of them, with
-    the penalty of the least error on validation and on training windows that the weights were not fitted to, both as
-    shares of the naive reference's. What is simpler stands where the other is not clearly better on both of them: the
-    last value beside ridge, ridge from the last value beside ridge from the straight line, or beside the line alone.
-    `spread` is the root mean square error at n, in units of s_c.
+    Coefficients are ridge estimates, ahead with one set per whole number n of spacings and linear between two of them,
+    with the penalty of the least error on validation and on training windows that were not fitted to, both
+    as fractions of the naive reference's. What is simpler stands where the other is not clearly better on both of them:
+    the last value beside ridge, ridge from the last value beside ridge from the straight line, or beside the line
+    alone. `spread` is the root mean square error at n, in units of s_c.
     """
 
     features: LagFeatures
@@ -268,7 +268,7 @@ class _Fit:
 
 
 def _ridges(train: _Table, kinds: int) -> list[np.ndarray]:
-    """Coefficients (2, folds + 1, nodes, size) of every penalty for both starts: without each fold, and with all of them."""
+    """Coefficients (2, folds + 1, nodes, size) of every penalty for both starts: without each fold, and with all."""
     folds = [train.normal(fold, kinds) for fold in range(FOLDS)]
     every = _Normal(*(np.sum(each, 0) for each in zip(*folds, strict=True)))
     parts = [*(every.minus(fold) for fold in folds), every]
@@ -276,7 +276,7 @@ def _ridges(train: _Table, kinds: int) -> list[np.ndarray]:
 
 
 def _shares(train: _Table, held: _Table, weights: np.ndarray, line: bool) -> list[float]:
-    """Squared errors as fractions of the last value's: on windows that the coefficients were not fitted to, on validation."""
+    """Squared errors as fractions of the last value's: on windows that were not fitted, on validation."""
     errors = [_out_of_fold(train, weights, line), held.residuals(weights[-1], line)]
     naive = [float((each.from_last**2).mean()) if len(each.nodes) else 0.0 for each in (train, held)]
     return [float((own**2).mean()) / one for own, one in zip(errors, naive, strict=True) if one > 0.0]
@@ -291,7 +291,7 @@ def _out_of_fold(train: _Table, weights: np.ndarray, line: bool) -> np.ndarray:
 
 
 def _hats(nodes: np.ndarray, kinds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The whole numbers on both sides of each node, and the share of the upper one."""
+    """The whole numbers on both sides of each node, and the fraction of the upper one."""
     low = np.clip(np.floor(nodes + 1e-6).astype(int), 0, kinds - 1)
     high = np.minimum(low + 1, kinds - 1)
     return low, high, np.where((high > low) & (nodes - low > 1e-6), np.clip(nodes - low, 0.0, 1.0), 0.0)

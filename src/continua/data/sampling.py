@@ -93,7 +93,7 @@ def drop_samples(
 
 
 def keep_samples(samples: Samples, missing: float, order: Float[Tensor, "batch tokens"]) -> Samples:
-    """Ragged signals without a share of their present samples, the last ones by `order`; at least two remain."""
+    """Ragged signals without a fraction of their present samples, the last ones by `order`; at least two remain."""
     fraction(missing=missing, all=False)
     counts = samples.counts
     wanted = torch.minimum((counts * (1.0 - missing)).round().long().clamp(min=2), counts)

@@ -29,7 +29,7 @@ _SCALES = 25
 
 @final
 class ExactPosterior(AbstractCell):
-    """Of `count` test signals from `first` on, less a random fraction of their samples: the largest posterior, and hits.
+    """Of `count` test signals from `first` on, less a random fraction of samples: the largest posterior, and hits.
 
     The largest posterior is the probability of being right, so its mean is the accuracy, with less spread than hits.
     """

@@ -115,7 +115,7 @@ class Part(nn.Module):
         return act(self.field(z, inside) if weights is None else weights(z, inside))
 
     def lay_out(self, cloud: Cloud) -> ModalWeights | None:
-        """The parameters of one solve, with kernels along the embedding axis composed once; `None` where that is no gain.
+        """The parameters of one solve, kernels along the embedding axis composed once; `None` where that is no gain.
 
         Not for few tokens, nor where sharded parameters are there inside calls of this part only, nor where a watcher
         is to see weights as they are stored.

@@ -70,8 +70,8 @@ class Clock:
         last = (count - 1) * self.spacing
         if last > 2.0 * span:
             how = f"time=TokenTime({self.start:g}, {self.end:g}, spacing={span / (count - 1):.3g})"
-            cure = f"Samples without times are {self.spacing:g} apart in a causal model: give times, or build it with {how}."
-            self._refuse_far(self.start + last, cure)
+            why = f"Samples without times are {self.spacing:g} apart in a causal model"
+            self._refuse_far(self.start + last, f"{why}: give times, or build it with {how}.")
 
     def _refuse_far(self, value: float, cure: str) -> NoReturn:
         reject("times", value, f"this model was built for times from {self.start:g} to {self.end:g}", cure)

@@ -110,7 +110,7 @@ class StemEmbedding(AbstractEmbeddingWrapper):
 
 
 def _lag_rule(modes: int, causal: bool) -> tuple[Float[Tensor, " lags"], Float[Tensor, "lags modes"]]:
-    """Nodes in [0, 1], and N_m at each times its share of the integral over u, in double precision."""
+    """Nodes in [0, 1], and N_m at each times its part of the integral over u, in double precision."""
     count = _NODES * (modes + _DEGREE)
     with torch.inference_mode(False), torch.device("cpu"):
         unit = (torch.arange(count, dtype=torch.float64) + 0.5) / count
@@ -174,7 +174,7 @@ def _share_one_clock(samples: Tensor, times: Positions, where: Tensor) -> bool:
 
 
 class _Bracket(NamedTuple):
-    """The samples on both sides of each time, the share of the right one, and how far the nearer one is."""
+    """The samples on both sides of each time, the fraction of the right one, and how far the nearer one is."""
 
     left: Samples
     right: Samples

@@ -138,7 +138,7 @@ def _table(table: Table) -> str:
 
 
 def _shades(table: Table, row: Sequence[Cell]) -> list[str]:
-    """The ground of each cell: its fraction of the row; of the column that has the row's name, in the colour of right."""
+    """The ground of each cell: its fraction of the row; in the column of the row's own name, in the colour of right."""
     named = {str(other[0]) for other in table.rows}
     counts = [cell if name in named and isinstance(cell, int | float) else 0.0
               for name, cell in zip(table.columns[1:], row[1:], strict=True)]  # fmt: skip

@@ -168,7 +168,7 @@ class Paths(AbstractFigure):
 class Table(AbstractFigure):
     """Rows of cells under named columns; the first column names the row, `None` is an empty cell.
 
-    The cells of a `shaded` table are coloured by their share of the row, those whose column has the row's name in
+    The cells of a `shaded` table are coloured by their fraction of the row, those whose column has the row's name in
     another colour: a confusion matrix. Columns that no row is named after are left as they are.
     """
 

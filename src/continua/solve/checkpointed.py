@@ -44,10 +44,10 @@ class Checkpointed(AbstractNodeGradient):
     """The exact gradient of the discrete solve in the memory of one segment: the default.
 
     The forward solve keeps the accepted grid and the state at the start of each segment; a segment ends after `segment`
-    (a share of the depth) or `steps` steps, whichever comes first (`None`: as many steps as have together the stages of
-    one Dormand-Prince step). The backward pass replays one segment at a time on the recorded grid, with the same bound
-    randomness, and differentiates it: a discrete adjoint, equal to `Direct` up to rounding. Reference implementation:
-    `torch.utils.checkpoint` around each segment.
+    (a fraction of the depth) or `steps` steps, whichever comes first (`None`: as many steps as have together the stages
+    of one Dormand-Prince step). The backward pass replays one segment at a time on the recorded grid, with the same
+    bound randomness, and differentiates it: a discrete adjoint, equal to `Direct` up to rounding. Reference
+    implementation: `torch.utils.checkpoint` around each segment.
 
     `refine` > 1 replays every step as that many shorter ones. What is differentiated is then the refined solve from
     each segment's start, closer to the adjoint of the ODE and no longer the gradient of the loss that was reported.

@@ -18,7 +18,7 @@ _TREND = 4.0
 _STRETCH = 1.05
 """A step this much longer than proposed is tried if it lands on a stop: it saves a whole step."""
 _SHORTEST = 1e-14
-"""Steps shorter than this share of the depth are lost in rounding."""
+"""Steps shorter than this fraction of the depth are lost in rounding."""
 
 STIFF = "The problem may be stiff, or its solution may diverge."
 EASIER = f"{STIFF} Try a larger rtol=, or equal steps=: `integrate` and `model.at` take both."

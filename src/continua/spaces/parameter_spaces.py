@@ -79,7 +79,7 @@ class FlatSpace(AbstractFlatSpace):
 @final
 @dataclasses.dataclass(frozen=True)
 class SpectralSpace(AbstractFlatSpace):
-    """The parameters of one spectral kernel: (modes, modes, out, in), or multipliers (modes + 1, 2, out, in) if `paired`.
+    """The parameters of a spectral kernel: (modes, modes, out, in), or multipliers (modes + 1, 2, out, in) if `paired`.
 
     Euclidean, but each axis has a scale of its own: a place for preconditioners with one factor an axis.
     """

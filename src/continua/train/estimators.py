@@ -55,8 +55,8 @@ class AbstractSeriesEstimator(BaseEstimator, abc.ABC):
     """What both estimators share: series in, a trained network inside.
 
     Parameters have the names of `sklearn.neural_network`. `max_iter` counts updates of the optimiser, of `batch_size`
-    samples each; a fraction `validation_fraction` of the samples, where there are 40 or more, chooses the best of them and
-    ends the training after `n_iter_no_change` readings without a lower loss (20 readings in all).
+    samples each; a fraction `validation_fraction` of the samples, where there are 40 or more, chooses the best of them
+    and ends the training after `n_iter_no_change` readings without a lower loss (20 readings in all).
     """
 
     answers_many: ClassVar[bool]

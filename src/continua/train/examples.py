@@ -101,8 +101,8 @@ def _confusion(answers: Answers, task: AbstractTask, name: str, models: int) -> 
     left = f" Only the {_CLASSES} classes of the most mistakes are shown." if len(shown) < outputs else ""
     return Table(
         title="Confusion matrix" + (f", {name}" if models > 1 else ""),
-        caption="Row: the true label. Column: the prediction. An empty cell is zero; the last column is the share of "
-        f"this label that was predicted correctly.{left}",
+        caption="Row: the true label. Column: the prediction. An empty cell is zero; the last column is the fraction "
+        f"of this label that was predicted correctly.{left}",
         measured=f"{sum(totals)} sequences, the whole test split",
         columns=("label", *(names[j] for j in shown), "correct"),
         rows=rows,

@@ -18,11 +18,12 @@ from continua.solve import Fixed, Solver
 class TrainingGrids:
     """The grids of a training: refined in the last updates, moved at random in each.
 
-    Of the last updates, the fraction `refined` of all, each reads a third of its batch with twice the depth steps; in the
-    fraction `nodes` of them, where there is a measure of heads or an embedding axis, that has twice its nodes instead (of
-    an axis, on a quarter of the batch, since its kernels cost four times as much). The rest of the batch is read as
-    usual, in a pass of its own, so that memory stays. The inner depths of every grid move at random by up to the fraction
-    `jitter` of half a step to either side. Where parameters jump, the jumps stay, and steps move between them.
+    Of the last updates, the fraction `refined` of all, each reads a third of its batch with twice the depth steps; in
+    the fraction `nodes` of them, where there is a measure of heads or an embedding axis, that has twice its nodes
+    instead (of an axis, on a quarter of the batch, since its kernels cost four times as much). The rest of the batch is
+    read as usual, in a pass of its own, so that memory stays. The inner depths of every grid move at random by up to
+    the fraction `jitter` of half a step to either side. Where parameters jump, the jumps stay, and steps move between
+    them.
     """
 
     jitter: float = 0.0

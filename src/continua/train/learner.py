@@ -185,7 +185,7 @@ class Learner:
         return model_files(self.ranks.alone(self.model), state) if self.ranks.first else {}
 
     def restore(self, state: dict[str, Any], model: nn.Module) -> None:
-        """Goes back to what `state` gave, and to the parameters of a model; rates and decay stay as they are asked for."""
+        """Goes back to what `state` gave, and to the parameters of a model; rates and decay stay as asked for."""
         asked = [{key: group[key] for key in _ASKED if key in group} for group in self.optimiser.param_groups]
         try:
             self.model.load_state_dict(self.ranks.scatter(model.state_dict(), self.model.state_dict()))
@@ -206,7 +206,7 @@ class Learner:
     def _passes(
         self, batch: Batch, seed: int, progress: float
     ) -> list[tuple[nn.Module, Batch, list[float] | None, float]]:
-        """What an update reads: model, examples, depths, and the share of the batch."""
+        """What an update reads: model, examples, depths, and the fraction of the batch."""
         generator, size = generator_of(branch_seed(seed, 1)), len(batch.inputs[0])
         kind = self.grids.draw_kind(self.model, progress, generator)
         usual = self.grids.draw_grid(self.model, generator)

@@ -29,7 +29,7 @@ def reference_errors(task: Csv, split: Split = Split.TEST) -> dict[str, dict[str
 
 
 def warnings_of(task: Csv, tested: Mapping[str, float], validated: Mapping[str, float]) -> list[str]:
-    """What a user should not overlook: a test far from validation, a reference method that does better, narrow intervals."""
+    """What a user should not overlook: a test far from validation, a better reference method, narrow intervals."""
     found = []
     for part in ("between", "ahead"):
         name, where = f"squared error {part}", f"{part}{' of' if part == 'ahead' else ''} the observations"

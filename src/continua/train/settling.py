@@ -81,11 +81,11 @@ class _Answers(NamedTuple):
 def _settle_series(model: ContinuousTransformer, task: Csv) -> dict[str, dict[str, float]]:
     """For each channel and part (between, ahead) the network's factor g, and the width of the intervals.
 
-    The factor g = <m, r> / <m, m> in [0, 1], with m what the network adds and r what the reference leaves, has the least
-    squared error on validation; it is shrunk by the noise of that gain (`_trust`). Intervals are widened or narrowed
-    until they hold eight of ten values of validation, and eight of ten of training windows that the reference was not
-    fitted to, whichever needs more: validation is one short stretch, and may be a calm one. The network's own widths
-    count if they gain in the pinball score of validation.
+    The factor g = <m, r> / <m, m> in [0, 1], with m what the network adds and r what the reference leaves, has the
+    least squared error on validation; it is shrunk by the noise of that gain (`_trust`). Intervals are widened or
+    narrowed until they hold eight of ten values of validation, and eight of ten of training windows that the reference
+    was not fitted to, whichever needs more: validation is one short stretch, and may be a calm one. The network's own
+    widths count if they gain in the pinball score of validation.
     """
     held, fitted = (_collect(model, task, split) for split in (Split.VALIDATION, Split.TRAIN))
     channels, found = held.left.shape[-1], {}

@@ -150,7 +150,7 @@ def _times(cloud: Cloud) -> np.ndarray:
 
 
 def _principal(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of all depths in their two principal directions, and the share of variance of each."""
+    """Tokens of all depths in their two principal directions, and the fraction of variance of each."""
     flat = tokens.reshape(-1, tokens.shape[-1])
     centred = flat - flat.mean(0)
     _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
