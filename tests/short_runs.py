@@ -8,7 +8,7 @@ import pytest
 
 from continua.train import learner
 
-SMALL = ["--updates", "3", "--batch-size", "4", "--width", "8", "--axis-nodes", "2", "--head-nodes", "2",
+SMALL = ["--updates", "3", "--batch-size", "4", "--width", "8", "--axis-nodes", "2", "--axis-modes", "2", "--head-nodes", "2",
          "--hidden", "8", "--depth-modes", "2", "--validations", "1", "--threads", "1"]  # fmt: skip
 
 TASK = ["uea", "--series", str(Path(__file__).parent / "tiny_TRAIN.ts")]
