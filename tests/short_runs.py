@@ -8,8 +8,10 @@ import pytest
 
 from continua.train import learner
 
-SMALL = ["--updates", "3", "--batch-size", "4", "--width", "8", "--axis-nodes", "2", "--axis-modes", "2", "--head-nodes",
-         "2", "--hidden", "8", "--depth-modes", "2", "--validations", "1", "--threads", "1"]  # fmt: skip
+SMALL = [
+    *("--updates", "3", "--batch-size", "4", "--width", "8", "--axis-nodes", "2", "--axis-modes", "2"),
+    *("--head-nodes", "2", "--hidden", "8", "--depth-modes", "2", "--validations", "1", "--threads", "1"),
+]
 
 TASK = ["uea", "--series", str(Path(__file__).parent / "tiny_TRAIN.ts")]
 """Ten series of twelve numbers: whole runs are broken by hundreds, and are measured and reported in a second."""
