@@ -143,7 +143,7 @@ def test_runs_are_listed_with_their_results(capsys):
             ["predict", "runs/csv-001", "--model", "usual", "--input", "asked.csv", "--output", "x.csv"],
             "no model 'usual'",
         ),
-        (["predict", "runs/nope"], "run = 'runs/nope': there is no such folder"),
+        (["predict", "runs/nope"], "RUN = 'runs/nope': there is no such folder"),
         (["predict", "runs", "--input", "asked.csv", "--output", "x.csv"], "there is no manifest.json in it"),
         (["predict", "runs/uea-001", "--input", "asked.csv", "--output", "x.csv"], "row 1: a row of data before @data"),
         (["runs", "nowhere"], "there is no such folder"),

@@ -60,8 +60,8 @@ def test_the_opposite_sign_makes_it_collapse(unchecked):
     assert effective_heads(-1.0, loss_counts=False) < 0.25 * HEADS
 
 
-def test_a_negative_weight_is_refused(unchecked):
-    with pytest.raises(ValueError, match=r"weights = -1.0.*rewards what the cost is there to prevent"):
+def test_a_negative_coefficient_is_refused(unchecked):
+    with pytest.raises(ValueError, match=r"coefficients = -1.0.*rewards what the cost is there to prevent"):
         Objective(MeanSquaredError(), (HeadNegentropy(),), (-1.0,))
 
 

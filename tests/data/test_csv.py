@@ -288,7 +288,7 @@ def test_what_is_missing_or_left_out_is_counted(tmp_path):
         "columns without numbers are left out: note",
     ]
     assert Csv(written(tmp_path / "whole.csv", waves(100))).facts()["notes"] == [
-        "windows of 64 rows, trained up to 16 ahead"
+        "windows of 10 rows, trained up to 2 ahead"  # what fits 100 rows
     ]
 
 
