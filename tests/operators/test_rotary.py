@@ -121,7 +121,7 @@ def test_frequencies_are_geometric():
     close(found, torch.tensor([[2.0, 0.2]], dtype=torch.float64))
 
 
-def test_frequencies_join_along_an_axis():
+def test_frequencies_along_an_axis_are_those_of_a_vector():
     kernel, rotary = Spectral(Axis(3, 4), Cosine(3)), Rotary(fastest=2.0, slowest=0.02)
     found = rotary.frequencies(4, kernel, X)
     together = found.T.flatten()  # from node to node, then on to the next pair

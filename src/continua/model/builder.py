@@ -108,7 +108,8 @@ class EmbeddingAxis:
 
     Kernels along it are spectral, with `modes` cosine modes (default: as many as nodes). If `periodic` they are
     convolutions by FFT with `modes` frequencies (default: those that the nodes resolve), and `unitary` keeps every
-    frequency's matrix unitary at every depth. With fewer modes activations alias less.
+    frequency's matrix unitary at every depth. With fewer modes activations alias less. A model is best read at a
+    multiple of `modes` nodes, since rotary frequencies are constant on as many cells (`Rotary`).
     """
 
     nodes: int = 8

@@ -334,11 +334,10 @@ class FlowVectorField(AbstractVectorField):
         return tuple([rate(z, x, velocity) for rate in self._rates])
 
     def costs_of_step(self, z: DepthValue, dz: float, before: Points, after: Points) -> tuple[Tensor, ...]:
-        ends = [getattr(rate, "of_step", None) for rate in self._rates]
-        velocity = (after - before) / dz if None in ends else before
-        pairs = zip(self._rates, ends, strict=True)
+        velocity, rates = (after - before) / dz, self._rates
         return tuple([
-            dz * rate(z, before, velocity) if of_step is None else of_step(dz, before, after) for rate, of_step in pairs
+            rate.of_step(dz, before, after) if hasattr(rate, "of_step") else dz * rate(z, before, velocity)  # pyright: ignore[reportFunctionMemberAccess]
+            for rate in rates
         ])  # fmt: skip
 
     def _bind(self, inside: DepthValue) -> None:
