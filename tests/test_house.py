@@ -298,7 +298,7 @@ def test_readme_names_the_two_commands():
     assert "make demo" in readme and "make test" in readme
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/recipes.md", "docs/index.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to.md", "docs/index.md"])
 def test_examples_run(page, tmp_path, monkeypatch, unchecked):
     readme = ROOT / page
     assert grab_code_blocks(readme.read_text(encoding="utf-8"), lang="python"), f"{page} has no python example"
@@ -307,7 +307,7 @@ def test_examples_run(page, tmp_path, monkeypatch, unchecked):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/tasks.md", "docs/recipes.md", "docs/mathematics.md", "docs/choose.md", "docs/scale.md"]
+    "page", ["README.md", "docs/tasks.md", "docs/how-to.md", "docs/mathematics.md", "docs/choose.md", "docs/scale.md"]
 )
 def test_options_of_training_exist(page):
     known = {flag(name) for name in values_of(Train())} | {"--help"}

@@ -28,7 +28,7 @@ CHOICES = {
     "--rtol 0.1 --gradient backsolve --clip-costate 10": ["Adaptive", "Backsolve(clip=10"],
     "--energy 0.01 --path-length 0.01 --head-negentropy 0.01 --jacobian 1e-4 --jacobian-frobenius 1e-4": [],
     "--field-size 1e-5 --weight-decay 0 --jitter 0.5 --refined 0.8 --refined-nodes 0.5": [],
-    "--optimizer soap --updates 7 --tokens 1280": [],
+    "--optimizer soap --updates 7 --token-budget 1280": [],
     "--optimizer shampoo": [],
     "--optimizer kfac": [],
 }
@@ -58,18 +58,18 @@ def test_a_choice_learns_and_is_noted(choice, tmp_path, training_alone):
 
 
 def test_a_training_of_some_seconds_has_the_updates_that_fit(training_alone):
-    words = ["text", "--text", "tale.txt", "--context-length", "8", *WORDS.split(), "--seconds", "1"]
+    words = ["text", "--text", "tale.txt", "--context-length", "8", *WORDS.split(), "--time-budget", "1"]
     assert main(["train", *words, "--output", "run"]) == 0
     run = Run.open(Path("run"))
     rows, config = run.records("update"), run.manifest["config"]
-    assert len(rows) == config["updates"] and config["seconds"] == 0.0  # a run that goes on has the same number
+    assert len(rows) == config["updates"] and config["time_budget"] == 0.0  # a run that goes on has the same number
     assert 0.2 < sum(row["seconds"] for row in rows) < 5.0  # a busy machine is slower now and then
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--tokens 1e6 --seconds 60", "--seconds = 60.0: the training is 1e+06 tokens long already"),
+        ("--token-budget 1e6 --time-budget 60", "--time-budget = 60.0: the training is 1e+06 tokens long already"),
         ("--device cuda", "--device = 'cuda': torch finds no such device on this machine. Pass --device cpu."),
         ("--dtype float16", "--dtype = 'float16': there is no such dtype."),
         ("--field lagrange", "--field = 'lagrange': there is no such field. Choose from cosine, legendre,"),

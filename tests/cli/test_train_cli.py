@@ -159,13 +159,13 @@ def test_generate_writes_the_same_with_the_same_seed(text_run, capsys):
 
 
 def test_generate_writes_several_texts_in_one_batch(text_run, capsys):
-    words = ["generate", str(text_run), "--prompt", "the ", "--max-new-tokens", "12", "--samples", "3"]
+    words = ["generate", str(text_run), "--prompt", "the ", "--max-new-tokens", "12", "--num-return-sequences", "3"]
     assert main([*words, "--seed", "1"]) == 0
     texts = re.split(r"--- text \d of 3\n", capsys.readouterr().out)[1:]
     assert len(set(texts)) == 3 and all(text.startswith("the ") and len(text) == 17 for text in texts)
-    assert main([*words, "--samples", "2", "--stop", texts[0][4]]) == 0
+    assert main([*words, "--num-return-sequences", "2", "--stop", texts[0][4]]) == 0
     assert all(len(text) <= 17 for text in re.split(r"--- text \d of 2\n", capsys.readouterr().out)[1:])
-    assert main([*words, "--samples", "0"]) == 2
+    assert main([*words, "--num-return-sequences", "0"]) == 2
 
 
 def test_generate_stops_where_it_is_told(text_run, capsys):
@@ -252,7 +252,7 @@ def test_the_plane_at_another_resolution(tmp_path):
 def test_series_of_ones_own_stopped_with_75_and_gone_on_with(tmp_path, capsys, monkeypatch):
     rows = [f"{i},{i % 7},{i % 5},{i % 3}" for i in range(120)]
     (tmp_path / "own.csv").write_text("\n".join(["hour,x,y,z", *rows]))
-    words = ["train", "csv", "--series", "own.csv", "--context-length", "16", "--columns", "x,y", *SMALL]
+    words = ["train", "csv", "--series", "own.csv", "--window", "16", "--columns", "x,y", *SMALL]
     done = stop_after(monkeypatch, 2, signal.SIGTERM)
     assert main([*words, "--steps", "1", "--depth-length", "0.5", "--quiet", "--output", "run"]) == 75
     assert "continua train --resume run" in capsys.readouterr().err
@@ -274,8 +274,8 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
         (["spirals", "--id-column", "who"], "use `continua train csv`"),
         (["mnist1d", "--series", "own.csv"], "use `continua train uea` or `continua train csv`"),
         (
-            ["csv", "--series", "own.csv", "--context-length", "4"],
-            "--context-length = 4: it must be a whole number, at least 8",
+            ["csv", "--series", "own.csv", "--window", "4"],
+            "--window = 4: it must be a whole number, at least 8",
         ),
         (["csv", "--series", "own.csv", "--points", "5"], "--points = 5: the task csv does not read it"),
         (["burgers", "--context-length", "64"], "--context-length = 64: the task burgers does not read it"),

@@ -44,7 +44,7 @@ def folder(tmp_path_factory, unchecked_module):
         (folder / f"Two_{part}.ts").write_text(SERIES + text)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert main(["train", "csv", "--series", "own.csv", "--context-length", "16", *SMALL]) == 0
+        assert main(["train", "csv", "--series", "own.csv", "--window", "16", *SMALL]) == 0
         assert main(["train", "uea", "--series", "Two_TRAIN.ts", *SMALL]) == 0
     return folder
 
@@ -100,7 +100,7 @@ def test_classes_have_a_row_for_each_series(capsys):
 
 
 def test_a_network_that_gained_nothing_is_told_of_first_and_not_measured_further(capsys):
-    told = "continuous: the answer is the kernel reference; the network gained nothing on validation"
+    told = "continuous: the answer is the kernel-ridge reference; the network gained nothing on validation"
     assert told in Path("runs/uea-001/report.html").read_text(encoding="utf-8")
     assert main(["runs"]) == 0
     assert told in " ".join(capsys.readouterr().out.split())

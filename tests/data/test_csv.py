@@ -110,7 +110,7 @@ def test_series_are_split_as_they_are(tmp_path):
     assert facts["split by"] == "series" and facts["series shorter than a window"] == 1
     parts = [{series.id for series in task.series.windows.parts[split]} for split in Split]
     assert set.union(*parts) == set("abcde") and [len(part) for part in parts] == [3, 1, 1]
-    with pytest.raises(ValueError, match="--context-length 21 or less"):
+    with pytest.raises(ValueError, match="--window 21 or less"):
         _ = dataclasses.replace(task, window=30).form
 
 
@@ -180,7 +180,7 @@ GOOD = "".join(f"{i},{i % 3},{i % 5}\n" for i in range(100))
         ("t,x,y\n" + "".join(f"{i},{i % 3},.1\n" for i in range(100)), {}, "row 61: .* 'y' is constant, 0.1. .* x"),
         ("t,x,y\n" + "".join(f"{i},{i % 3},\n" for i in range(99)), {}, "row 2: .* no row .* 'y'. .* --columns x"),
         ("t,x,y\n" + "".join(f"{i},nan,1\n" for i in range(99)), {"columns": ("x",)}, "row 2: .* no row .* 'x'"),
-        ("t,x,y\n" + GOOD, {"window": 32}, "row 101: the file ends.* --context-length 20 or less"),
+        ("t,x,y\n" + GOOD, {"window": 32}, "row 101: the file ends.* --window 20 or less"),
         ("t,x\n0,1\n1,2\n2,1\n3,4\n", {}, "row 5: the file ends.* 40 rows or more"),
         ("t,x\n0,1\n1,1\n2,3\n", {}, "row 4: the file ends.* 40 rows or more"),
         ("t,x\n" + "".join(f"{i},{i % 3 if i < 70 else ''}\n" for i in range(100)), {}, "row 101: .*with a value"),

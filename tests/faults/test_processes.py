@@ -51,7 +51,7 @@ TASKS = {
     "burgers": ["--points", "16"],
     "darcy": ["--points", "8"],
     "uea": ["--series", "Own_TRAIN.ts"],
-    "csv": ["--series", "own.csv", "--context-length", "16"],
+    "csv": ["--series", "own.csv", "--window", "16"],
 }
 HOW = {
     "adamw": ["--dropout", "0.1", "--integral", "debiased", "--integral-tokens", "3"],

@@ -470,7 +470,7 @@ def test_advice_names_only_what_the_caller_can_pass():
 
 
 def test_every_call_of_the_table_for_those_who_come_from_elsewhere():
-    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to.md").read_text(encoding="utf-8")
     calls = re.findall(r"\| `(integrate\(.*)` *(?:\||,)", page.partition("### From torchdiffeq and diffrax")[2])
     rate = torch.tensor(1.0, **DOUBLE, requires_grad=True)
     known = {"f": lambda z, x: -rate * x, "t": torch.tensor([0.5, 1.0]), "rate": rate, "torch": torch, **vars(api)}

@@ -188,7 +188,7 @@ def _off_words(task: AbstractTask, parts: Mapping[str, Mapping[str, float]]) -> 
     """What is said of a model whose network has the factor 0 everywhere; nothing of others."""
     if not parts or any(part["factor of the network"] > 0.0 for part in parts.values()):
         return ""
-    kind = "linear" if isinstance(task, Csv) else "kernel"
+    kind = "linear" if isinstance(task, Csv) else "kernel-ridge"
     wide = any(part.get("widths of the network", 0.0) > 0.0 for part in parts.values())
     but = " but for the widths of intervals" if wide else ""
     return f"the answer is the {kind} reference; the network gained nothing on validation{but}"

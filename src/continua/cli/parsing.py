@@ -30,7 +30,7 @@ _LONG = "\u2010-\u2015\u2212"
 _LONG_DASH = re.compile(rf"[-{_LONG}]*[{_LONG}][-{_LONG}]*(?=[^\W\d])")
 _HELP = ("-h", "--help")
 _FLAT = (tyro.conf.OmitArgPrefixes,)
-_OTHERWISE = {"window": "context_length", "file": "series", "run": "resume", "folder": "output", "batch": "batch_size"}
+_OTHERWISE = {"file": "series", "run": "resume", "folder": "output", "batch": "batch_size"}
 """Arguments of the library that have other names as options."""
 _ELSEWHERE = {
     "--updates": ("epochs", "num-epochs", "num-train-epochs", "max-epochs", "max-steps", "max-iters", "iterations"),
@@ -40,14 +40,14 @@ _ELSEWHERE = {
     "--depth-length": ("depth",),
     "--time-column": ("time", "time-col"),
     "--id-column": ("id", "id-col"),
-    "--context-length": ("block-size", "seq-len", "sequence-length", "window"),
+    "--context-length": ("block-size", "seq-len", "sequence-length"),
     "--clip": ("grad-clip", "clip-grad", "max-grad-norm"),
     "--resume": ("continue", "resume-from-checkpoint"),
     "--output": ("out-dir", "save-dir"),
     "--weight-decay": ("wd",),
     "--stepper": ("method", "solver"),
     "--series": ("data", "csv", "dataset", "data-file", "train-file"),
-    "--samples": ("num-return-sequences", "num-samples"),
+    "--num-return-sequences": ("samples", "num-samples"),
     "--max-new-tokens": ("max-length", "length"),
     "--temperature": ("temp",),
 }

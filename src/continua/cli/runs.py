@@ -108,7 +108,7 @@ class Generate:
     """draw among so many likeliest characters only (default: all)"""
     stop: Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = None
     """end as soon as this was written (default: at --max-new-tokens)"""
-    samples: int = 1
+    num_return_sequences: int = 1
     """texts to write, in one batch"""
     seed: int = 0
     """seed of the draws"""
@@ -126,20 +126,20 @@ class Generate:
             reject("run", str(self.folder), "it has not learnt to write", "Pass a run of `continua train text`.")
         models = _load_models(run)
         choose("--model", self.model, models, "model in the run", "generate")
-        at_least(1, max_new_tokens=self.max_new_tokens, samples=self.samples)
+        at_least(1, max_new_tokens=self.max_new_tokens, num_return_sequences=self.num_return_sequences)
         if self.prompt == "":
             reject("--prompt", self.prompt, "there is nothing to go on from", "Pass at least one character.")
         if self.stop == "":
             reject("--stop", self.stop, "nothing is written before it", "Pass some text, or leave it out.")
         model, alphabet = models[self.model], facts["alphabet"]
         decoding, window = Decoding(self.temperature, self.top_k), Window(facts["context_length"], self.slide)
-        prompt = encode(self.prompt, alphabet, "--prompt").repeat(self.samples, 1)
+        prompt = encode(self.prompt, alphabet, "--prompt").repeat(self.num_return_sequences, 1)
         tokens = stream_tokens(model, prompt, decoding, window, generator_of(self.seed), not self.uncached)
         why = why_not_cacheable(model)
         if why is not None and not self.uncached:
             note = "no keys and values are kept, and every character costs a solve of the whole window"
             sys.stderr.write(f"continua: {note}: {why}\n")
-        if self.samples == 1:
+        if self.num_return_sequences == 1:
             self._write_one(alphabet[int(drawn)] for drawn in tokens)
         else:
             self._write_all([alphabet[n] for n in drawn.tolist()] for drawn in tokens)
@@ -162,12 +162,12 @@ class Generate:
 
     def _write_all(self, letters: Iterator[list[str]]) -> None:
         """The texts of a batch one under the other, each up to its own end."""
-        texts = [""] * self.samples
+        texts = [""] * self.num_return_sequences
         while not all(map(self._is_done, texts)):
             drawn = next(letters)
             texts = [text if self._is_done(text) else text + one for text, one in zip(texts, drawn, strict=True)]
         for number, text in enumerate(texts, start=1):
-            sys.stdout.write(f"--- text {number} of {self.samples}\n{self.prompt}{text}\n")
+            sys.stdout.write(f"--- text {number} of {self.num_return_sequences}\n{self.prompt}{text}\n")
 
 
 @final

@@ -153,8 +153,8 @@ class Train:
     def _open_begun(self, run: Run) -> Run:
         """The run that this command has begun; other options than its own would be lost."""
         own, asked = values_of(options_of(run)), self._config()
-        passed = (*_BESIDE, "output", "config", "autoresume", "tokens", "seconds")
-        passed += ("updates",) if self.training.tokens or self.training.seconds else ()  # the run keeps what fitted
+        passed = (*_BESIDE, "output", "config", "autoresume", "token_budget", "time_budget")
+        passed += ("updates",) if self.training.token_budget or self.training.time_budget else ()  # the run keeps what fitted
         for name, value in asked.items():
             if value != own[name] and name not in passed:
                 why = f"the run in {run.folder} began with {own[name]}"
@@ -227,12 +227,12 @@ class Train:
         if self.task == "csv":  # a file of the user's may have fewer windows than the batch
             plan = dataclasses.replace(plan, batch_size=min(plan.batch_size, task.count(Split.TRAIN)))
         first = task.training_batch(plan.batch_size, 0, self.run.seed)
-        if how.tokens or how.seconds:
-            if how.seconds and ranks.size > 1:
+        if how.token_budget or how.time_budget:
+            if how.time_budget and ranks.size > 1:
                 why = "one rank cannot tell how long an update of all of them takes"
-                reject("--seconds", how.seconds, why, "Pass --updates or --tokens.")
+                reject("--time-budget", how.time_budget, why, "Pass --updates or --token-budget.")
             updates = self._updates_that_fit(console, first, self._learners(task, preset), plan)
-            asked = dataclasses.replace(how, updates=updates, tokens=0.0, seconds=0.0)
+            asked = dataclasses.replace(how, updates=updates, token_budget=0.0, time_budget=0.0)
             return dataclasses.replace(self, training=asked)._train(console, stop, ranks, held, resumed)
         data = data_digest(task, first) if ranks.first else ""
         run = None if resumed is None else resumed.run
@@ -290,12 +290,12 @@ class Train:
 
     def _updates_that_fit(self, console: Console, batch: Batch, learners: list[Learner], plan: Plan) -> int:
         """The updates that read so many tokens, or take so many seconds for all models; the run keeps their number."""
-        if self.training.tokens:
-            updates = math.ceil(self.training.tokens / count_tokens(batch))
+        if self.training.token_budget:
+            updates = math.ceil(self.training.token_budget / count_tokens(batch))
         else:
             rows = [[one.update(batch, number, plan) for one in learners] for number in range(_TRIED)]
             each = statistics.median(sum(row.seconds for row in some) for some in rows[1:])  # the first warms up
-            updates = max(1, int(self.training.seconds / each))
+            updates = max(1, int(self.training.time_budget / each))
         console.print(f"{updates:,} updates fit", highlight=False)
         return updates
 

@@ -190,6 +190,6 @@ def _refuse_part(table: CsvTable, part: list[CsvSeries], split: Split, size: int
     possible = max(_smallest_part(lengths[0]), *lengths[_ENOUGH - 1 : _ENOUGH], 0)
     cure = "Pass a file with 40 rows or more: a fifth of them is the test, and a window has 8."
     if possible >= _SMALLEST:
-        cure = f"Pass --context-length {possible} or less (not below {_SMALLEST}), or more rows."
+        cure = f"Pass --window {possible} or less (not below {_SMALLEST}), or more rows."
     what = f"the file ends, and {split.value} has {longest} rows at most, fewer than a window of {size}"
     refuse_row(table.file, last, what, cure)

@@ -19,7 +19,7 @@ from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.files import read_number, read_text, refuse_row, version_of
-from continua.data.kernel_reference import Clocked, KernelReference, nearest_answers, ridge_answers, view
+from continua.data.kernel_ridge import Clocked, KernelRidgeReference, nearest_answers, ridge_answers, view
 from continua.data.sampling import Samples, fill_samples, keep_samples
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
@@ -34,7 +34,7 @@ class Uea(AbstractTask):
 
     For validation a fifth of each class of the training file is held out, one series at least, drawn once for all;
     classes of fewer than three series spare none. Where nothing can be spared, and if training has the `whole` file,
-    validation reads the test file. A kernel reference (`KernelReference`) gives logits to which those of the network
+    validation reads the test file. A kernel-ridge reference (`KernelRidgeReference`) gives logits to which those of the network
     are added. It is fitted to the whole training file; each series of that file has the logits of the reference without
     it. Each feature is centred and scaled by what is trained on; a constant one is refused. Token time is the index of
     a sample in units of the longest training series, which spans [0, 1]; shorter ones end earlier.
@@ -118,7 +118,7 @@ class Uea(AbstractTask):
         answers = {
             "nearest neighbour": nearest_answers(known, labels, asked),
             "ridge": ridge_answers(known, labels, len(train.classes), asked),
-            "kernel reference, network off": self.transform.logits(self._samples(test)).argmax(-1).numpy(),
+            "kernel-ridge reference, network off": self.transform.logits(self._samples(test)).argmax(-1).numpy(),
         }
         truth = np.array(test.labels)
         return {name: float((found == truth).mean()) for name, found in answers.items()}
@@ -141,7 +141,7 @@ class Uea(AbstractTask):
 
     @property
     def transform(self) -> "LabelTransform":
-        """What was learnt of the units and of the kernel reference from the training series."""
+        """What was learnt of the units and of the kernel-ridge reference from the training series."""
         return _read(self.file, version_of(self.file), self.whole)[1]
 
     def _part(self, split: Split) -> "LabelledSeries":
@@ -163,13 +163,13 @@ class LabelledSeries(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelTransform:
-    """Features in units of `scale` about `mean`, samples `spacing` apart, the kernel reference for the `classes`."""
+    """Features in units of `scale` about `mean`, samples `spacing` apart, the kernel-ridge reference for the `classes`."""
 
     classes: tuple[str, ...]
     mean: Tensor
     scale: Tensor
     spacing: float
-    reference: KernelReference
+    reference: KernelRidgeReference
 
     @property
     def left_out_logits(self) -> Float[Tensor, "series classes"]:
@@ -182,7 +182,7 @@ class LabelTransform:
         return Batch(tuple(samples), None, offset=self.logits(samples))
 
     def logits(self, samples: Samples) -> Float[Tensor, "series classes"]:
-        """What the kernel reference says of series in the model's units."""
+        """What the kernel-ridge reference says of series in the model's units."""
         counts = samples.present.sum(1).tolist()
         pairs = zip(samples.positions.double().numpy(), samples.values.double().numpy(), counts, strict=True)
         return torch.from_numpy(self.reference.logits([(t[:count], x[:count]) for t, x, count in pairs])).float()
@@ -202,7 +202,7 @@ class LabelTransform:
         try:
             plain, held = json.loads(files["labels.json"]), safetensors.numpy.load(files["labels.safetensors"])
             views = tuple(held[f"view{i}"] for i in range(len(held["widths"])))
-            reference = KernelReference(plain["points"], views, held["widths"], held["weights"], np.zeros((0, 0)))
+            reference = KernelRidgeReference(plain["points"], views, held["widths"], held["weights"], np.zeros((0, 0)))
             mean, scale = (torch.from_numpy(held[name]) for name in ("mean", "scale"))
             return cls(tuple(plain["classes"]), mean, scale, plain["spacing"], reference)
         except (KeyError, TypeError, ValueError) as error:
@@ -251,7 +251,7 @@ def _read(
     train = standardise(train)
     fitted = [train] if validation is test else [train, validation]
     series, labels = ([x for part in fitted for x in part.series], [n for part in fitted for n in part.labels])
-    reference = KernelReference.fit(_clock(series, spacing), labels, len(train.classes))
+    reference = KernelRidgeReference.fit(_clock(series, spacing), labels, len(train.classes))
     transform = LabelTransform(train.classes, mean, scale, spacing, reference)
     return {Split.TRAIN: train, Split.VALIDATION: validation, Split.TEST: test}, transform
 

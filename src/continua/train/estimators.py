@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from continua.core.arguments import advise
 from continua.core.errors import reject
-from continua.data.kernel_reference import KernelReference
+from continua.data.kernel_ridge import KernelRidgeReference
 from continua.model import ContinuousTransformer, Depth, TokenTime, transformer
 from continua.train.fitting import (
     Fitting,
@@ -157,7 +157,7 @@ class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
     X is (samples, times), (samples, times, channels) or a list of arrays of different lengths; NaN is a missing sample,
     so that series on a common grid may have gaps. Irregular times of each series go in as one more channel, or into
     `continua.transformer`, which takes them as they are. It works inside pipelines and cross-validation as well.
-    Channels are centred and scaled by the training part. Logits are those of a kernel reference (`reference_`, as of
+    Channels are centred and scaled by the training part. Logits are those of a kernel-ridge reference (`reference_`, as of
     `continua train uea`) and a fraction a of the network's,
 
         logits = reference(x) + a network(x) ,
@@ -199,7 +199,7 @@ class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
         self.scale_ = np.where(scale > 0.0, scale, 1.0)
         held_out = self._hold_out(len(labels), labels)
         values = (series - self.centre_) / self.scale_
-        self.reference_ = KernelReference.fit(to_clocks(values), labels.tolist(), len(self.classes_))
+        self.reference_ = KernelRidgeReference.fit(to_clocks(values), labels.tolist(), len(self.classes_))
         targets = torch.from_numpy(np.concatenate([labels[:, None], self.reference_.held], 1)).float()
         self._train(values, targets, len(self.classes_), _beside_reference, held_out)
         self.factor_ = 1.0

@@ -168,7 +168,7 @@ def prediction_section(task: AbstractTask, models: Models, size: int = 250) -> S
 
 
 def _references_table(task: Uea) -> Table:
-    caption = "The kernel reference is what the network adds to."
+    caption = "The kernel-ridge reference is what the network adds to."
     return Table(title="Reference methods on the same series", caption=caption, measured="the whole test split",
                  columns=("reference", "accuracy"), rows=tuple(task.references().items()))  # fmt: skip
 

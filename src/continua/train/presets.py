@@ -115,9 +115,9 @@ class TrainingOptions:
 
     updates: int = 1000
     """updates of the optimiser; the learning rate rises and falls over all of them"""
-    tokens: float = 0.0
+    token_budget: float = 0.0
     """the length of the training in tokens instead, such as 1e6; 0: --updates"""
-    seconds: float = 0.0
+    time_budget: float = 0.0
     """the length of the training in seconds instead, measured on a few updates before it; 0: --updates"""
     batch_size: int = 50
     """sequences in a batch (csv: at most the windows of the file)"""

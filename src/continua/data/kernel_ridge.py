@@ -23,7 +23,7 @@ Clocked = tuple[np.ndarray, np.ndarray]
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class KernelReference:
+class KernelRidgeReference:
     """logits_k(x) = T sum_i alpha_ik (100 + k(x, x_i)), one-against-all kernel ridge over the series x_i.
 
         k(x, x') = 1/3 sum_f exp(-|f(x) - f(x')| / sqrt(h d_f))
@@ -44,7 +44,7 @@ class KernelReference:
     held: np.ndarray
 
     @classmethod
-    def fit(cls, series: Sequence[Clocked], labels: Sequence[int], classes: int) -> "KernelReference":
+    def fit(cls, series: Sequence[Clocked], labels: Sequence[int], classes: int) -> "KernelRidgeReference":
         """From series and the number of each one's class; of very many, from as many of them as are affordable."""
         points = min(_LARGEST, max(len(times) for times, _ in series))
         views = view(series, points)

@@ -6,7 +6,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import RidgeClassifierCV
 from sklearn.neighbors import KNeighborsClassifier
 
-from continua.data.kernel_reference import KernelReference, nearest_answers, ridge_answers, view
+from continua.data.kernel_ridge import KernelRidgeReference, nearest_answers, ridge_answers, view
 
 
 def labelled(count=24, classes=3, seed=0):
@@ -31,7 +31,7 @@ def kernel(left, right, widths):
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_reference_is_scikit_learns_kernel_ridge_with_its_leave_one_out_errors(classes):
     series, labels = labelled(classes=classes)
-    reference = KernelReference.fit(series, labels.tolist(), classes)
+    reference = KernelRidgeReference.fit(series, labels.tolist(), classes)
     new, _ = labelled(7, classes, seed=1)
     y = np.eye(classes)[labels] * 2.0 - 1.0
     gram, across = (kernel(view(each, 12), reference.views, reference.widths) for each in (series, new))
@@ -63,8 +63,8 @@ def test_views_are_values_differences_and_spectra_of_the_stretched_series():
 
 def test_of_very_many_series_those_that_are_spared_have_the_reference_without_them(monkeypatch):
     series, labels = labelled(40)
-    monkeypatch.setattr("continua.data.kernel_reference._MOST", 20)
-    reference = KernelReference.fit(series, labels.tolist(), 3)
+    monkeypatch.setattr("continua.data.kernel_ridge._MOST", 20)
+    reference = KernelRidgeReference.fit(series, labels.tolist(), 3)
     assert len(reference.views[0]) == 20 and reference.held.shape == (40, 3)
     chosen = np.linspace(0, 39, 20).round().astype(int)
     others = np.delete(np.arange(40), chosen)
@@ -85,5 +85,5 @@ def test_references_are_scikit_learns():
 
 def test_copies_and_series_of_one_sample_have_a_reference():
     once = [(np.zeros(1), np.array([[float(i % 2)]])) for i in range(8)]
-    reference = KernelReference.fit(once, [i % 2 for i in range(8)], 2)
+    reference = KernelRidgeReference.fit(once, [i % 2 for i in range(8)], 2)
     assert reference.logits(once).argmax(1).tolist() == [i % 2 for i in range(8)]
