@@ -34,8 +34,8 @@ class Uea(AbstractTask):
 
     For validation a fifth of each class of the training file is held out, one series at least, drawn once for all;
     classes of fewer than three series spare none. Where nothing can be spared, and if training has the `whole` file,
-    validation reads the test file. A kernel-ridge reference (`KernelRidgeReference`) gives logits to which those of the network
-    are added. It is fitted to the whole training file; each series of that file has the logits of the reference without
+    validation reads the test file. A `KernelRidgeReference` gives logits to which those of the network are
+    added. It is fitted to the whole training file; each series of that file has the logits of the reference without
     it. Each feature is centred and scaled by what is trained on; a constant one is refused. Token time is the index of
     a sample in units of the longest training series, which spans [0, 1]; shorter ones end earlier.
 
@@ -163,7 +163,7 @@ class LabelledSeries(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelTransform:
-    """Features in units of `scale` about `mean`, samples `spacing` apart, the kernel-ridge reference for the `classes`."""
+    """Features in units of `scale` about `mean`, samples `spacing` apart, the reference for the `classes`."""
 
     classes: tuple[str, ...]
     mean: Tensor

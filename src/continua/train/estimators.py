@@ -157,7 +157,7 @@ class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
     X is (samples, times), (samples, times, channels) or a list of arrays of different lengths; NaN is a missing sample,
     so that series on a common grid may have gaps. Irregular times of each series go in as one more channel, or into
     `continua.transformer`, which takes them as they are. It works inside pipelines and cross-validation as well.
-    Channels are centred and scaled by the training part. Logits are those of a kernel-ridge reference (`reference_`, as of
+    Channels are centred and scaled by the training part. Logits are those of a `reference_` (kernel ridge, as of
     `continua train uea`) and a fraction a of the network's,
 
         logits = reference(x) + a network(x) ,
