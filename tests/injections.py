@@ -93,7 +93,7 @@ def resume(folder: Path, run: str = "run", *words: str) -> Child:
 
 def go_on(folder: Path, updates: int) -> int:
     """Trains a small model from its latest checkpoint or from the beginning, without the command line."""
-    task = Spirals(samples=40, tokens=8, queries=3)
+    task = Spirals(examples=40, tokens=8, queries=3)
     preset = Preset().replace(
         width=8, head_nodes=2, hidden=16, axis_nodes=2, head_modes=2, depth_modes=2, depth_length=1.0, steps=1
     )

@@ -58,14 +58,14 @@ def written_run(folder: Path, seed: int = 0, learners: tuple[str, ...] = ("conti
         for place, learner in enumerate(learners):
             loss = 2.3 * math.exp(-update / (80 + 60 * place)) + 0.2 + 0.1 * abs(random.normal())
             row = {"loss": loss, "lr": 3e-3, "evaluations": 8 - 4 * place, "tokens_per_second": 9e3, "seconds": 0.2}
-            run.record("update", update=update, learner=learner, clock=0.4 * update, grad_norm=1.0, **row)
+            run.record("update", update=update, model=learner, clock=0.4 * update, grad_norm=1.0, **row)
             if update % 60 == 0:
                 metrics = {"loss": loss, "accuracy": 1.0 - loss / 3}
-                run.record("validation", update=update, learner=learner, clock=0.4 * update, metrics=metrics)
+                run.record("validation", update=update, model=learner, clock=0.4 * update, metrics=metrics)
     for learner in learners:
         tests = {"as trained": {"loss": 0.3, "accuracy": 0.9712}, "half": {"loss": 0.5, "accuracy": 0.91}}
         steps = {str(n): {"loss": 1.0 / n, "accuracy": 1.0 - 1.0 / (n + 1)} for n in (1, 2, 4, 8)}
-        run.record("test", learner=learner, samplings=tests, depth_steps=steps, **{"solver error": 0.01})
+        run.record("test", model=learner, samplings=tests, depth_steps=steps, **{"solver error": 0.01})
     made = figures()
     formula = "alpha_{ij} = frac{w_j e^{beta ⟨q_i, k_j⟩}}{sum_l w_l e^{beta ⟨q_i, k_l⟩}}"
     for place, learner in enumerate(learners):

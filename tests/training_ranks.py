@@ -87,7 +87,7 @@ RUNS = {
 
 def build_learner(ranks: Ranks, options: dict) -> tuple[Spirals, Learner]:
     """A small task, and the learner of a preset as the ranks train it."""
-    task = Spirals(samples=40, tokens=8, queries=3)
+    task = Spirals(examples=40, tokens=8, queries=3)
     sizes = {
         "width": 8,
         "head_nodes": 2,

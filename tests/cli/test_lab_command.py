@@ -43,7 +43,7 @@ def test_the_list_fits_the_terminal(width, longest):
 
 
 def test_a_question_is_one_line_of_json(capsys):
-    assert main(["lab", "run", "clusters", "--tokens", "8", "--beta", "4", "--time", "2", "--json"]) == 0
+    assert main(["lab", "run", "clusters", "--tokens", "8", "--beta", "4", "--depth", "2", "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     record = json.loads(line)
     assert list(record) == ["experiment", "claim", "source", "measured", "bound", "verdict", "seconds"]
@@ -182,12 +182,12 @@ def test_commands_and_paths_of_an_odd_folder_can_be_copied(tmp_path, monkeypatch
         (["run", "clusters", "--circle", "--beta", "0"], "beta = 0.0"),
         (
             ["run", "clusters", "--tokens", "8", "--beta", "4"],
-            "--time is not given: the question needs --tokens, --beta, --time",
+            "--depth is not given: the question needs --tokens, --beta, --depth",
         ),
-        (["run", "clusters", "--tokens", "8", "--time", "4"], "--beta is not given: the question needs"),
+        (["run", "clusters", "--tokens", "8", "--depth", "4"], "--beta is not given: the question needs"),
         (["run", "clusters", "--tokens", "0"], "tokens = 0: it must be a whole number, at least 2"),
-        (["run", "clusters", "--tokens", "8", "--beta", "nan", "--time", "1"], "beta = nan"),
-        (["run", "clusters", "--circle", "--beta", "4", "--time", "2"], "without time"),
+        (["run", "clusters", "--tokens", "8", "--beta", "nan", "--depth", "1"], "beta = nan"),
+        (["run", "clusters", "--circle", "--beta", "4", "--depth", "2"], "without depth"),
         (["run", "mean-field", "--beta", "4"], "only clusters"),
         (["run", "clusters", "--engine", "cloud"], "there is no such engine"),
         (["run", "clusters", "--processes", "0"], "processes = 0"),

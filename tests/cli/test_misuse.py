@@ -101,7 +101,7 @@ def test_wrong_words_are_one_line_in_one_style(words, told, capsys):
         ("generate run --prompt -Infinity --stop=-NaN", {"prompt": "-Infinity", "stop": "-NaN"}),
         ("report a b c --output page.html", {"folders": (Path("a"), Path("b"), Path("c"))}),
         ("report --output page.html -- -a", {"folders": (Path("-a"),), "output": Path("page.html")}),
-        ("lab run clusters --beta -4 --time 1e3 --json", {"beta": -4.0, "time": 1000.0, "json": True}),
+        ("lab run clusters --beta -4 --depth 1e3 --json", {"beta": -4.0, "depth": 1000.0, "json": True}),
     ],
 )
 def test_words_are_read(words, read):

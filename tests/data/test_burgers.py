@@ -52,13 +52,13 @@ def test_the_mean_is_conserved():
 
 
 def test_resolutions_show_the_same_functions():
-    coarse, fine = (Burgers(points=n, samples=12).batch(Split.TEST, torch.arange(3)) for n in (16, 64))
+    coarse, fine = (Burgers(points=n, examples=12).batch(Split.TEST, torch.arange(3)) for n in (16, 64))
     assert coarse.inputs[0].shape == (3, 17, 1) and fine.inputs[0].shape == (3, 65, 1)
     assert torch.equal(coarse.inputs[0], fine.inputs[0][:, ::4]) and torch.equal(coarse.targets, fine.targets[:, ::4])
 
 
 def test_shifted_training_batches_are_still_solutions():
-    task = Burgers(points=64, samples=12)
+    task = Burgers(points=64, examples=12)
     batch = task.training_batch(2, 0, 0)
     assert torch.equal(batch.inputs[0][:, 0], batch.inputs[0][:, -1])
     waves = torch.fft.rfft(batch.inputs[0][:, :-1, 0].double())
@@ -68,7 +68,7 @@ def test_shifted_training_batches_are_still_solutions():
 
 
 def test_the_three_splits_are_three():
-    first = [Burgers(samples=12).batch(split, torch.arange(3)).inputs[0] for split in Split]
+    first = [Burgers(examples=12).batch(split, torch.arange(3)).inputs[0] for split in Split]
     assert all(not torch.equal(a, b) for a, b in itertools.combinations(first, 2))
 
 

@@ -82,7 +82,7 @@ def test_the_curve_visits_neighbours_and_refines(cells):
 
 
 def test_resolutions_show_the_same_functions():
-    coarse, fine = (Darcy(points=n, samples=12).batch(Split.TEST, torch.arange(8)) for n in (16, 32))
+    coarse, fine = (Darcy(points=n, examples=12).batch(Split.TEST, torch.arange(8)) for n in (16, 32))
     assert coarse.inputs[0].shape == (8, 256, 3) and fine.inputs[0].shape == (8, 1024, 3)
     for one, other in ((coarse.inputs[0], fine.inputs[0]), (coarse.targets, fine.targets)):
         parts = other.unflatten(1, (-1, 4)).mean(2)  # a cell's four parts follow each other
@@ -92,7 +92,7 @@ def test_resolutions_show_the_same_functions():
 
 
 def test_tokens_are_values_at_their_places():
-    task = Darcy(points=8, samples=12)
+    task = Darcy(points=8, examples=12)
     batch = task.batch(Split.TEST, torch.arange(2))
     medium, pressure = _solutions(8, task.deviation, Split.TEST)
     node = ((batch.inputs[0][0, :, 1:] + 1) / 2 * 64).round().long()
@@ -101,7 +101,7 @@ def test_tokens_are_values_at_their_places():
 
 
 def test_turned_training_batches_are_still_solutions():
-    task = Darcy(points=8, samples=12)
+    task = Darcy(points=8, examples=12)
     plain = task.batch(Split.TRAIN, torch.zeros(64, dtype=torch.long))
     turned = task.augment(plain, torch.Generator().manual_seed(0))
     assert torch.equal(turned.inputs[0][..., 1:], plain.inputs[0][..., 1:])

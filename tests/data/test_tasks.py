@@ -41,9 +41,9 @@ def task(request, text_file, csv_file):
     tasks = {
         "mnist1d": lambda: Mnist1d(missing=0.5),
         "digits": lambda: Digits(missing=0.5),
-        "spirals": lambda: Spirals(samples=40),
-        "burgers": lambda: Burgers(points=16, samples=40),
-        "darcy": lambda: Darcy(points=8, samples=40),
+        "spirals": lambda: Spirals(examples=40),
+        "burgers": lambda: Burgers(points=16, examples=40),
+        "darcy": lambda: Darcy(points=8, examples=40),
         "text": lambda: Text(text_file, context_length=16),
         "csv": lambda: Csv(csv_file, window=16),
     }
@@ -92,7 +92,7 @@ def test_a_split_is_read_once(task):
 
 
 def test_a_pass_sees_every_sample_once():
-    task, seen = Spirals(samples=20), []
+    task, seen = Spirals(examples=20), []
     for update in range(4):
         seen += [tuple(row.flatten().tolist()) for row in task.training_batch(5, update, 0).targets]
     assert len(set(seen)) == 20

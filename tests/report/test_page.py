@@ -150,7 +150,7 @@ def test_one_large_loss_does_not_flatten_the_others(tmp_path):
     run = Run.begin(tmp_path / "run", "train", {"task": "waves"})
     steps = {"1": {"loss": 40.0}, "2": {"loss": 0.4}, "4": {"loss": 0.3}, "8": {"loss": 0.31}}
     resolutions = {f"{n} steps": {"evaluations": float(n), "loss": row["loss"]} for n, row in steps.items()}
-    run.record("test", learner="ours", depth_steps=steps, resolutions=resolutions)
+    run.record("test", model="ours", depth_steps=steps, resolutions=resolutions)
     (section,) = (s for s in report_page([run.folder]).sections if s.heading == "Anytime depth")
     by_steps, by_cost, _ = section.figures
     assert by_steps.y.log and by_cost.y.log
@@ -159,7 +159,7 @@ def test_one_large_loss_does_not_flatten_the_others(tmp_path):
 
 def test_training_losses_are_the_means_of_groups_of_updates(run):
     rows = [row["loss"] for row in run.records()
-            if row["kind"] == "update" and row["learner"] == "standard"]  # fmt: skip
+            if row["kind"] == "update" and row["model"] == "standard"]  # fmt: skip
     training = next(section for section in report_page([run.folder]).sections if section.heading == "Training")
     series = next(series for series in training.figures[0].series if series.name == "standard, training")
     assert len(series.x) == 100 and series.y[0] == pytest.approx(sum(rows[:3]) / 3)
@@ -169,7 +169,7 @@ def test_training_losses_are_the_means_of_groups_of_updates(run):
 def test_training_losses_are_shown_without_running_costs_as_validation_reads_them(tmp_path):
     run = Run.begin(tmp_path / "run", "train", {"task": "waves"})
     for update in (1, 2, 3):
-        run.record("update", update=update, learner="ours", total=5.0, loss=float(update), running={"energy": 2.0})
+        run.record("update", update=update, model="ours", total=5.0, loss=float(update), running={"energy": 2.0})
     (training,) = (section for section in report_page([run.folder]).sections if section.heading == "Training")
     assert training.figures[0].series[0].y.tolist() == [1.0, 2.0, 3.0]
 

@@ -168,7 +168,7 @@ PAID = Preset().replace(width=8, head_nodes=2, hidden=8, axis_nodes=2, depth_mod
 def test_costates_of_asked_times_are_those_of_the_asking_objective():
     """The derivative of J by the tokens at depth 0, by autograd through the objective itself."""
     torch.manual_seed(0)
-    task = Spirals(samples=10, tokens=8, queries=2)
+    task = Spirals(examples=10, tokens=8, queries=2)
     model = build_continuous(task.form, PAID).double()
     batch = task.batch(Split.TEST, torch.arange(3)).to(dtype=torch.float64)
     asking = objective_of(task.form, model, PAID)

@@ -34,7 +34,7 @@ def tasks(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("t,a,b\n" + "".join(f"{i},{(i * 7 % 11) / 5 - 1:.2f},{(i * 3 % 8) / 4:.2f}\n" for i in range(400)))
     series = [Uea(tmp_path / "Two_TRAIN.ts"), Csv(table, window=16)]
-    signals = [Mnist1d(), Digits(), Spirals(samples=40), Burgers(samples=40), Darcy(points=8, samples=16)]
+    signals = [Mnist1d(), Digits(), Spirals(examples=40), Burgers(examples=40), Darcy(points=8, examples=16)]
     return [*signals, *series, Text(text)]
 
 
@@ -73,7 +73,7 @@ def test_energy_is_a_running_cost_of_the_objective():
     (energy,) = paid.running.values()
     assert plain.running == {} and torch.equal(plain.terminal, paid.terminal) and energy > 0
     torch.testing.assert_close(paid.total, paid.terminal + 0.5 * energy)
-    asking = objective_of(Spirals(samples=40).form, model, preset)
+    asking = objective_of(Spirals(examples=40).form, model, preset)
     assert asking.coefficients == (0.5,) and isinstance(asking.costs[0], KineticEnergy)
 
 

@@ -66,7 +66,7 @@ def test_series_are_drawn_through_their_observations_in_the_units_of_the_file(cs
 
 
 def test_spirals_have_a_curve_for_each_coordinate_and_model():
-    task = Spirals(samples=20)
+    task = Spirals(examples=20)
     ours = model_for(task)
     baseline = build_baseline(task.form, SMALL, sum(p.numel() for p in ours.parameters()))
     figures = prediction_section(task, {"continuous": ours, "standard": baseline}).figures
@@ -78,7 +78,7 @@ def test_spirals_have_a_curve_for_each_coordinate_and_model():
 
 
 def test_functions_are_drawn_over_what_was_given():
-    task = Burgers(points=16, samples=20)
+    task = Burgers(points=16, examples=20)
     model = model_for(task)
     figures = prediction_section(task, {"ours": model}).figures
     batch = task.batch(Split.TEST, torch.arange(5))
@@ -91,7 +91,7 @@ def test_functions_are_drawn_over_what_was_given():
 
 
 def test_maps_stand_in_their_places_beside_their_error(tmp_path):
-    task = Darcy(points=8, samples=40)
+    task = Darcy(points=8, examples=40)
     model = model_for(task)
     section = prediction_section(task, {"a": model, "b": model})
     (heat,) = section.figures

@@ -55,7 +55,7 @@ SMALL = Preset().replace(
     stem_modes=3,
     learning_rate=1e-2,
 )
-TASK = Spirals(samples=40, tokens=8, queries=3)
+TASK = Spirals(examples=40, tokens=8, queries=3)
 
 
 def learners(task, names=("continuous",), preset=SMALL):

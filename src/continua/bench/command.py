@@ -41,12 +41,13 @@ BENCHMARKS: dict[str, AbstractBenchmark] = {
 class Bench:
     """Measure what the library costs, as ratios to peers taken in one run.
 
-    Names: speed (solves against torchdiffeq), overhead (a solve against its bare evaluations), memory (peak of the
-    gradients from 8 to 64 steps), attention (weighted causal attention against plain), integrals (how cost
-    grows with the tokens at a fixed number of drawn ones), fields (weights that depend on depth against constant ones),
-    recipe (an update of the recipe against torch's AdamW), spectral (what a preconditioner gains there), lab (many
-    networks trained at once, against a budget of seconds), decoding (text with cached keys and values against solves
-    of the whole window), saving (checkpoints against the training), or all. Exit code 1: a ratio is above its limit.
+    Names: speed (solves against torchdiffeq), overhead (a solve against its bare evaluations), memory (peak memory of
+    the gradient methods, 8 to 64 steps), attention (weighted causal attention against plain), integrals (how cost
+    grows with the tokens at a fixed number of drawn ones), fields (parameters that depend on depth against constant
+    ones), recipe (an update of the recipe against torch's AdamW), spectral (what a preconditioner gains on spectral
+    kernels), lab (many networks trained at once, against a budget of seconds), decoding (text with cached keys and
+    values against solves of the whole window), saving (checkpoints against the training), or all. Exit code 1: a ratio
+    is above its limit.
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"

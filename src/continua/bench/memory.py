@@ -1,4 +1,4 @@
-"""Peak memory of the gradients as the number of steps grows."""
+"""Peak memory of the gradient methods as the number of steps grows."""
 
 import dataclasses
 import importlib

@@ -70,7 +70,7 @@ options:
   --completion SHELL
              print a script that completes commands and options in bash, zsh or tcsh
 
-exit codes: 0 done, 1 failed, 2 bad use, 75 interrupted and resumable, 130 stopped
+exit codes: 0 done, 1 failed, 2 bad use, 75 stopped, can be resumed, 130 stopped, nothing to resume
 """
 
 

@@ -96,7 +96,7 @@ def _progress(console: Console | None) -> Iterator[Callable[[str], None]]:
 def record_results(run: Run, results: Results) -> None:
     """A row for every model."""
     for name, found in results.items():
-        run.record("test", learner=name, **found)
+        run.record("test", model=name, **found)
 
 
 def keep_results(run: Run, task: AbstractTask, learners: Sequence[Learner], sequences: int = 32) -> None:

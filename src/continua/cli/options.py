@@ -61,7 +61,7 @@ class RunOptions:
     compare: Baselines = ()
     """also train networks of layers, with as many evaluations and parameters, on the same batches (layers-regularized:
     with the running costs of the continuous model; textbook: textbook positions, no stem; deep, deep-regularized: the
-    hidden size of the continuous model in every layer, so more parameters; none: compare with nothing,
+    feed-forward size of the continuous model in every layer, so more parameters; none: compare with nothing,
     although --config does)"""
     seed: int = 0
     """seed of parameters, batches and augmentation"""

@@ -70,13 +70,13 @@ class Forecast:
     memory: Amount = 80 * 2.0**30
     """bytes of each, such as 80GiB"""
     flops: SomeAmount = None
-    """operations per second that each reaches, such as 200T (default: measured on this machine)"""
+    """floating-point operations per second that each reaches, such as 200T (default: measured on this machine)"""
     bandwidth: SomeAmount = None
     """bytes of its memory that each reads and writes per second, such as 2TB (beside --flops)"""
     link: Amount = 25e9
     """bytes per second between devices"""
     vocabulary: Count = None
-    """plan for a text over so many tokens, instead of the data of the task (with --context-length)"""
+    """plan for a text with a vocabulary of so many entries, instead of the data of the task (with --context-length)"""
     context_length: Count = None
     """tokens of a sequence of that text"""
     check: Flag = False

@@ -336,8 +336,8 @@ def _lines_of(folder: Path) -> list[str]:
         return [f"{folder.name}: {str(error).split('. ')[0]}"]
     began = str(manifest.get("began", ""))[:16].replace("T", " ")
     head = f"{folder.name}: {manifest['config'].get('task', manifest['kind'])}, {manifest['state']}, began {began}"
-    tests = {row["learner"]: row["samplings"]["as trained"] for row in rows if row["kind"] == "test"}
-    done = {row["learner"]: row["update"] for row in rows if row["kind"] == "update"}
+    tests = {row["model"]: row["samplings"]["as trained"] for row in rows if row["kind"] == "test"}
+    done = {row["model"]: row["update"] for row in rows if row["kind"] == "update"}
     references = next((row["errors"] for row in reversed(rows) if row["kind"] == "references"), {})
     names = dict.fromkeys([*done, *tests])
     width = max(map(len, names), default=0)

@@ -37,14 +37,14 @@ class Burgers(AbstractTask):
     """
 
     points: int = 64
-    samples: int = 512
+    examples: int = 512
     viscosity: float = 0.02
     until: float = 0.3
 
     name = "burgers"
 
     def __post_init__(self) -> None:
-        at_least(10, samples=self.samples)
+        at_least(10, examples=self.examples)
         if self.points < 8 or _FINE % self.points:
             cure = "Pass 8, 16, 32, 64, 128 or 256."
             reject("points", self.points, f"the equation is solved on {_FINE} points, and the grid is a part", cure)
@@ -58,7 +58,7 @@ class Burgers(AbstractTask):
         return Form(outputs=1, question=Question.FUNCTION, features=1, spacing=_SPACING, wording=wording)
 
     def count(self, split: Split) -> int:
-        return self.samples if split is Split.TRAIN else max(8, self.samples // 4)
+        return self.examples if split is Split.TRAIN else max(8, self.examples // 4)
 
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
         states = _solutions(self.count(split), self.viscosity, self.until, split)

@@ -42,13 +42,13 @@ class Darcy(AbstractTask):
     """
 
     points: int = 16
-    samples: int = 256
+    examples: int = 256
     deviation: float = 0.7
 
     name = "darcy"
 
     def __post_init__(self) -> None:
-        at_least(10, samples=self.samples)
+        at_least(10, examples=self.examples)
         if self.points not in (4, 8, 16, 32):
             why = f"the curve needs a power of two, and the equation is solved on {_FINE} intervals"
             reject("points", self.points, why, "Pass 4, 8, 16 or 32.")
@@ -60,7 +60,7 @@ class Darcy(AbstractTask):
         return Form(outputs=1, question=Question.FUNCTION, features=3, spacing=_SPACING, wording=wording)
 
     def count(self, split: Split) -> int:
-        return self.samples if split is Split.TRAIN else max(8, self.samples // 4)
+        return self.examples if split is Split.TRAIN else max(8, self.examples // 4)
 
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
         curve = hilbert_curve(self.points)

@@ -30,7 +30,7 @@ class Spirals(AbstractTask):
     et al., Neural ordinary differential equations (2018), section 5.1.
     """
 
-    samples: int = 1000
+    examples: int = 1000
     tokens: int = 40
     queries: int = 10
     missing: float = 0.5
@@ -39,7 +39,7 @@ class Spirals(AbstractTask):
     name = "spirals"
 
     def __post_init__(self) -> None:
-        at_least(10, samples=self.samples)
+        at_least(10, examples=self.examples)
         at_least(4, tokens=self.tokens)
         at_least(1, queries=self.queries)
         fraction(0.8, missing=self.missing)
@@ -50,7 +50,7 @@ class Spirals(AbstractTask):
         return Form(outputs=2, features=2, question=Question.VALUE, queries=True, spacing=spacing, wording=wording)
 
     def count(self, split: Split) -> int:
-        return self.samples if split is Split.TRAIN else max(10, self.samples // 5)
+        return self.examples if split is Split.TRAIN else max(10, self.examples // 5)
 
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
         values, times, present, queries, targets = (tensor[index] for tensor in _draw(self, split))

@@ -191,8 +191,11 @@ class CheatSheet(AbstractExperiment):
 
 def _lines(at: np.ndarray, values: Mapping[str, np.ndarray], smooth: int) -> list[Series]:
     """Means of `smooth` updates each."""
-    count = len(at) // smooth * smooth
+
+    def means(numbers: np.ndarray) -> np.ndarray:
+        return numbers[: len(numbers) // smooth * smooth].reshape(-1, smooth).mean(1)
+
     return [
-        Series.of(way, at[:count].reshape(-1, smooth).mean(1), found[:count].reshape(-1, smooth).mean(1))
-        for way, found in values.items()
+        Series.of(way, means(at), means(found), mark="line" if place < 8 else "dashed")  # there are eight colours
+        for place, (way, found) in enumerate(values.items())
     ]

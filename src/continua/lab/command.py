@@ -63,9 +63,9 @@ _COLOURS = {"holds": "green", "fails": "bold red", "inconclusive": "yellow"}
 class Lab:
     """Measure what theory claims: list, run NAME, run all, report.
 
-    Each experiment states its claim and its source, measures in float64 with fixed seeds, and ends with a verdict:
-    holds, fails or inconclusive. Results are kept cell by cell, so that a killed sweep goes on where it stopped. Exit
-    code 1: a verdict is `fails`.
+    Each experiment states its claim and its source, measures with fixed seeds, and ends with a verdict:
+    holds, fails or inconclusive. Results are kept for each setting of a sweep, so that a killed sweep goes on where it
+    stopped. Exit code 1: a verdict is `fails`.
     """
 
     action: Annotated[Literal["list", "run", "report"], tyro.conf.Positional, tyro.conf.arg(metavar="ACTION")] = "list"
@@ -77,13 +77,14 @@ class Lab:
     json: Flag = False
     """print one JSON object per line, and nothing else"""
     tokens: Count = None
-    """clusters: ask for the overlap of so many tokens that start orthonormal (with --beta and --time)"""
+    """clusters: ask for the overlap of so many tokens that start orthonormal (with --beta and --depth)"""
     beta: Measure = None
-    """the inverse temperature of a single question: of clusters, or of the attention to hold a trajectory against"""
-    time: Measure = None
-    """clusters: the time of a single question"""
+    """one evaluation of clusters at this inverse temperature, not the experiment; or that of the attention to hold a
+    trajectory against"""
+    depth: Measure = None
+    """clusters: the depth at which the overlap is asked for (the time t of the paper)"""
     circle: Flag = False
-    """clusters: ask for the fastest mode of uniform tokens on the circle (with --beta)"""
+    """clusters: ask for the fastest-growing perturbation of tokens equispaced on the circle (with --beta)"""
     trajectory: SomeFile = None
     """euler-lagrange: an .npz file with `states` (layers + 1, tokens, width) and `mask` (tokens): is it an extremal?"""
     model: SomeFolder = None
@@ -91,7 +92,7 @@ class Lab:
     text: SomeFile = None
     """trained-networks: a text file to learn, character by character (otherwise a language that is drawn)"""
     engine: Annotated[Literal["local", "ray"], tyro.conf.arg(metavar="local|ray")] = "local"
-    """where cells run: local (processes on this machine) or ray (a cluster; needs the extra `scale`)"""
+    """where a sweep runs: local (processes on this machine) or ray (a cluster; needs the extra `scale`)"""
     processes: Count = None
     """how many processes (default: one with --quick, else one per core)"""
     output: Folder = FOLDER
@@ -144,7 +145,7 @@ class Lab:
 
     def _asks(self) -> bool:
         """Whether this is a single question."""
-        asked = (self.tokens, self.beta, self.time, self.trajectory, self.model)
+        asked = (self.tokens, self.beta, self.depth, self.trajectory, self.model)
         return self.circle or any(value is not None for value in asked)
 
     def _choose(self) -> list[AbstractExperiment]:
@@ -162,28 +163,28 @@ class Lab:
     def _question(self) -> AbstractExperiment:
         if self.name == "euler-lagrange" or self.trajectory is not None or self.model is not None:
             return self._trajectory_question()
-        example = "Try `continua lab run clusters --tokens 8 --beta 4 --time 2` or `... --circle --beta 9`."
+        example = "Try `continua lab run clusters --tokens 8 --beta 4 --depth 2` or `... --circle --beta 9`."
         if self.name != "clusters":
             reject("NAME", self.name, "only clusters and euler-lagrange answer single questions", example)
-        if self.circle and (self.tokens is not None or self.time is not None):
-            reject("circle", True, "the ring is a continuum without time", "Leave out --tokens and --time.")
-        check_question(self.tokens, self.beta, self.time)
-        asked = {"beta": self.beta} if self.circle else {"tokens": self.tokens, "beta": self.beta, "time": self.time}
+        if self.circle and (self.tokens is not None or self.depth is not None):
+            reject("circle", True, "the ring is a continuum without depth", "Leave out --tokens and --depth.")
+        check_question(self.tokens, self.beta, self.depth)
+        asked = {"beta": self.beta} if self.circle else {"tokens": self.tokens, "beta": self.beta, "depth": self.depth}
         for name, value in asked.items():
             if value is None:
                 reject(name, value, f"the question needs --{', --'.join(asked)}", example)
         assert self.beta is not None
         if self.circle:
             return FastestMode(self.beta)
-        assert self.tokens is not None and self.time is not None
-        return Overlap(self.tokens, self.beta, self.time)
+        assert self.tokens is not None and self.depth is not None
+        return Overlap(self.tokens, self.beta, self.depth)
 
     def _trajectory_question(self) -> AbstractExperiment:
         example = "Try `continua lab run euler-lagrange --trajectory FILE.npz`, with --model FOLDER or --beta 4."
         if self.name != "euler-lagrange":
             reject("NAME", self.name, "only euler-lagrange reads trajectories", example)
-        if self.circle or self.tokens is not None or self.time is not None:
-            reject("NAME", self.name, "--circle, --tokens and --time are questions about clusters", example)
+        if self.circle or self.tokens is not None or self.depth is not None:
+            reject("NAME", self.name, "--circle, --tokens and --depth are questions about clusters", example)
         if self.trajectory is None:
             reject("--trajectory", None, "the question is about a path", example)
         if self.model is not None and self.beta is not None:

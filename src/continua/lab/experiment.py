@@ -110,7 +110,7 @@ class ExperimentResult(NamedTuple):
         """The part of a report: claim, formula, figures, numbers, criteria, verdict, and how to measure it again."""
         found, judgement = self.findings, self.findings.judgement
         claim = self.experiment.claim
-        again = f"Measured in float64 with fixed seeds, {self.seconds:.1f} s. Again: {command}"
+        again = f"Measured with fixed seeds in {self.seconds:.1f} s. Again: {command}"
         names = dict.fromkeys((*found.measured, *found.bound))
         rows = tuple((name, _format(found.measured.get(name)), _format(found.bound.get(name))) for name in names)
         numbers = Table(title="numbers", columns=("quantity", "measured", "claimed"), rows=rows)

@@ -110,7 +110,7 @@ class Solve:
 
     Signals are sampled at irregular times; their tokens carry the masses of the causal trapezoid rule and move along
     depth, by attention that is smooth in depth and a feed-forward that jumps half-way. Prints the statistics of the
-    solve, compares three gradients, checks that GPT is a special case, and draws what happened.
+    solve, compares three gradient methods, checks that GPT is a special case, and draws what happened.
     """
 
     tokens: int = 48

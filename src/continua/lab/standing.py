@@ -105,7 +105,7 @@ def overview(records: Sequence[Mapping[str, Any]], left: Sequence[Unfinished]) -
         rows=tuple((r["experiment"], r["verdict"], _size(r["quick"]), f"{r['seconds']:.1f}") for r in records),
     )
     prose = (
-        f"{len(records)} claims about the continuous Transformer, measured; {held} of them hold at these sizes. Every "
+        f"Claims about the continuous Transformer, measured: {held} of {len(records)} hold at these sizes. Every "
         "part below states a claim and its source, shows what was measured against what bounds it, and says how to "
         "measure it again.",
     )

@@ -157,14 +157,16 @@ class TokenEmbedding(AbstractSampleEmbedding):
         _check_tensor("tokens", samples)
         if samples.ndim != 2 or samples.numel() == 0:
             cure = "Pass a tensor of shape (batch, tokens); a single sequence is tokens.unsqueeze(0)."
-            reject("tokens", tuple(samples.shape), "tokens have two axes, neither empty", cure)
+            reject("tokens", tuple(samples.shape), "tokens have two dimensions, neither empty", cure)
         if samples.is_floating_point() or samples.dtype == torch.bool:
             reject("tokens", samples.dtype, "tokens are whole numbers", "Convert with tokens.long().")
 
     def _states(self, samples: Tensor, present: Bool[Tensor, "batch tokens"] | None) -> Points:
         tokens = samples if present is None else samples.masked_fill(~present, 0)
         cure = f"Pass whole numbers from 0 to {self.vocabulary - 1}, and mark padding in present."
-        refuse_where((tokens < 0) | (tokens >= self.vocabulary), "there is no such token", cure, tokens=tokens)
+        refuse_where(
+            (tokens < 0) | (tokens >= self.vocabulary), "there is no such entry in the vocabulary", cure, tokens=tokens
+        )
         return self.table[tokens]
 
 
@@ -217,7 +219,7 @@ def _reshape(shape: tuple[int, ...], features: int) -> str:
     if shape[1:] == (features,):
         return "A single sequence is values.unsqueeze(0)."
     if len(shape) == 2 and features == 1:
-        return "Give the values an axis for the feature: values.unsqueeze(-1)."
+        return "Give the values a dimension for the feature: values.unsqueeze(-1)."
     if len(shape) == 3 and shape[1] == features:
         return "The features stand before the tokens: pass values.transpose(1, 2)."
     return f"Pass {features} numbers for each token, or build the model with another number of features."

@@ -68,7 +68,7 @@ def _read(folder: Path, name: str, several: bool) -> _RunRecord:
     run = Run.open(folder)
     manifest = run.manifest
     facts, rows = manifest.get("facts", {}), run.records()
-    words = list(dict.fromkeys(str(row["learner"]) for row in rows if "learner" in row))
+    words = list(dict.fromkeys(str(row["model"]) for row in rows if "model" in row))
 
     def full_name(learner: str) -> str:
         return f"{name} · {learner}" if several and len(words) > 1 else name if several else learner

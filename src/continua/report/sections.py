@@ -43,7 +43,7 @@ class LearnerRecord:
     @classmethod
     def of(cls, name: str, learner: str, rows: Sequence[dict[str, Any]], facts: Mapping[str, Any]) -> "LearnerRecord":
         """From the rows of a run and the facts of its manifest."""
-        own = [row for row in rows if row.get("learner") == learner]
+        own = [row for row in rows if row.get("model") == learner]
         updates, validations, tests = ([r for r in own if r["kind"] == k] for k in ("update", "validation", "test"))
         size, memory, optimiser = (facts.get(key, {}).get(learner) for key in ("parameters", "memory", "optimisers"))
         task = facts.get("task", {})

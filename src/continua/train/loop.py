@@ -165,7 +165,7 @@ class Training:
             facts: dict[str, Any] = row._asdict()
             facts |= {"tokens_per_second": row.tokens_per_second, "clock": time.perf_counter() - began}
             if self.ranks.first:
-                self.run.record("update", update=number + 1, learner=name, **facts)
+                self.run.record("update", update=number + 1, model=name, **facts)
             self._tell("on_update", number + 1, name, row)
         for learner in self.learners:
             if learner.skipped >= self.plan.max_skipped:
@@ -180,7 +180,7 @@ class Training:
             for learner in self.learners:
                 if learner.name not in read:
                     metrics = self._measure(learner, update)
-                    named = {"update": update, "learner": learner.name, "clock": time.perf_counter() - began}
+                    named = {"update": update, "model": learner.name, "clock": time.perf_counter() - began}
                     if self.ranks.first:
                         self.run.record("validation", **named, metrics=metrics)
                     self._tell("on_validation", update, learner.name, metrics)
@@ -189,7 +189,7 @@ class Training:
 
     def _names_read(self, update: int) -> str:
         rows = (row for row in self.run.records("validation") if row.get("update") == update)
-        return " ".join(str(row.get("learner")) for row in rows)
+        return " ".join(str(row.get("model")) for row in rows)
 
     def _measure(self, learner: Learner, update: int) -> dict[str, float]:
         try:
@@ -210,7 +210,7 @@ class Training:
 
     def _losses(self, learner: Learner) -> list[tuple[int, float | None]]:
         """Updates after which a learner was validated, with its losses."""
-        rows = [row for row in self.run.records("validation") if row.get("learner") == learner.name]
+        rows = [row for row in self.run.records("validation") if row.get("model") == learner.name]
         return [(row["update"], row["metrics"]["loss"]) for row in rows]
 
     def _has_stalled(self, update: int) -> bool:

@@ -29,7 +29,7 @@ class ModelOptions:
     width: int = 48
     """size of a token's state"""
     hidden: int = 96
-    """hidden size of the feed-forward"""
+    """inner size of the feed-forward"""
     axis_nodes: int = 6
     """nodes of the embedding axis, along which states are functions; 1: states are plain vectors"""
     axis_kernel: KernelName = "spectral"
@@ -47,7 +47,7 @@ class ModelOptions:
     dropout: float = 0.0
     """rate of dropout on both branches"""
     stem_radius: float = 0.0
-    """reach of the local stem in samples; 0: no stem"""
+    """reach of the local stem in spacings of samples; 0: no stem"""
     stem_modes: int = 7
     """basis functions of the stem's kernel"""
     stem_gaps: bool = False

@@ -113,10 +113,10 @@ class JsonLines(AbstractReporter):
         if update % self.every == 0 or update == 1:
             losses = {"loss": row.loss, "total": row.total}
             costs = {"evaluations": row.evaluations, "tokens_per_second": row.tokens_per_second}
-            self._say(kind="update", update=update, learner=learner, **losses, lr=row.lr, **costs)
+            self._say(kind="update", update=update, model=learner, **losses, lr=row.lr, **costs)
 
     def on_validation(self, update: int, learner: str, metrics: dict[str, float]) -> None:
-        self._say(kind="validation", update=update, learner=learner, **metrics)
+        self._say(kind="validation", update=update, model=learner, **metrics)
 
     def end(self) -> None:
         self._say(kind="end")

@@ -20,11 +20,11 @@ _MERGED = 1e-13
 """Tokens closer than this are one: the flow has no more to say in double precision."""
 
 
-def check_question(tokens: int | None, beta: float | None, time: float | None) -> None:
+def check_question(tokens: int | None, beta: float | None, depth: float | None) -> None:
     """Refuses sizes for which the question has no meaning; what is `None` was not asked for."""
     at_least(2, tokens=tokens)
     positive(beta=beta)
-    not_negative(time=time)
+    not_negative(depth=depth)
 
 
 @final
