@@ -83,7 +83,7 @@ def test_positions_turn_slowly_enough_for_half_of_the_points():
     assert coarsest == 32 and fastest / coarsest < math.pi
 
 
-@pytest.mark.parametrize("wrong", [{"points": 48}, {"viscosity": 1e-4}, {"until": 0.0}, {"samples": 2}])
+@pytest.mark.parametrize("wrong", [{"points": 48}, {"viscosity": 1e-4}, {"until": 0.0}, {"examples": 2}])
 def test_what_cannot_be_solved_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Burgers(**wrong)

@@ -120,7 +120,7 @@ def test_turned_training_batches_are_still_solutions():
     assert seen == set(range(8))
 
 
-@pytest.mark.parametrize("wrong", [{"points": 12}, {"samples": 2}, {"deviation": 0.0}])
+@pytest.mark.parametrize("wrong", [{"points": 12}, {"examples": 2}, {"deviation": 0.0}])
 def test_what_cannot_be_solved_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Darcy(**wrong)

@@ -64,7 +64,7 @@ def test_weights_ahead_are_those_of_scikit_learns_ridge_for_each_horizon():
     scales = [each.samples.scales(1.0, np.ones(1)) for each in train]
     cells = [features.cells(each.samples, each.times, 0, own) for each, own in zip(train, scales, strict=True)]
     sizes = [float(own[0]) for own in scales]
-    table = _Table.of(cells, train, sizes, np.zeros(60, dtype=int), 0, True, features.size(True))
+    table = _Table.of(cells, train, sizes, np.zeros(60, dtype=int), 0, True, features)
     normal = table.normal(0, 6)
     weights, _ = normal.solve(0.1)
     diagonal = np.diagonal(normal.diagonal, axis1=1, axis2=2)
@@ -125,3 +125,19 @@ def test_training_windows_have_a_reference_that_has_not_seen_them():
         own.append((reference.answer(each.samples, each.times).values - each.values) ** 2)
         others.append((reference.answer(each.samples, each.times, fold).values - each.values) ** 2)
     assert np.mean(others) > np.mean(own)  # what it was fitted to flatters it
+
+
+def test_rows_beyond_the_horizon_do_not_spoil_its_last_coefficients():
+    """Where rows are missing a window reaches farther than its horizon, at other phases of a season."""
+
+    def windows(count):
+        for _ in range(count):
+            times = np.sort(RANDOM.choice(40, 30, replace=False)).astype(float)
+            values = np.sin(2 * np.pi * (times + RANDOM.uniform(0, 7)) / 7)[:, None]
+            yield Asked(ChannelSamples.of(times[:22], values[:22]), times[22:], values[22:])
+
+    reference = LinearReference.fit(LagFeatures(1, 1.0, 22, 8), list(windows(200)), list(windows(50)))
+    clock = np.arange(30.0)
+    wave = np.sin(2 * np.pi * clock / 7)[:, None]
+    errors = np.abs(reference.answer(ChannelSamples.of(clock[:22], wave[:22]), clock[22:]).values[:, 0] - wave[22:, 0])
+    assert errors[-1] < 2.0 * errors[:-1].max()

@@ -5,9 +5,19 @@ import itertools
 import pytest
 import torch
 
+import continua
 from continua.core.seeds import generator_of
 from continua.data import Form, Question
-from continua.model import CachedDecoder, ContinuousTransformer, Decoding, Window, generate, stream_tokens
+from continua.model import (
+    CachedDecoder,
+    ContinuousTransformer,
+    Decoding,
+    TokenEmbedding,
+    TokenReadout,
+    Window,
+    generate,
+    stream_tokens,
+)
 from continua.solve import Adaptive, DormandPrince, Solver
 from continua.train import Preset, build_baseline, build_continuous, count_parameters
 
@@ -102,6 +112,21 @@ def test_windows_move_when_they_are_full():
 def test_an_empty_prompt_is_refused_at_once():
     with pytest.raises(ValueError, match="nothing to go on from"):
         stream_tokens(model_of("continuous"), PROMPT[:0].unsqueeze(0), Decoding(), Window(12))
+
+
+def test_a_model_that_reads_later_tokens_neither_learns_to_write_nor_writes():
+    """It would read the very token that it is to predict; an encoder is read as a whole all the same."""
+    model = continua.transformer(width=8, outputs=5, vocabulary=5, axis=1, heads=2, depth=1.0)
+    tokens = torch.tensor([[0, 1, 2]])
+    with pytest.raises(ValueError, match=r"reads the token it is to predict\. Build it with causal=True"):
+        continua.Objective(continua.NextToken())(model, continua.Batch((tokens,), None))
+    with pytest.raises(ValueError, match="Build it with causal=True, and train it so"):
+        stream_tokens(model, tokens, Decoding(), Window(4))
+    embeddings = TokenEmbedding(5, 8), TokenEmbedding(5, 8)
+    both = continua.encoder_decoder(
+        (continua.Layers(1, 8, 2), continua.Layers(1, 8, 2)), embeddings, TokenReadout(8, 5)
+    )
+    assert both.encoder.flow.reads_ahead and not both.decoder.flow.reads_ahead
 
 
 def test_draws_follow_temperature_and_top():

@@ -111,7 +111,7 @@ def test_signals_of_another_shape_or_dtype():
         model(torch.randn(2, 5, 3, dtype=torch.float64))
     values = torch.randn(2, 5, 3)
     values[1, 2, 0] = math.nan
-    with pytest.raises(ValueError, match=r"values\[1, 2, 0\] = nan: .*Remove or impute"):
+    with pytest.raises(ValueError, match=r"values\[1, 2, 0\] = nan: .*Leave the sample out"):
         model(values)
 
 

@@ -169,3 +169,12 @@ def test_epochs_are_met_with_what_is_counted_here():
         ContinuousClassifier(epochs=5)
     with pytest.raises(TypeError, match=r"ContinuousForecaster has no argument 'seed'. Pass random_state="):
         ContinuousForecaster(seed=5)
+
+
+def test_who_was_fitted_to_lists_of_any_lengths_takes_lists_of_one_length():
+    X, y = waves(40)
+    ragged = [one[: 24 - i % 5] for i, one in enumerate(X)]
+    model = ContinuousClassifier(**TINY, max_iter=3, random_state=0).fit(ragged, y)
+    both = model.predict_proba([X[0, :10], X[1]])
+    np.testing.assert_allclose(model.predict_proba([X[0, :10]]), both[:1])
+    np.testing.assert_allclose(model.predict_proba(X[1:2]), both[1:])

@@ -259,7 +259,9 @@ class Predict:
             table = trained.read(file)
             filled = trained.predict(table)
             cells = sum(int(np.isfinite(each.low).sum()) for each in filled)
-            return write_filled(file, table.columns, filled), f"{cells} empty cells filled"
+            far = sum(each.continued for each in filled)
+            note = f"; {far} rows lie farther ahead than a quarter of a window, and go on from its own answers"
+            return write_filled(file, table.columns, filled), f"{cells} empty cells filled{note if far else ''}"
         if isinstance(trained, TrainedLabels):
             series = read_ts(file, trained.classes, labelled=False).series
             found = trained.predict(series).tolist()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from continua.control.costs import AbstractRunningCost
-from continua.control.losses import AbstractLoss
+from continua.control.losses import AbstractLoss, NextToken
 from continua.core.batch import Batch
 from continua.core.checks import is_a
 from continua.core.errors import reject
@@ -82,6 +82,8 @@ class Objective:
         if isinstance(unwrap(model), EncoderDecoder) and len(batch.inputs) != 2:
             kinds, why = [type(x).__name__ for x in batch.inputs], "an encoder-decoder takes one tuple each"
             reject("batch.inputs", kinds, why, "Pass Batch(((source, ...), (target, ...)), targets).")
+        if isinstance(self.loss, NextToken):
+            _check_causal(unwrap(model))
         return self.read(call_model(model, batch, self.costs, generator, grid), batch)
 
     def read(self, result: Result, batch: Batch) -> Terms:
@@ -112,6 +114,13 @@ class Objective:
                 why = f"the objective has an L2 term of the parameters already ({', '.join(terms)})"
                 cure = "Set weight_decay=0 for these parameters, or leave the cost out of the objective."
                 reject(f"param_groups[{index}]['weight_decay']", decay, why, cure)
+
+
+def _check_causal(model: ContinuousTransformer | EncoderDecoder) -> None:
+    """Refuses a model that would read the token that it is to predict."""
+    if (model.decoder if isinstance(model, EncoderDecoder) else model).flow.reads_ahead:
+        why = "its tokens attend to later ones, so that it reads the token it is to predict"
+        reject("model", type(model).__name__, why, "Build it with causal=True, or take MaskedToken().")
 
 
 def unwrap(model: nn.Module) -> ContinuousTransformer | EncoderDecoder:

@@ -81,7 +81,7 @@ class LagFeatures:
             return None
         ahead = times > clock[-1]
         nearest = np.abs(times[:, None] - clock).min(1) / self.spacing
-        node = np.minimum(nearest, np.where(ahead, float(self.horizon), float(_FAR)))
+        node = np.where(ahead, nearest, np.minimum(nearest, float(_FAR)))
         last = samples.along(channel, times)
         slope = (values[-1] - values[0]) / (clock[-1] - clock[0]) if len(clock) > 1 else 0.0
         line = last + slope * np.maximum(times - clock[-1], 0.0)

@@ -73,7 +73,7 @@ class LinearReference:
             ]
             for ahead in (False, True):
                 own, held = (
-                    _Table.of(found, part, [s[channel] for s in sizes], which, channel, ahead, features.size(ahead))
+                    _Table.of(found, part, [s[channel] for s in sizes], which, channel, ahead, features)
                     for found, (part, which), sizes in zip(cells, parts, scales, strict=True)
                 )
                 nodes = features.nodes(ahead)
@@ -154,13 +154,16 @@ class _Table(NamedTuple):
         folds: np.ndarray,
         channel: int,
         ahead: bool,
-        size: int,
+        lags: LagFeatures,
     ) -> "_Table":
+        """Without cells farther ahead than the horizon: where rows are missing they would share its coefficients."""
+        size = lags.size(ahead)
         found = [(np.zeros((0, size)), *(np.zeros(0) for _ in range(3)), np.zeros(0, dtype=int))]
         for own, each, scale, fold in zip(cells, asked, scales, folds.tolist(), strict=True):
             if own is None:
                 continue
             here = (own.ahead == ahead) & ~np.isnan(each.values[:, channel])
+            here &= own.node < (lags.horizon + 0.5 if ahead else np.inf)
             count, truth = int(here.sum()), each.values[here, channel]
             rows = np.broadcast_to(own.before, (count, size)) if ahead and count else own.around[here][:, :size]
             if count:

@@ -289,7 +289,12 @@ def read_ts(file: Path, classes: tuple[str, ...] | None = None, labelled: bool =
         elif word == "@classlabel" and rest[:1] == ["false"]:
             last = labelled
         elif word == "@timestamps" and rest[:1] == ["true"]:
-            refuse_row(file, number, "series with time stamps of their own", "Save the values on a regular grid.")
+            refuse_row(
+                file,
+                number,
+                "series with time stamps of their own",
+                "Save values at equispaced times, or read the file yourself: docs/how-to.md, missing values.",
+            )
         elif not word.startswith("@"):
             refuse_row(file, number, "a row of data before @data", "Write the header first, then a line @data.")
         inside = inside or word == "@data"
@@ -319,5 +324,10 @@ def _read_values(file: Path, number: int, dimensions: Sequence[str]) -> Float[Te
         refuse_row(file, number, f"dimensions of different lengths {lengths}", "Give every dimension all samples.")
     for word in (word for own in words for word in own):
         if not math.isfinite(read_number(word)):
-            refuse_row(file, number, f"a value {word.strip()!r}", "Remove the series, or fill the gap.")
+            refuse_row(
+                file,
+                number,
+                f"a value {word.strip()!r}",
+                "Fill the gap, or read the file yourself: docs/how-to.md, missing values.",
+            )
     return torch.tensor([[float(word) for word in own] for own in words], dtype=torch.float32).T.contiguous()

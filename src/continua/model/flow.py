@@ -18,7 +18,9 @@ from continua.operators import (
     AbstractKernel,
     AbstractOperator,
     AbstractTokenIntegral,
+    Attention,
     Binding,
+    Cross,
     Dropout,
     Exact,
     Filled,
@@ -235,6 +237,12 @@ class Flow(nn.Module):
             check_width(self, width)
             self._fits.add(width)
 
+    @functools.cached_property
+    def reads_ahead(self) -> bool:
+        """Whether a token attends to later ones of its own sequence; what an encoder gives may be read as a whole."""
+        within = [inner for part in self.parts for inner in _parts_within(part.operator, but=(Cross,))]
+        return any(isinstance(inner, Attention) and not inner.causal for inner in within)
+
     @property
     def fields(self) -> list[AbstractField]:
         """The fields of its parts, in their order."""
@@ -415,12 +423,12 @@ def draws(thing: Any) -> bool:
     return any(isinstance(part, kinds) and not isinstance(part, Exact) for part in _parts_within(thing))
 
 
-def _parts_within(thing: Any) -> Iterator[Any]:
-    """A dataclass and those that it is made of, to any depth."""
+def _parts_within(thing: Any, but: tuple[type, ...] = ()) -> Iterator[Any]:
+    """A dataclass and those that it is made of, to any depth, but for some kind and what that is made of."""
     if isinstance(thing, tuple):
         for part in thing:
-            yield from _parts_within(part)
-    elif dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+            yield from _parts_within(part, but)
+    elif dataclasses.is_dataclass(thing) and not isinstance(thing, (type, *but)):
         yield thing
         for field in dataclasses.fields(thing):
-            yield from _parts_within(getattr(thing, field.name))
+            yield from _parts_within(getattr(thing, field.name), but)

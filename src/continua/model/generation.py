@@ -198,6 +198,9 @@ def stream_tokens(
     then costs a solve of the whole window. Either way it is drawn from the model's output there, up to rounding.
     """
     _check_prompt(prompt)
+    if model.flow.reads_ahead:
+        why = "its tokens attend to later ones, and while text is written there are none"
+        reject("model", type(model).__name__, why, "Build it with causal=True, and train it so.")
     model = model.in_eval_mode()
     decoder = CachedDecoder(model) if cached and why_not_cacheable(model) is None else None
 

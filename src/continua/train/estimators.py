@@ -1,10 +1,11 @@
 """Estimators in the manner of scikit-learn: `fit`, `predict` and `score` on arrays, for people who write no loop.
 
-They need the extra `data`. Series are arrays (samples, times) or (samples, times, channels), equispaced, or lists of
+They need the extra `data`. Series are arrays (series, times) or (series, times, channels), equispaced, or lists of
 arrays of different lengths; NaN marks what was not observed, and has no mass.
 """
 
 import abc
+from collections.abc import Sequence
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -86,14 +87,17 @@ class AbstractSeriesEstimator(BaseEstimator, abc.ABC):
         return tags
 
     def _read(self, X: Any, y: Any = "no_validation", **checks: Any) -> Any:
-        """Series as an array (samples, times, channels), and targets where there are any.
+        """Series as an array (series, times, channels), and targets where there are any.
 
         Series with channels, and ragged ones, may have another number of times than those of training: the model reads
         times and not columns. Tables of two axes are held to their number of columns, as everywhere in scikit-learn.
         """
         reset = not isinstance(y, str)
         refuse_pairs(X)
-        if is_ragged(X):
+        if reset:
+            self.ragged_ = is_ragged(X)
+        # fitted to lists of any lengths it takes lists of one length too
+        if is_ragged(X) or (getattr(self, "ragged_", False) and isinstance(X, Sequence | np.ndarray)):
             X = stack_ragged(X)
         named = {"allow_nd": True, "ensure_all_finite": "allow-nan", "dtype": np.float64, **checks}
         table = len(getattr(X, "shape", ())) < 3
@@ -102,9 +106,7 @@ class AbstractSeriesEstimator(BaseEstimator, abc.ABC):
         else:
             X = validate_data(self, X, reset=False, **named) if table else check_array(X, **named)
         if X.ndim > 3:
-            reject(
-                "X", X.shape, "series have times and channels", "Pass (samples, times) or (samples, times, channels)."
-            )
+            reject("X", X.shape, "series have times and channels", "Pass (series, times) or (series, times, channels).")
         X = X[..., None] if X.ndim == 2 else X
         if reset:
             self.channels_ = X.shape[2]

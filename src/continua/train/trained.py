@@ -46,6 +46,8 @@ class FilledSeries(NamedTuple):
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    continued: int = 0
+    """Rows so far ahead that they go on from other answers."""
 
 
 class _Query(NamedTuple):
@@ -82,10 +84,9 @@ class SeriesFiller:
         inside = [row for row in range(last + 1) if not there[row].all()]
         for row, answer in zip(inside, self._ask([self._around(rows, row, last) for row in inside]), strict=True):
             found[:, row] = np.where(there[row], found[:, row], answer[:, 0])
-        if last + 1 < len(rows.times):
-            self._go_ahead(found, rows, last)
+        continued = self._go_ahead(found, rows, last) if last + 1 < len(rows.times) else 0
         mean, low, high = (units.mean + units.scale * each for each in found)
-        return FilledSeries(series, np.where(there, series.values.numpy(), mean), low, high)
+        return FilledSeries(series, np.where(there, series.values.numpy(), mean), low, high, continued)
 
     def _around(self, rows: Rows, row: int, last: int) -> _Query:
         """The rows about one, as many as were seen in training, no farther away in time than a window reaches."""
@@ -93,9 +94,12 @@ class SeriesFiller:
         first = max(0, min(row - seen // 2, last + 1 - seen))
         return _Query(_cut(rows, first, min(first + seen, last + 1), rows.times[row]), rows.times[row : row + 1])
 
-    def _go_ahead(self, found: np.ndarray, rows: Rows, last: int) -> None:
+    def _go_ahead(self, found: np.ndarray, rows: Rows, last: int) -> int:
+        """Answers all rows after the last observation; how many of them go on from earlier answers."""
         units, features = self.transform.units, self.transform.reference.features
         known, asked, widths = _cut(rows, 0, last + 1), list(range(last + 1, len(rows.times))), np.zeros(2)
+        reach = known.times[-1] + features.spacing * features.horizon + 1e-9
+        continued = int((rows.times > reach).sum())
         while asked:
             now = known.times[-1]
             grid = now + features.spacing * np.arange(1, features.horizon + 1)
@@ -111,6 +115,7 @@ class SeriesFiller:
             values = np.concatenate([known.values, mean[len(near) :]])
             known = known._replace(times=np.concatenate([known.times, grid]), values=values)
             asked = asked[len(near) :]
+        return continued
 
     @torch.no_grad()
     def _ask(self, queries: Sequence[_Query]) -> list[np.ndarray]:
