@@ -239,13 +239,13 @@ def _parse(kind: type[Any], command: str, words: Sequence[str], default: Any = N
         # one line per paragraph: tyro would keep a line break before a bracket or a number
         about = "\n\n".join(" ".join(each.split()) for each in (kind.__doc__ or "").split("\n\n"))
         options = tyro.cli(kind, prog=f"continua {command}", description=about, args=words, config=_FLAT, **above)
-    given = _given(kind, words, command)
+    given = _read_fields(kind, words, command)
     if hasattr(kind, "check_given"):
         options.check_given(given)
     return options
 
 
-def _given(kind: type[Any], words: Sequence[str], command: str) -> list[str]:
+def _read_fields(kind: type[Any], words: Sequence[str], command: str) -> list[str]:
     """The fields of the options among the words; none is given twice, but of `train`, in layers, the last wins."""
     fields = {name: field for field, option in _options(kind).items() for name in option.names if not option.positional}
     before = words[: list(words).index("--")] if "--" in words else words

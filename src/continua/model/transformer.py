@@ -132,7 +132,7 @@ class ContinuousTransformer(nn.Module):
         setting = Setting(self.flow, cloud, encoded, fresh_seed(generator) if noisy else 0, random, self.axis)
         one_graph = is_traced() or self.gradient.one_graph or not torch.is_grad_enabled()
         field = setting.bind(costs, self.gradient.second_derivatives, one_graph)
-        solver = self.solver if grid is None else self._walking(grid)
+        solver = self.solver if grid is None else self._walk_grid(grid)
         solution = solver.solve(field, field.initial(), (0.0, self.flow.depth), self.gradient, save_at, observers)
         output = self.readout(cloud.at(solution.x))
         if where is not None:
@@ -208,7 +208,7 @@ class ContinuousTransformer(nn.Module):
         if steps is not None:
             solver, flow = self._controlled_by(Fixed(steps)), self._flow_in_steps(flow, steps)
         elif grid is not None:
-            solver = self._walking(grid)
+            solver = self._walk_grid(grid)
         elif rtol is not None:
             own = self.solver.controller if isinstance(self.solver, Solver) else None
             kept = own if isinstance(own, Adaptive | PerSequence) else Adaptive()
@@ -255,7 +255,7 @@ class ContinuousTransformer(nn.Module):
         other.training = False
         return other
 
-    def _walking(self, grid: Sequence[float]) -> Solver:
+    def _walk_grid(self, grid: Sequence[float]) -> Solver:
         if not hasattr(grid, "__iter__"):
             cure = f"Pass grid=[0, {self.flow.depth / 2:g}, {self.flow.depth:g}]; equal steps are model.at(steps=8)."
             reject("grid", grid, "these are no depths", cure)
