@@ -10,8 +10,9 @@ from continua.cli.main import main
 from continua.runs import Run
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
+UPDATES = "--updates 20 "
 WORDS = (
-    "--updates 20 --batch-size 8 --width 16 --axis-nodes 4 --head-nodes 2 --head-modes 2 --hidden 16 --depth-modes 2 "
+    f"{UPDATES}--batch-size 8 --width 16 --axis-nodes 4 --head-nodes 2 --head-modes 2 --hidden 16 --depth-modes 2 "
     "--steps 2 --lr 0.01 --warmup-ratio 0 --validations 1 --threads 1 --quiet"
 )
 CHOICES = {
@@ -28,7 +29,7 @@ CHOICES = {
     "--rtol 0.1 --gradient backsolve --clip-costate 10": ["Adaptive", "Backsolve(clip=10"],
     "--energy 0.01 --path-length 0.01 --head-negentropy 0.01 --jacobian 1e-4 --jacobian-frobenius 1e-4": [],
     "--field-size 1e-5 --weight-decay 0 --jitter 0.5 --refined 0.8 --refined-nodes 0.5": [],
-    "--optimizer soap --updates 7 --token-budget 1280": [],
+    "--optimizer soap --token-budget 1280": [],
     "--optimizer shampoo": [],
     "--optimizer kfac": [],
 }
@@ -48,7 +49,8 @@ def training_alone(tmp_path, monkeypatch):
 def test_a_choice_learns_and_is_noted(choice, tmp_path, training_alone):
     text = ["text", "--text", "tale.txt", "--context-length", "8"]
     task = ["spirals"] if "nystrom" in choice else text  # its landmarks serve no causal model
-    assert main(["train", *task, *WORDS.split(), *choice.split(), "--output", "run"]) == 0
+    words = WORDS.replace(UPDATES, "") if "budget" in choice else WORDS
+    assert main(["train", *task, *words.split(), *choice.split(), "--output", "run"]) == 0
     run = Run.open(Path("run"))
     losses = [row["loss"] for row in run.records("update")]
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5]), losses
@@ -58,8 +60,8 @@ def test_a_choice_learns_and_is_noted(choice, tmp_path, training_alone):
 
 
 def test_a_training_of_some_seconds_has_the_updates_that_fit(training_alone):
-    words = ["text", "--text", "tale.txt", "--context-length", "8", *WORDS.split(), "--time-budget", "1"]
-    assert main(["train", *words, "--output", "run"]) == 0
+    words = ["text", "--text", "tale.txt", "--context-length", "8", *WORDS.replace(UPDATES, "").split()]
+    assert main(["train", *words, "--time-budget", "1", "--output", "run"]) == 0
     run = Run.open(Path("run"))
     rows, config = run.records("update"), run.manifest["config"]
     assert len(rows) == config["updates"] and config["time_budget"] == 0.0  # a run that goes on has the same number
@@ -70,6 +72,10 @@ def test_a_training_of_some_seconds_has_the_updates_that_fit(training_alone):
     ("words", "told"),
     [
         ("--token-budget 1e6 --time-budget 60", "--time-budget = 60.0: the training is 1e+06 tokens long already"),
+        (
+            "--updates 60 --time-budget 30",
+            "--time-budget = 30.0: --updates 60 says how long the training is as well. Pass one of --updates",
+        ),
         ("--device cuda", "--device = 'cuda': torch finds no such device on this machine. Pass --device cpu."),
         ("--dtype float16", "--dtype = 'float16': there is no such dtype."),
         ("--field lagrange", "--field = 'lagrange': there is no such field. Choose from cosine, legendre,"),

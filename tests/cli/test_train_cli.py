@@ -83,6 +83,7 @@ def test_eval_reads_a_run(text_run, capsys):
     assert by_steps["4"]["loss"] == pytest.approx(results["continuous"]["samplings"]["as trained"]["loss"], abs=1e-5)
     assert main(["eval", str(text_run)]) == 0
     shown = capsys.readouterr().out
+    assert f'to use it: continua generate {text_run} --prompt "..."' in shown
     assert "tight adaptive solve" in shown and "nats per character" in shown
     assert "test (validation read the same samples)" in shown
     assert "Validation reads the test samples" in (text_run / "report.html").read_text()
@@ -156,16 +157,21 @@ def test_generate_writes_the_same_with_the_same_seed(text_run, capsys):
         told.append(capsys.readouterr().out)
     assert told[0] == told[1] != told[2]
     assert told[0].startswith("the ") and len(told[0]) == 4 + 20 + 1
+    trained = continua.load(text_run)
+    assert "the " + trained.predict("the ", max_new_tokens=20, seed=1) + "\n" == told[0]
+    assert len({trained.predict("the ", max_new_tokens=9, top_k=1, seed=seed) for seed in (1, 2)}) == 1
+    with pytest.raises(TypeError, match=r"predict has no argument 'tokens'\. Pass max_new_tokens="):
+        trained.predict("the ", tokens=20)
 
 
 def test_generate_writes_several_texts_in_one_batch(text_run, capsys):
-    words = ["generate", str(text_run), "--prompt", "the ", "--max-new-tokens", "12", "--num-return-sequences", "3"]
-    assert main([*words, "--seed", "1"]) == 0
+    words = ["generate", str(text_run), "--prompt", "the ", "--max-new-tokens", "12", "--num-return-sequences"]
+    assert main([*words, "3", "--seed", "1"]) == 0
     texts = re.split(r"--- text \d of 3\n", capsys.readouterr().out)[1:]
     assert len(set(texts)) == 3 and all(text.startswith("the ") and len(text) == 17 for text in texts)
-    assert main([*words, "--num-return-sequences", "2", "--stop", texts[0][4]]) == 0
+    assert main([*words, "2", "--stop", texts[0][4]]) == 0
     assert all(len(text) <= 17 for text in re.split(r"--- text \d of 2\n", capsys.readouterr().out)[1:])
-    assert main([*words, "--num-return-sequences", "0"]) == 2
+    assert main([*words, "0"]) == 2
 
 
 def test_generate_stops_where_it_is_told(text_run, capsys):
@@ -397,7 +403,8 @@ def test_a_mistake_is_one_line_and_code_2(words, told, capsys):
     ],
 )
 def test_mistakes_in_generate_are_named_before_anything_is_written(text_run, capsys, words, told):
-    assert main(["generate", str(text_run), "--prompt", "the ", *words]) == 2
+    prompt = [] if "--prompt" in words else ["--prompt", "the "]
+    assert main(["generate", str(text_run), *prompt, *words]) == 2
     printed = capsys.readouterr()
     assert told in printed.err and printed.out == ""
 

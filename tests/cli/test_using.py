@@ -89,6 +89,29 @@ def test_a_run_is_loaded_with_its_transforms():
     assert type(plain) is type(trained.model)
 
 
+def test_a_table_of_pandas_is_read_as_its_file():
+    pandas, trained = pytest.importorskip("pandas"), continua.load("runs/csv-001")
+    dates = pandas.read_csv("asked.csv", sep=";", decimal=",", parse_dates=["day"])
+    (expected,) = trained.predict("asked.csv")
+    for table in (dates, dates.set_index("day")):
+        (filled,) = trained.predict(table)
+        np.testing.assert_allclose(filled.mean, expected.mean)
+    with pytest.raises(ValueError, match=r"given = 'list': .*Pass the path of a CSV file, or a DataFrame"):
+        trained.predict([1.0])
+
+
+def test_columns_of_times_and_ids_are_those_of_training(capsys):
+    rows = [f"{name},{i},{i % 3},{wave(i + 4 * n):.3f}" for n, name in enumerate("ab") for i in range(120)]
+    Path("two.csv").write_text("\n".join(["who,step,other,warm", *rows]))
+    words = ["--time-column", "step", "--id-column", "who", "--columns", "other,warm", "--window", "16"]
+    assert main(["train", "csv", "--series", "two.csv", *words, *SMALL, "--output", "two"]) == 0
+    assert [filled.series.id for filled in continua.load("two").predict("two.csv")] == ["a", "b"]
+    Path("empty.csv").write_text("who,step,other,warm\na,1,,2\na,2,,3\n")
+    assert main(["predict", "two", "--input", "empty.csv", "--output", "x.csv"]) == 2
+    told = "column 'other'. Write the file as that of training: the columns other, warm, each with at least one value."
+    assert told in capsys.readouterr().err
+
+
 def test_classes_have_a_row_for_each_series(capsys):
     Path("new.ts").write_text("@classLabel false\n@data\n0,1,2,3,4,5\n0,-1,-2,-3,-4,-5,-6\n")
     for source, count in (("new.ts", 2), ("Two_TEST.ts", 12)):

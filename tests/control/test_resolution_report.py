@@ -223,16 +223,17 @@ def test_the_report_is_readable_and_plain():
 def test_axes_that_a_model_does_not_have_are_left_out_with_a_reason():
     layers = Layers(2, width=8, heads=2, hidden=8)
     tokens = torch.randint(VOCABULARY, (2, 6), generator=torch.Generator().manual_seed(0))
-    found = resolution_report(all_presets["gpt"](layers), (tokens,))
-    assert {r.unit for r in found.rows} == {"steps"} and found.loss is None and found.rows[0].loss is None
-    assert [x.unit for x in found.left_out] == ["tokens", "axis_nodes", "head_nodes", "rtol"]
+    model = all_presets["gpt"](layers)
+    found = resolution_report(model, (tokens,))
+    assert {r.unit for r in found.rows} == {"steps", "rtol"} and found.loss is None and found.rows[0].loss is None
+    assert [x.unit for x in found.left_out] == ["tokens", "axis_nodes", "head_nodes"]
     assert all(x.resolution is None for x in found.left_out)
     text = str(found)
     assert "left out, token time: what a TokenEmbedding reads are no samples of a signal" in text
-    assert (
-        "left out, heads: heads are counted" in text
-        and "left out, depth by tolerance: the stepper does not estimate its error" in text
-    )
+    assert "left out, heads: heads are counted" in text and "left out, depth by tolerance" not in text
+    with torch.no_grad():
+        finest, own = (m.eval()(tokens) for m in (model.at(rtol=1e-5), model))
+    assert row("rtol", 1e-5, found).change == pytest.approx(float((finest - own).norm() / own.norm()), rel=1e-4)
     assert found.reference_solver == "DormandPrince() at rtol 1e-06" and found.solver_error > 0
     assert json.loads(json.dumps(found.plain()))["left_out"][0]["continuum"] == "t"
 
@@ -243,7 +244,7 @@ def test_resolutions_that_a_model_refuses_are_left_out_with_its_words():
     found = resolution_report(build(), (values, times), resolutions=asked)
     assert [(r.unit, r.resolution) for r in found.rows] == [("axis_nodes", 12), ("head_nodes", 12)]
     reasons = {x.unit: x.reason for x in found.left_out}
-    assert reasons["axis_nodes"].startswith("nodes = 2: 2 nodes do not resolve 3 modes")
+    assert reasons["axis_nodes"].startswith("axis_nodes = 2: the axis has 3 modes")
     assert reasons["head_nodes"].startswith("heads = 1: 1 nodes do not integrate a density of degree 3")
     assert reasons["rtol"].startswith("rtol = 1e-20: ")
     operator = FeedForward(4)
@@ -261,6 +262,7 @@ def test_a_sphere_is_compared_with_the_flow_on_the_sphere():
     model = all_presets["sphere"](layers).double()
     found = resolution_report(model, (torch.arange(6).unsqueeze(0),), resolutions=Resolutions(steps=(512,)))
     assert "Projected" in found.reference_solver
+    assert "left out, depth by tolerance: the stepper, which stays on a manifold, does not" in str(found)
     fine = model.at(steps=512)(torch.arange(6).unsqueeze(0))
     again = resolution_report(model.at(steps=512), (torch.arange(6).unsqueeze(0),), resolutions=Resolutions(steps=()))
     assert again.solver_error < 0.02 * found.solver_error and math.isfinite(float(fine.detach().norm()))

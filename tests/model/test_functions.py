@@ -87,7 +87,7 @@ def test_bad_models_are_named():
         SynthesisEmbedding(VectorEmbedding(2, 7), kernel.axis, basis)
     with pytest.raises(ValueError, match=r"inner = 7: "):
         AnalysisReadout(MeanReadout(7, 3), kernel.axis, basis)
-    with pytest.raises(ValueError, match=r"nodes = 3: 3 nodes do not resolve 4 modes"):
+    with pytest.raises(ValueError, match=r"axis_nodes = 3: the axis has 4 modes.*at least 4 nodes.*axis_nodes >= 4"):
         model(kernel, basis).at(axis_nodes=3)
     plain = adaptive_model(width=8, outputs=3, features=2, heads=2)
     with pytest.raises(ValueError, match=r"nodes = 12: states of this model are vectors.*EmbeddingAxis"):

@@ -164,3 +164,6 @@ def test_prompts_and_words_of_other_libraries_are_met_with_what_to_pass(unchecke
     for name, meant in (("max_length", "max_new_tokens="), ("do_sample", "Decoding"), ("top_p", "there is no top_p")):
         with pytest.raises(TypeError, match=rf"continua.generate has no argument '{name}'. Pass .*{meant}"):
             generate(model, PROMPT.unsqueeze(0), **{name: 1})
+    for name, value, meant in (("window", 48, r"Window\(64\)"), ("decoding", 0.8, r"Decoding\(0\.8\)")):
+        with pytest.raises(ValueError, match=rf"{name} = '.*': this is no {name.title()}\. Pass .*{meant}"):
+            generate(model, PROMPT.unsqueeze(0), 4, **{name: value})

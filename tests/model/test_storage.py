@@ -169,12 +169,14 @@ class Stranger(AbstractPointwise):
         return -points
 
 
-def test_what_could_not_be_loaded_is_not_saved(tmp_path):
+def test_what_could_not_be_loaded_is_not_saved(tmp_path, unchecked):
     model = adaptive_model(width=8, outputs=5, vocabulary=VOCABULARY, heads=2)
     model.flow.parts[0].operator = Stranger()
     with pytest.raises(ValueError, match=r"model = .*Stranger.*load_state_dict"):
         save(model, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+    with pytest.raises(ValueError, match=r"model = 'dict': this is no Module.*estimator has one as \.model_"):
+        save({}, tmp_path / "m")
 
 
 def test_recipes_are_plain_data():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from continua import ContinuousTransformer, Direct, DormandPrince, Fixed, Observer, integrate
+from continua import ContinuousTransformer, Direct, DormandPrince, Fixed, Observer, integrate, transformer
 from continua.model import standard
 from continua.solve import Adaptive, PerSequence, Solver
 from models import adaptive_model
@@ -27,6 +27,7 @@ def model() -> ContinuousTransformer:
         ({"gradient": Direct}, "gradient = .*Direct.*: this is no Gradient. Pass an object"),
         ({"steps": 2.5}, "steps = 2.5: it must be a whole number"),
         ({"steps": True}, "steps = True: it must be a whole number"),
+        ({"grid": 8}, r"grid = 8: these are no depths. Pass grid=\[0, .*; equal steps are model.at\(steps=8\)"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -43,6 +44,11 @@ def test_at_takes_objects(model, changed, message):
 def test_inputs_are_tensors(model, values, named):
     with pytest.raises(ValueError, match=f"values = '{named}': this is no plain tensor.*pad_sequence.*present"):
         model(values, TIMES)
+
+
+def test_a_span_of_times_is_an_object():
+    with pytest.raises(ValueError, match=r"time = 'tuple': this is no TokenTime.*TokenTime\(start, end\)"):
+        transformer(8, 1, features=1, time=(0, 30))
 
 
 def test_asked_depths_and_observers_come_as_lists(model):

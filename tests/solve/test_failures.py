@@ -213,7 +213,7 @@ def test_a_grid_reaches_from_end_to_end():
 def test_a_method_without_an_error_estimate_cannot_adapt(stepper, controller):
     name = type(controller).__name__
     refused(
-        rf"stepper = .*no error estimate.*DormandPrince\(\).*Fixed\(steps\) instead of {name}",
+        rf"stepper = .*no error estimate.*DormandPrince\(\).*Fixed\(8\) instead of {name}",
         stepper=stepper,
         controller=controller,
     )

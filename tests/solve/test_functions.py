@@ -419,6 +419,10 @@ def test_mistakes_are_one_helpful_line():
         ),
         (lambda: integrate(lambda z, x: (x, x), x0, (0, 1)), r"f\(z, x\) = .*tuple.*Return one tensor"),
         (lambda: integrate(lambda z, x: -x.float(), x0, (0, 1)), r"f\(z, x\) = .*float32.*shape and dtype of x"),
+        (
+            lambda: integrate(lambda z, x: -x, x0, (0.0, torch.tensor(2.0, requires_grad=True))),
+            r"span = \(0\.0, 2\.0\): a solve has no gradient.*T \* f\(T \* z, x\) over \(0\.0, 1\.0\)",
+        ),
         (lambda: integrate(lambda z, x: -x, x0, (0, 0)), r"span = \(0, 0\): the span is empty"),
         (lambda: integrate(lambda z, x: -x, x0, (0, 0.5, 1)), r"span = .*two ends.*save_at"),
         (lambda: integrate(lambda z, x: -x, x0, (0, 1), save_at=0.5), r"save_at = 0.5: depths come as a list"),
@@ -431,7 +435,7 @@ def test_mistakes_are_one_helpful_line():
         (lambda: integrate(lambda y, t: -y, x0, (0, 1)), r"f\(z, x\) = '\(\), .*f\(z, x\) gets the depth first"),
         (
             lambda: integrate(lambda z, x: -x, x0, (0, 1), RK4()),
-            r"stepper = RK4\(\).*no error estimate.*Fixed\(steps\)",
+            r"stepper = RK4\(\).*no error estimate.*Fixed\(8\).*steps=8",
         ),
         (
             lambda: integrate(lambda z, x: -x, x0, (0, 1), steps=3, rtol=1e-3),

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -252,9 +253,10 @@ def rows_beside(run: Run) -> dict[str, Any]:
 
 def remarks(results: Results, run: Run) -> list[Any]:
     """Reference methods beside the models, how much a network adds to its reference, and warnings; for a terminal."""
-    beside = rows_beside(run)
+    beside, folder = rows_beside(run), shlex.quote(str(run.folder))
     if not beside:
-        return []
+        text = "alphabet" in run.manifest["facts"].get("task", {})
+        return [escape(f'to use it: continua generate {folder} --prompt "..."')] if text else []
     errors = beside["references"]
     tested = {name: found["samplings"]["as trained"] for name, found in results.items()}
     measures = tuple(next(iter(errors.values())))
@@ -270,5 +272,5 @@ def remarks(results: Results, run: Run) -> list[Any]:
         for part, found in parts.items()
     ]
     named = ("FILE.csv", "FILLED.csv") if run.manifest["facts"]["task"].get("columns") else ("FILE.ts", "TOLD.csv")
-    use = f"to use it: continua predict {run.folder} --input {named[0]} --output {named[1]}"
+    use = f"to use it: continua predict {folder} --input {named[0]} --output {named[1]}"
     return [table, *counts, *(f"warning: {text}" for text in beside["warnings"]), escape(use)]

@@ -46,7 +46,7 @@ _ELSEWHERE = {
     "--output": ("out-dir", "save-dir"),
     "--weight-decay": ("wd",),
     "--stepper": ("method", "solver"),
-    "--series": ("data", "csv", "dataset", "data-file", "train-file"),
+    "--series": ("data", "file", "csv", "input", "dataset", "data-file", "train-file"),
     "--num-return-sequences": ("samples", "num-samples"),
     "--max-new-tokens": ("max-length", "length"),
     "--temperature": ("temp",),
@@ -207,7 +207,7 @@ def read_command(kind: type[Any], command: str, words: Sequence[str]) -> Any:
         plain = [word for word in words if word not in _HELP]
         try:
             default = _read_above(kind, command, plain, None).defaults()
-        except MisuseError:
+        except ValueError:
             if len(plain) == len(words):
                 raise  # but whoever asks for help gets it
         if len(plain) < len(words):
@@ -238,7 +238,22 @@ def _parse(kind: type[Any], command: str, words: Sequence[str], default: Any = N
     with _READERS, tyro_errors.on_parse_error(refuse):
         # one line per paragraph: tyro would keep a line break before a bracket or a number
         about = "\n\n".join(" ".join(each.split()) for each in (kind.__doc__ or "").split("\n\n"))
-        return tyro.cli(kind, prog=f"continua {command}", description=about, args=words, config=_FLAT, **above)
+        options = tyro.cli(kind, prog=f"continua {command}", description=about, args=words, config=_FLAT, **above)
+    given = _read_fields(kind, words, command)
+    if hasattr(kind, "check_given"):
+        options.check_given(given)
+    return options
+
+
+def _read_fields(kind: type[Any], words: Sequence[str], command: str) -> list[str]:
+    """The fields of the options among the words; none is given twice, but of `train`, in layers, the last wins."""
+    fields = {name: field for field, option in _options(kind).items() for name in option.names if not option.positional}
+    before = words[: list(words).index("--")] if "--" in words else words
+    found = [fields[name] for word in before if (name := word.partition("=")[0].replace("_", "-")) in fields]
+    for field in found:
+        if found.count(field) > 1 and not hasattr(kind, "defaults") and not _options(kind)[field].flag:
+            raise MisuseError(f"{flag(field)} is given twice. Pass it once. {more(command)}")
+    return found
 
 
 def _as_words(kind: type[Any], values: Mapping[str, Any]) -> list[str]:

@@ -236,6 +236,8 @@ class Predict:
     """text: characters to write"""
     temperature: float = 0.8
     """text: 0 takes the likeliest character, higher values are more random"""
+    top_k: Count = None
+    """text: draw among so many likeliest characters only (default: all)"""
     seed: int = 0
     """text: seed of the draws"""
 
@@ -271,7 +273,7 @@ class Predict:
             return _as_csv([header, *rows]), f"{len(rows)} series classified"
         if isinstance(trained, TrainedText):
             given = read_text(file, "text file", "--input").rstrip("\n") or "\n"
-            more = trained.predict(given, self.max_new_tokens, self.temperature, self.seed)
+            more = trained.predict(given, self.max_new_tokens, self.temperature, self.top_k, self.seed)
             return given + more + "\n", f"{len(more)} characters written"
         why = "only runs on csv, uea and text read files of their own"
         reject("run", str(self.folder), why, "Use `continua.load(run)` in Python for the model itself.")

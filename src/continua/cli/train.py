@@ -113,6 +113,13 @@ class Train:
         preset = PRESETS[self.task][self.run.preset]
         return Train(model=preset.model, depth=preset.depth, costs=preset.costs, training=preset.training)
 
+    def check_given(self, given: list[str]) -> None:
+        """Refuses a number of updates beside a budget that would make it another."""
+        for name in ("token_budget", "time_budget"):
+            if (budget := getattr(self.training, name)) and "updates" in given:
+                why = f"--updates {self.training.updates} says how long the training is as well"
+                reject(flag(name), budget, why, f"Pass one of --updates and {flag(name)}.")
+
     def execute(self, console: Console) -> int:
         with StopRequest() as stop:
             try:

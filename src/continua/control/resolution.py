@@ -53,11 +53,11 @@ def resolution_report(
     """How `model` answers the same `inputs`, the arguments of its call, at other resolutions of each continuum.
 
     Token time is re-sampled (signals only), the others are changed by `model.at(axis_nodes=)`, `at(head_nodes=)`,
-    `at(steps=)` and `at(rtol=)`, one continuum at a time; nothing is drawn at random. Steps are counted as they were
-    taken: no step crosses a jump of the parameters. A continuum that the model does not have, and a resolution that
-    it refuses, is left out with the reason. `reference_solver` is what the training one is compared with: by
-    default Dormand-Prince, or the model's own stepper where it estimates its error, at a tolerance of 1e-6 (1e-10 in
-    float64).
+    `at(steps=)` and `at(rtol=)` (by Dormand-Prince where the stepper does not estimate its error), one continuum at a
+    time; nothing is drawn at random. Steps are counted as they were taken: no step crosses a jump of the parameters. A
+    continuum that the model does not have, and a resolution that it refuses, is left out with the reason.
+    `reference_solver` is what the training one is compared with: by default Dormand-Prince, or the model's own stepper
+    where it estimates its error, at a tolerance of 1e-6 (1e-10 in float64).
     """
     is_a(ContinuousTransformer, "Report on encoder and decoder apart.", model=model)
     if isinstance(inputs, Tensor):
@@ -214,11 +214,14 @@ class _Study:
         """Equal steps, and tolerances."""
         solver = self.model.solver
         if not isinstance(solver, Solver):
-            self._leave_out("steps", f"{type(solver).__name__} has no steps to choose")
-        for steps in wanted.steps if isinstance(solver, Solver) else ():
+            for unit in ("steps", "rtol"):
+                self._leave_out(unit, f"{type(solver).__name__} has no steps to choose")
+            return
+        for steps in wanted.steps:
             self._read("steps", steps)
-        if not isinstance(solver, Solver) or solver.stepper.error_order is None:
-            return self._leave_out("rtol", "the stepper does not estimate its error")
+        # off a manifold `at(rtol=)` takes Dormand-Prince where the stepper does not estimate its error
+        if solver.stepper.error_order is None and manifold_of(solver.stepper) is not None:
+            return self._leave_out("rtol", "the stepper, which stays on a manifold, does not estimate its error")
         if isinstance(solver.controller, Adaptive | PerSequence):
             self.own["rtol"] = solver.controller.rtol
         for rtol in wanted.rtols:

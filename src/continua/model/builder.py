@@ -278,6 +278,7 @@ def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; t
     if (vocabulary is None) == (features is None):
         cure = "Pass features=... for signals, or vocabulary=... for whole numbers: one of the two."
         reject("features", features, f"with vocabulary = {vocabulary} the input is not decided", cure)
+    is_a((TokenTime, int, float), "Pass the end of the span, or TokenTime(start, end).", time=time)
     when = time if isinstance(time, TokenTime) else TokenTime(end=float(time))
     is_a((Depth, int, float), "Pass a length, or Depth(...).", depth=depth)
     is_a((HeadMeasure, int), "Pass a number, or HeadMeasure(...).", heads=heads)

@@ -87,12 +87,8 @@ class AbstractSampleEmbedding(AbstractEmbedding):
         """The samples embedded one by one, absent ones as anything finite."""
 
     @final
-    def forward(
-        self,
-        samples: Tensor,
-        times: Tensor | None = None,
-        present: Tensor | None = None,
-        query_times: Tensor | None = None,
+    def _weigh(
+        self, samples: Tensor, times: Tensor | None, present: Tensor | None, query_times: Tensor | None
     ) -> Cloud | WithQueries:
         """The weighted cloud of embedded tokens; without times and without a clock, time is the index."""
         self._check(samples)
@@ -126,7 +122,8 @@ class AbstractSampleEmbedding(AbstractEmbedding):
     def _queries(self, query_times: Tensor, cloud: Cloud) -> tuple[Points, Tensor]:
         """States and times of queries: the vector of the unobserved, with the code of each time."""
         if self.unobserved is None:
-            why, cure = "this embedding has no state for times without a sample", "Build the model with queries=True."
+            why = "this embedding has no state for times without a sample"
+            cure = "Build the model with time=TokenTime(queries=True)."
             reject("query_times", tuple(query_times.shape), why, cure)
         has_shape((None, None), "Pass a tensor of shape (batch, queries).", query_times=query_times)
         times = self._token_times(cloud.points, query_times, None)
@@ -152,6 +149,16 @@ class TokenEmbedding(AbstractSampleEmbedding):
         self.vocabulary = vocabulary
         self.table = nn.Parameter(torch.randn(vocabulary, width) * 0.02)
         self._place(width, code, rule, queries, clock)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        times: Tensor | None = None,
+        present: Tensor | None = None,
+        query_times: Tensor | None = None,
+    ) -> Cloud | WithQueries:
+        """The cloud of tokens (batch, tokens); without times and without a clock, time is the index."""
+        return self._weigh(tokens, times, present, query_times)
 
     def _check(self, samples: Tensor) -> None:
         _check_tensor("tokens", samples)
@@ -188,6 +195,16 @@ class VectorEmbedding(AbstractSampleEmbedding):
         self.features = features
         self.linear = nn.Linear(features, width)
         self._place(width, code, rule, queries, clock)
+
+    def forward(
+        self,
+        values: Tensor,
+        times: Tensor | None = None,
+        present: Tensor | None = None,
+        query_times: Tensor | None = None,
+    ) -> Cloud | WithQueries:
+        """The cloud of values (batch, tokens, features); without times and without a clock, time is the index."""
+        return self._weigh(values, times, present, query_times)
 
     def _check(self, samples: Tensor) -> None:
         check_values(samples, self.features, self.linear.weight.dtype)
@@ -317,6 +334,16 @@ class CellEmbedding(AbstractSampleEmbedding):
         self.channels, self.static = channels, static
         self.register_buffer("like", torch.zeros(()), persistent=False)  # says in which precision the model works
         self._place(2 * channels + static, None, rule, queries, clock)
+
+    def forward(
+        self,
+        values: Tensor,
+        times: Tensor | None = None,
+        present: Tensor | None = None,
+        query_times: Tensor | None = None,
+    ) -> Cloud | WithQueries:
+        """The cloud of samples (batch, tokens, 1 + channels + static); without times, they are those of the clock."""
+        return self._weigh(values, times, present, query_times)
 
     def _check(self, samples: Tensor) -> None:
         check_values(samples, 1 + self.channels + self.static, self.like.dtype)

@@ -7,7 +7,7 @@ from typing import final
 import torch
 
 from continua.core.arguments import advise
-from continua.core.checks import at_least, not_negative
+from continua.core.checks import at_least, is_a, not_negative
 from continua.core.errors import reject
 from continua.core.shapes import Float, Int, Tensor
 from continua.fields.field import MemoisedField
@@ -116,6 +116,10 @@ class Decoding:
         return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
 
 
+_DRAWS = {"top_p": "temperature= and top_k=: there is no top_p", "do_sample": "temperature=, 0 for the likeliest token"}
+Decoding.__init__ = advise("continua.Decoding", _DRAWS)(Decoding.__init__)
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class Window:
@@ -201,6 +205,8 @@ def stream_tokens(
     if model.flow.reads_ahead:
         why = "its tokens attend to later ones, and while text is written there are none"
         reject("model", type(model).__name__, why, "Build it with causal=True, and train it so.")
+    is_a(Decoding, "Pass Decoding(temperature, top_k), such as Decoding(0.8).", decoding=decoding)
+    is_a(Window, "Pass Window(context_length), such as Window(64).", window=window)
     model = model.in_eval_mode()
     decoder = CachedDecoder(model) if cached and why_not_cacheable(model) is None else None
 

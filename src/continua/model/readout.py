@@ -140,6 +140,10 @@ def axis_of(embedding: AbstractEmbedding) -> Axis | None:
 def embedding_at(embedding: AbstractEmbedding, nodes: int) -> AbstractEmbedding:
     """The same embedding, parameters shared, at another resolution of the embedding axis."""
     if isinstance(embedding, SynthesisEmbedding):
+        at_least(1, axis_nodes=nodes)
+        if nodes < (modes := embedding.basis.size):
+            why = f"the axis has {modes} modes, and resolves them with at least {modes} nodes only"
+            reject("axis_nodes", nodes, why, f"Pass axis_nodes >= {modes}.")
         return SynthesisEmbedding(embedding.inner, embedding.axis.at(nodes), embedding.basis)
     if isinstance(embedding, NormedEmbedding):
         other = NormedEmbedding(embedding_at(embedding.inner, nodes), with_nodes(embedding.norm, nodes))

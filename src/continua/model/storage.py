@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from continua.core.arguments import arguments_of
+from continua.core.checks import is_a
 from continua.core.errors import reject
 from continua.core.shapes import Tensor
 from continua.runs import digest, write_whole
@@ -41,6 +42,7 @@ def model_files(model: nn.Module, state: Mapping[str, Tensor] | None = None) -> 
 
     `state` are the values, where the model itself does not hold them whole.
     """
+    is_a(nn.Module, "Pass a model; a fitted estimator has one as .model_, and is kept whole by pickle.", model=model)
     first: dict[int, str] = {}
     names = ((name, first.setdefault(id(p), name)) for name, p in model.named_parameters(remove_duplicate=False))
     shared = {name: original for name, original in names if name != original}  # further names of a parameter

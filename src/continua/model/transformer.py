@@ -132,7 +132,7 @@ class ContinuousTransformer(nn.Module):
         setting = Setting(self.flow, cloud, encoded, fresh_seed(generator) if noisy else 0, random, self.axis)
         one_graph = is_traced() or self.gradient.one_graph or not torch.is_grad_enabled()
         field = setting.bind(costs, self.gradient.second_derivatives, one_graph)
-        solver = self.solver if grid is None else self._controlled_by(Given(tuple(grid)))
+        solver = self.solver if grid is None else self._walk_grid(grid)
         solution = solver.solve(field, field.initial(), (0.0, self.flow.depth), self.gradient, save_at, observers)
         output = self.readout(cloud.at(solution.x))
         if where is not None:
@@ -152,7 +152,7 @@ class ContinuousTransformer(nn.Module):
         if len(inputs) == 1 and isinstance(inputs[0], Cloud) and not named and query_times is None:
             return check_cloud(inputs[0], self.embedding.width), None
         if named:
-            refuse_unknown("model(...)", named, _argument_names(self.embedding), _MASKS)
+            refuse_unknown("model(...)", named, _argument_names(self.embedding), _ELSEWHERE)
         if query_times is None:
             return self.embedding(*inputs, **named), None
         if not self.readout.per_token:
@@ -174,6 +174,7 @@ class ContinuousTransformer(nn.Module):
             "axis": "axis_nodes=",
             "depth": "steps= or grid=; the length of the flow is trained",
             "atol": "rtol=, which sets both tolerances",
+            **dict.fromkeys(("stepper", "controller", "method"), "solver=Solver(RK4(), Fixed(8))"),
         },
     )
     def at(
@@ -207,7 +208,7 @@ class ContinuousTransformer(nn.Module):
         if steps is not None:
             solver, flow = self._controlled_by(Fixed(steps)), self._flow_in_steps(flow, steps)
         elif grid is not None:
-            solver = self._controlled_by(Given(tuple(grid)))
+            solver = self._walk_grid(grid)
         elif rtol is not None:
             own = self.solver.controller if isinstance(self.solver, Solver) else None
             kept = own if isinstance(own, Adaptive | PerSequence) else Adaptive()
@@ -254,6 +255,12 @@ class ContinuousTransformer(nn.Module):
         other.training = False
         return other
 
+    def _walk_grid(self, grid: Sequence[float]) -> Solver:
+        if not hasattr(grid, "__iter__"):
+            cure = f"Pass grid=[0, {self.flow.depth / 2:g}, {self.flow.depth:g}]; equal steps are model.at(steps=8)."
+            reject("grid", grid, "these are no depths", cure)
+        return self._controlled_by(Given(tuple(grid)))
+
     def _controlled_by(self, controller: AbstractController, adaptive: bool = False) -> Solver:
         if not isinstance(self.solver, Solver):
             reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(stepper, controller)).")
@@ -285,21 +292,25 @@ class ContinuousTransformer(nn.Module):
         return "ContinuousTransformer(\n" + "".join(f"  {line}\n" for line in lines) + ")"
 
 
-_MASKS = {
+_OF_AT = {"steps": 8, "rtol": "1e-4", "solver": "Solver(RK4(), Fixed(8))", "gradient": "Direct()",
+          "head_nodes": 12, "axis_nodes": 16}  # fmt: skip
+_ELSEWHERE = {
     **dict.fromkeys(("mask", "attention_mask"), "present=mask.bool(), true where a token is present"),
     **dict.fromkeys(("key_padding_mask", "src_key_padding_mask"), "present=~mask, true where a token is present"),
     **dict.fromkeys(("t", "positions", "position_ids"), "times="),
     "is_causal": "causal=True to continua.transformer: the model knows it",
+    **{name: f"it to at: model.at({name}={value})(...)" for name, value in _OF_AT.items()},
 }
-"""What other libraries call the inputs."""
+"""What other libraries call the inputs, and what `at` takes."""
 
 
 def _argument_names(embedding: AbstractEmbedding) -> list[str]:
     """The inputs by their names, of the embedding inside all wrappers, and what a call of the model takes beside."""
     while isinstance(embedding, AbstractEmbeddingWrapper):
         embedding = embedding.inner
-    given = [*inspect.signature(embedding.forward).parameters]
-    return [*given, *(name for name in inspect.signature(ContinuousTransformer.forward).parameters if name != "self")]
+    known = [inspect.signature(call).parameters for call in (embedding.forward, ContinuousTransformer.forward)]
+    named = [p.name for each in known for p in each.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return [name for name in dict.fromkeys(named) if name != "self"]
 
 
 def _describe(thing: Any) -> str:

@@ -53,7 +53,8 @@ class Solver(AbstractSolver):
         is_a(AbstractController, cure, controller=self.controller)
         if self.stepper.error_order is None and isinstance(self.controller, AbstractAdaptive):
             judging = "DormandPrince(), BogackiShampine() or Tsitouras() (on a manifold: Projected(..., tangent=True))"
-            cure = f"Pass {judging}, or walk a grid: Fixed(steps) instead of {type(self.controller).__name__}()."
+            grid = f"Fixed(8) instead of {type(self.controller).__name__}(), which is steps=8 in continua.integrate"
+            cure = f"Pass {judging}, or walk a grid: {grid}."
             reject("stepper", self.stepper, "it has no error estimate, so its steps cannot adapt", cure)
 
     def solve(
@@ -171,6 +172,10 @@ def check_problem(
         is_a(Observer, "Pass [Observer(step=..., costate=...)].", observers=observer)
     if not hasattr(span, "__len__") or len(span) != 2:
         reject("span", span, "a span has two ends", "Pass (start, end), and further depths as save_at=[...].")
+    if torch.is_grad_enabled() and any(isinstance(z, Tensor) and z.requires_grad for z in span):
+        why = "a solve has no gradient by the ends of its span"
+        cure = "Scale the velocity by a length T that is trained: lambda z, x: T * f(T * z, x) over (0.0, 1.0)."
+        reject("span", tuple(float(torch.as_tensor(z).detach()) for z in span), why, cure)
     start, end = float(span[0]), float(span[1])
     if not (math.isfinite(start) and math.isfinite(end)):
         reject("span", span, "both ends must be finite", "Pass span=(0.0, depth).")

@@ -6,6 +6,7 @@ Empty cells of a table are filled between observations, and as far ahead as rows
 import abc
 import dataclasses
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast, final
@@ -14,6 +15,8 @@ import numpy as np
 import torch
 
 from continua.control import call_model
+from continua.core.arguments import advise
+from continua.core.checks import is_a
 from continua.core.errors import ArgumentError, reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Tensor
@@ -174,7 +177,12 @@ class TrainedSeries(AbstractTrained):
     def read(self, file: str | os.PathLike[str]) -> CsvTable:
         """A table with the columns that the model has learnt."""
         units = self.transform.units
-        table = read_csv(Path(file), self.time, self.id, units.columns, units.statics)
+        try:
+            table = read_csv(Path(file), self.time, self.id, units.columns, units.statics)
+        except ArgumentError as error:  # whose cure may be an option of training
+            named = f"the columns {', '.join(units.columns)}, each with at least one value"
+            cure = f"Write the file as that of training: {named}." if "--" in error.cure else error.cure
+            reject("input" if error.argument == "file" else error.argument, error.value, error.why, cure)
         if table.unit != units.unit:
             kinds = [f"{unit or 'plain numbers'}" for unit in (table.unit, units.unit)]
             cure = "Write the times as the training file has them."
@@ -185,8 +193,18 @@ class TrainedSeries(AbstractTrained):
                 reject("input", str(file), f"{named} no value to go on from", "Write at least one observed row.")
         return table
 
-    def predict(self, given: str | os.PathLike[str] | CsvTable) -> list[FilledSeries]:
-        """Every empty cell of a CSV file or table, with the ends that eight of ten values lie between."""
+    def predict(self, given: Any) -> list[FilledSeries]:
+        """Every empty cell of a CSV file or table, with the ends that eight of ten values lie between.
+
+        A DataFrame of pandas is read as the file it would be; its index, where that is no plain count, is a column.
+        """
+        if hasattr(given, "to_csv"):
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "table.csv"
+                counted = given.index.name is None and type(given.index).__name__ == "RangeIndex"
+                given.to_csv(file, index=not counted)
+                return self.predict(file)
+        is_a((CsvTable, str, os.PathLike), "Pass the path of a CSV file, or a DataFrame.", given=given)
         table = given if isinstance(given, CsvTable) else self.read(given)
         return SeriesFiller(self.model, self.transform).fill(table)
 
@@ -228,11 +246,14 @@ class TrainedText(AbstractTrained):
     alphabet: str
     context_length: int
 
-    def predict(self, given: str, tokens: int = 500, temperature: float = 0.8, seed: int = 0) -> str:
-        """The continuation of a text."""
+    @advise("predict", {"tokens": "max_new_tokens=", "top_p": "temperature= and top_k=: there is no top_p"})
+    def predict(
+        self, given: str, max_new_tokens: int = 500, temperature: float = 0.8, top_k: int | None = None, seed: int = 0
+    ) -> str:
+        """The continuation of a text, drawn as by `continua generate`."""
         prompt = encode(given, self.alphabet, "prompt").unsqueeze(0)
         window = Window(self.context_length)
-        drawn = generate(self.model, prompt, tokens, Decoding(temperature), window, generator_of(seed))
+        drawn = generate(self.model, prompt, max_new_tokens, Decoding(temperature, top_k), window, generator_of(seed))
         return "".join(self.alphabet[int(number)] for number in drawn[0, prompt.shape[1] :])
 
 
@@ -247,8 +268,8 @@ def load(folder: str | os.PathLike[str], model: str = "continuous") -> Any:
     """What `continua.save` wrote, or the best model of a run with the transform of its data.
 
     A folder of `save` gives the model. A run gives an object with `.model` and `.predict`, which takes and gives data
-    in their own units: of `train csv` a CSV file (`TrainedSeries`), of `train uea` series (`TrainedLabels`), of `train
-    text` a text (`TrainedText`); of other tasks, the model alone.
+    in their own units: of `train csv` a CSV file or a DataFrame (`TrainedSeries`), of `train uea` series
+    (`TrainedLabels`), of `train text` a text (`TrainedText`); of other tasks, the model alone.
     """
     path = Path(folder)
     if not (path / "manifest.json").is_file() or (path / "model.json").is_file():
@@ -266,7 +287,7 @@ def load(folder: str | os.PathLike[str], model: str = "continuous") -> Any:
         reject("run", str(folder), error.why, error.cure)
     files = {each.name: each.read_bytes() for each in (path / "models" / "transform").glob("*") if each.is_file()}
     if "series.json" in files:
-        return TrainedSeries(found, SeriesTransform.read(files), config.get("time"), config.get("id"))
+        return TrainedSeries(found, SeriesTransform.read(files), config.get("time_column"), config.get("id_column"))
     if "labels.json" in files:
         return TrainedLabels(found, LabelTransform.read(files))
     return TrainedText(found, facts["alphabet"], facts["context_length"]) if "alphabet" in facts else found
