@@ -84,7 +84,7 @@ def test_results_are_kept_and_reported(capsys, tmp_path):
     assert main(["lab", "report", "--output", folder]) == 0
     page = (tmp_path / "lab" / "report.html").read_text()
     assert "criteria are met" in page and "continua lab run lions-derivative --quick" in page
-    assert "1 of them hold at these sizes" in page
+    assert "1 of 1 hold at these sizes" in page
     assert first["verdict"] == "holds"
 
 
@@ -122,7 +122,7 @@ def test_a_report_after_a_kill_says_what_is_incomplete_and_how_to_go_on(capsys, 
         main(["lab", "run", name, "--output", folder])
     said, page = reported()
     assert f"incomplete: {name}, " in said and f"go on with `{command.replace(' --quick', '')}`" in said
-    assert "1 of them hold" in page and f"Incomplete: {name}." in page and " · running · " in page
+    assert "1 of 1 hold" in page and f"Incomplete: {name}." in page and " · running · " in page
 
 
 def test_a_full_verdict_closes_a_quick_run_that_was_killed(tmp_path):
