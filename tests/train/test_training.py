@@ -381,6 +381,8 @@ def test_more_depth_steps_come_nearer_to_a_tight_solve():
     gaps = [solver_error(learner.model.at(steps=steps), TASK) for steps in (1, 8, 64)]
     assert gaps[2] < gaps[1] < gaps[0] and gaps[2] < 0.02
     assert set(evaluate_depth_steps(learner.model, TASK, (1, 2))) == {1, 2}
+    own = set(evaluate_depth_steps(learner.model.at(steps=2), TASK))
+    assert own == {1, 2, 3, 4, 8, 16}, "from a quarter to eight times its own"
     assert set(evaluate_samplings(learner.model, TASK)) == {"as trained", *TASK.variants()}
 
 

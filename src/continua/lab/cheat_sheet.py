@@ -1,5 +1,6 @@
 """`cheat-sheet`: seven tips for training a continuous Transformer, each switched on by itself, and all of them."""
 
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 
 from continua.cli.options import OPTIMISERS
-from continua.data import Mnist1d, Split
+from continua.data import Form, Mnist1d, Split
 from continua.lab.experiment import AbstractExperiment, Findings, curves
 from continua.lab.intervals import mean_interval
 from continua.lab.sweep import AbstractCell, Row
@@ -66,8 +67,9 @@ class TrainedWay(AbstractCell):
     """Those of the whole sheet."""
 
     def measure(self) -> Row:
+        task = Mnist1d()
+        preset = self._sized(task.form)
         torch.manual_seed(self.seed)
-        task, preset = Mnist1d(), self._preset()
         model = build_continuous(task.form, preset)
         if self.way == _LAYERS:
             torch.manual_seed(self.seed)
@@ -105,17 +107,29 @@ class TrainedWay(AbstractCell):
                 "memory": memory, "milliseconds": 1000.0 * statistics.median(spent), "evaluations": evaluations,
                 "losses": losses, "parameters": count_parameters(model)}  # fmt: skip
 
-    def _preset(self) -> Preset:
+    def _sized(self, form: Form) -> Preset:
+        """The way in the width in which it has about as many parameters as our default."""
+
+        def size(width: int, way: str = self.way) -> int:
+            return count_parameters(build_continuous(form, self._preset(width, way)))
+
+        aim = size(self.width, _DEFAULT)
+        if abs(size(self.width) / aim - 1.0) < 0.05:
+            return self._preset(self.width)
+        return self._preset(min(range(8, 81, 8), key=lambda width: abs(math.log(size(width) / aim))))
+
+    def _preset(self, width: int, way: str | None = None) -> Preset:
+        way = way or self.way
         ours = Preset().replace(
-            width=self.width, hidden=2 * self.width, axis_nodes=4, head_nodes=4, head_modes=3, stem_radius=5.5,
+            width=width, hidden=2 * width, axis_nodes=4, head_nodes=4, head_modes=3, stem_radius=5.5,
             stem_modes=11, head_negentropy=0.0, updates=self.updates, batch_size=self.batch_size, learning_rate=5e-3,
         )  # fmt: skip
-        if self.way == _SHEET:
+        if way == _SHEET:
             sheet: dict[str, Any] = {}
             for tip in self.tips:
                 sheet |= {} if tip in _ALONE else TIPS[tip]
             return ours.replace(**sheet | {"optimizer": "shampoo"})
-        return ours.replace(**TIPS.get(self.way, {}))
+        return ours.replace(**TIPS.get(way, {}))
 
 
 @final

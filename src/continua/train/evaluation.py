@@ -20,7 +20,7 @@ from continua.model import ContinuousTransformer
 from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series, Table
 from continua.solve import Adaptive, DormandPrince, Solver
 from continua.train.examples import LABEL_PROSE, TEXT_PROSE, label_figures, text_figures
-from continua.train.grids import finer_nodes
+from continua.train.grids import finer_nodes, fixed_steps
 from continua.train.learner import place
 from continua.train.models import objective_of
 from continua.train.ranks import Ranks
@@ -83,19 +83,26 @@ def evaluate_samplings(
     return found
 
 
+def _steps_about(model: ContinuousTransformer) -> list[int]:
+    """Numbers of steps from a quarter to eight times the model's own, which of an adaptive one are taken to be four."""
+    own = fixed_steps(model) or 4
+    return sorted({max(1, round(own * factor)) for factor in (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 8.0)})
+
+
 def evaluate_depth_steps(
     model: ContinuousTransformer,
     task: AbstractTask,
-    steps: Sequence[int] = (1, 2, 3, 4, 6, 8, 16, 32),
+    steps: Sequence[int] = (),
     size: int = 250,
     tell: Tell = _say_nothing,
 ) -> dict[int, dict[str, float]]:
     """The test with other numbers of depth steps: what a coarser solve costs, and whether a finer one agrees.
 
-    A network of layers runs with multiples and divisors of the number of its layers.
+    Without `steps` from a quarter to eight times the model's own. A network of layers runs with multiples and divisors
+    of the number of its layers.
     """
     found = dict[int, dict[str, float]]()
-    for count in steps:
+    for count in steps or _steps_about(model):
         tell(f"the test with {count} depth steps")
         with contextlib.suppress(ArgumentError):
             found[count] = evaluate(model.at(steps=count), task, Split.TEST, size)
@@ -113,7 +120,7 @@ def evaluate_resolutions(
     """
     batch, found = place(next(iter(task.batches(Split.TEST, size))), model), dict[str, dict[str, float]]()
     objective, few = objective_of(task.form), batch.part(0, _TIMED)
-    resolutions: dict[str, dict[str, Any]] = {f"{n} steps": {"steps": n} for n in (1, 2, 3, 4, 6, 8, 16, 32)}
+    resolutions: dict[str, dict[str, Any]] = {f"{n} steps": {"steps": n} for n in _steps_about(model)}
     if not any(field.breaks for field in model.flow.fields):
         resolutions |= {f"rtol {rtol:g}": {"rtol": rtol} for rtol in (1e-2, 1e-3, 1e-4)}
     resolutions |= {f"{n} {name.replace('_', ' ')}": {name: n} for name, n in finer_nodes(model).items()}

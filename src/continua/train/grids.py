@@ -35,7 +35,7 @@ class TrainingGrids:
 
     def draw_kind(self, model: ContinuousTransformer, progress: float, generator: torch.Generator) -> str | None:
         """What is refined after the fraction `progress` of all updates: depth, head_nodes, axis_nodes, or nothing."""
-        if progress < 1.0 - self.refined or _fixed_steps(model) is None:
+        if progress < 1.0 - self.refined or fixed_steps(model) is None:
             return None
         kinds, drawn = [*finer_nodes(model)], float(torch.rand((), generator=generator))
         return "depth" if drawn >= self.nodes or not kinds else kinds[int(len(kinds) * drawn / self.nodes)]
@@ -44,7 +44,7 @@ class TrainingGrids:
         self, model: ContinuousTransformer, generator: torch.Generator, finer: bool = False
     ) -> list[float] | None:
         """Depths of a pass, with twice the usual steps if `finer`; `None` for the model's own."""
-        usual, depth = _fixed_steps(model), model.flow.depth
+        usual, depth = fixed_steps(model), model.flow.depth
         if usual is None or not (self.jitter or finer):
             return None
         steps = 2 * usual if finer else usual
@@ -58,7 +58,7 @@ class TrainingGrids:
         return grid
 
 
-def _fixed_steps(model: ContinuousTransformer) -> int | None:
+def fixed_steps(model: ContinuousTransformer) -> int | None:
     """The equal steps that a model takes; `None` where its steps adapt."""
     solver = model.solver
     controller = solver.controller if isinstance(solver, Solver) else None
