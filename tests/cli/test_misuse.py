@@ -30,7 +30,7 @@ def quiet_environment(monkeypatch, tmp_path):
         ("train --optimiser adamw", "Did you mean '--optimizer'?"),
         ("train --num-layers 4", "constant pieces along depth: --field piecewise --head-modes 0 --depth-modes N."),
         ("train csv --data own.csv", "Did you mean '--series'?"),
-        ("train csv --file own.csv", "Did you mean '--series'?"),
+        ("train csv --file own.csv", "--series names the file of csv and uea, --text that of text."),
         ("generate run --prompt A --prompt=B", "--prompt is given twice. Pass it once."),
         ("train --learning-rat=3", "Did you mean '--learning-rate'?"),
         ("train -x", "there is no option '-x' of `continua train`."),

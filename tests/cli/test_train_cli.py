@@ -86,7 +86,7 @@ def test_eval_reads_a_run(text_run, capsys):
     assert f'to use it: continua generate {text_run} --prompt "..."' in shown
     assert "tight adaptive solve" in shown and "nats per character" in shown
     assert "test (validation read the same samples)" in shown
-    assert "Validation reads the test samples" in (text_run / "report.html").read_text()
+    assert "Validation reads the test examples" in (text_run / "report.html").read_text()
 
 
 def test_tables_fit_a_terminal_without_a_word_cut():
@@ -157,6 +157,8 @@ def test_generate_writes_the_same_with_the_same_seed(text_run, capsys):
         told.append(capsys.readouterr().out)
     assert told[0] == told[1] != told[2]
     assert told[0].startswith("the ") and len(told[0]) == 4 + 20 + 1
+    finer = ["generate", str(text_run), "--prompt", "the ", "--max-new-tokens", "20", "--seed", "1", "--steps", "9"]
+    assert main(finer) == 0 and len(capsys.readouterr().out) == len(told[0])
     trained = continua.load(text_run)
     assert "the " + trained.predict("the ", max_new_tokens=20, seed=1) + "\n" == told[0]
     assert len({trained.predict("the ", max_new_tokens=9, top_k=1, seed=seed) for seed in (1, 2)}) == 1

@@ -100,24 +100,19 @@ def test_tokens_are_values_at_their_places():
     assert torch.equal(batch.targets[..., 0], pressure[:2, node[:, 0], node[:, 1]])
 
 
-def test_turned_training_batches_are_still_solutions():
-    task = Darcy(points=8, examples=12)
-    plain = task.batch(Split.TRAIN, torch.zeros(64, dtype=torch.long))
+def test_turned_and_moved_training_batches_are_still_solutions():
+    task = Darcy(points=16, examples=12)
+    plain = task.batch(Split.TRAIN, torch.zeros(128, dtype=torch.long))
     turned = task.augment(plain, torch.Generator().manual_seed(0))
-    assert torch.equal(turned.inputs[0][..., 1:], plain.inputs[0][..., 1:])
-    x, y = hilbert_curve(8).unbind(1)
-
-    def grids(batch):
-        grid = torch.empty(64, 8, 8, 2)
-        grid[:, x, y] = torch.cat([batch.inputs[0][..., :1], batch.targets], -1)
-        return grid
-
-    before, after = grids(plain)[0], grids(turned)
-    allowed = [
-        torch.rot90(each, quarter).contiguous() for each in (before, before.transpose(0, 1)) for quarter in range(4)
-    ]
-    seen = {next(i for i, one in enumerate(allowed) if torch.equal(one, grid)) for grid in after}
-    assert seen == set(range(8))
+    node = ((turned.inputs[0][..., 1:] + 1) / 2 * 64).round().long()
+    moves = node - ((plain.inputs[0][..., 1:] + 1) / 2 * 64).round().long()
+    assert torch.equal(moves, moves[:, :1].expand_as(moves)), "all points of a medium move alike"
+    assert {tuple(move) for move in moves[:, 0].tolist()} == {(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1)}
+    fields = torch.stack([field[0] for field in _solutions(12, task.deviation, Split.TRAIN)], -1)
+    kinds = [torch.rot90(each, quarter) for each in (fields, fields.transpose(0, 1)) for quarter in range(4)]
+    seen = torch.cat([turned.inputs[0][..., :1], turned.targets], -1)
+    found = [[torch.equal(kind[x, y], one) for kind in kinds] for (x, y), one in zip(node.mT, seen, strict=True)]
+    assert {row.index(True) for row in found} == set(range(8))
 
 
 @pytest.mark.parametrize("wrong", [{"points": 12}, {"examples": 2}, {"deviation": 0.0}])

@@ -37,7 +37,7 @@ def test_batches_are_padded_and_scaled_by_the_training_file(files):
     assert torch.allclose(every.mean(0), torch.zeros(2), atol=1e-6)
     assert torch.allclose(every.std(0), torch.ones(2), atol=1e-6)
     assert task.batch(Split.TEST, torch.tensor([0])).targets.tolist() == [1]
-    assert task.facts()["validation"] == "the test samples"
+    assert task.facts()["validation"] == "the test examples"
     assert torch.equal(
         task.batch(Split.VALIDATION, torch.tensor([0])).inputs[0], task.batch(Split.TEST, torch.tensor([0])).inputs[0]
     )
@@ -62,7 +62,7 @@ def test_a_fifth_of_each_class_of_the_training_file_is_held_out(tmp_path):
     assert torch.allclose(trained.mean(0), torch.zeros(2), atol=1e-6)
     assert torch.allclose(trained.std(0), torch.ones(2), atol=1e-6)
     facts = task.facts()
-    assert (facts["training samples"], facts["validation samples"], facts["test samples"]) == (51, 12, 1)
+    assert (facts["training examples"], facts["validation examples"], facts["test examples"]) == (51, 12, 1)
     assert "validation" not in facts
 
 
@@ -75,7 +75,7 @@ def test_small_classes_spare_one_series_and_those_of_two_none(tmp_path):
 def test_where_nothing_can_be_spared_validation_reads_the_test_and_that_is_said(tmp_path):
     task = large(tmp_path, up=2, down=2)
     assert (task.count(Split.TRAIN), task.count(Split.VALIDATION)) == (4, 1)
-    assert task.facts()["validation"] == "the test samples"
+    assert task.facts()["validation"] == "the test examples"
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,8 @@ def test_what_cannot_be_built_is_told_in_one_line(unchecked):
             r"width = 16: it does not split over 5 axis nodes\. Pass a multiple, such as 15 or 20, or axis=4",
         ),
         ({"heads": 3}, "heads = 3"),
-        ({"heads": 4}, "heads = 4.*rotary"),
+        ({"heads": 4}, r"heads = 4: they share 4 channels of an axis node.*rotary.*axis=1 for plain vectors, heads=2"),
+        ({"features": 2, "time": TokenTime(channels=2)}, r"features = 2: a cell is a value.*Pass features=3"),
         ({"dropout": 1.0}, "dropout = 1.0"),
         ({"time": TokenTime(positions=continua.SinusoidalPositions(12))}, "positions"),
     ]
@@ -252,6 +253,7 @@ def test_what_cannot_be_built_is_told_in_one_line(unchecked):
             small(**changed)
     for build, message in [
         (lambda: Depth(steps=2, rtol=1e-3), "rtol = 0.001"),
+        (lambda: Depth(4.0, field=4, steps=6), r"steps = 6: field = 4 layers, .*Pass a multiple of 4"),
         (lambda: EmbeddingAxis(4, unitary=True), "periodic=True"),
         (lambda: TokenTime(1.0, 0.0), "start < end"),
         (lambda: TokenTime(spacing=0.0), "spacing = 0.0"),

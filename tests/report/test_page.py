@@ -106,10 +106,10 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
 def test_the_title_says_which_data_and_how_many(tmp_path):
     run = written_run(tmp_path / "run", learners=("continuous",))
     assert report_page([run.folder]).title == "mnist1d"
-    run.note(task={"training samples": 4000, "test samples": 1000})
+    run.note(task={"training examples": 4000, "test examples": 1000})
     page = report_page([run.folder])
     assert page.title == "mnist1d: 4,000 samples to train, 1,000 to test" and "continuous" in page.subtitle
-    config, facts = {"task": "text", "text": "/a/b/plays.txt"}, {"task": {"test samples": 7, "characters": 90_000}}
+    config, facts = {"task": "text", "text": "/a/b/plays.txt"}, {"task": {"test examples": 7, "characters": 90_000}}
     text = Run.begin(tmp_path / "text", "train", config, facts)
     assert report_page([text.folder]).title == "text plays.txt: 90,000 characters"
 
@@ -201,13 +201,13 @@ def test_validation_on_the_test_samples_is_said_where_it_is_shown(run, tmp_path)
         return {**prose, "measured": [accuracy.measured]}
 
     assert said(run.folder) == {"Results": [], "Training": [], "measured": ["all of the validation split"]}
-    run.note(task={"test samples": 1000, "validation": "the test samples"})
-    told = ["Validation reads the test samples: this task keeps none apart for it. Training chooses nothing by them."]
-    assert said(run.folder) == {"Results": told, "Training": told, "measured": ["all of the test samples"]}
+    run.note(task={"test examples": 1000, "validation": "the test examples"})
+    told = ["Validation reads the test examples: this task keeps none apart for it. Training chooses nothing by them."]
+    assert said(run.folder) == {"Results": told, "Training": told, "measured": ["all of the test examples"]}
     other = written_run(tmp_path / "second", learners=("continuous",))
     both = said(run.folder, other.folder)
-    assert both["Results"][0].startswith("Validation of first · continuous, first · standard reads the test samples")
-    assert both["measured"] == ["all of the test samples; all of the validation split"]
+    assert both["Results"][0].startswith("Validation of first · continuous, first · standard reads the test examples")
+    assert both["measured"] == ["all of the test examples; all of the validation split"]
 
 
 def test_a_run_without_records_still_has_a_page(tmp_path):

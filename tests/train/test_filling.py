@@ -183,6 +183,8 @@ def test_classes_are_told_from_series_in_their_own_units(tmp_path):
     found = trained.predict([up, 200.0 - up])
     assert trained.classes == ("up", "down") and found.argmax(1).tolist() == [0, 1]
     torch.testing.assert_close(found.sum(1), torch.ones(2))
+    torch.testing.assert_close(trained.predict([up.numpy()]), found[:1])
+    assert trained.at(steps=8).predict(tmp_path / "Two_TEST.ts").argmax(1).tolist() == 30 * [1, 0]
     assert evaluate(model, task, Split.TEST)["accuracy"] == 1.0  # a new model says what the reference says
     assert settle_outputs(model, task)["classes"]["factor of the network"] == 0.0
     references = continua.train.prediction_section(task, {"ours": model}).figures[0]

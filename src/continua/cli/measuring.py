@@ -192,7 +192,7 @@ def _off_words(task: AbstractTask, parts: Mapping[str, Mapping[str, float]]) -> 
     kind = "linear" if isinstance(task, Csv) else "kernel-ridge"
     wide = any(part.get("widths of the network", 0.0) > 0.0 for part in parts.values())
     but = " but for the widths of intervals" if wide else ""
-    return f"the answer is the {kind} reference; the network gained nothing on validation{but}"
+    return f"the answer is the {kind} reference; the network has no gain on validation beyond its noise{but}"
 
 
 def models_off(run: Run) -> list[str]:

@@ -46,16 +46,22 @@ _ELSEWHERE = {
     "--output": ("out-dir", "save-dir"),
     "--weight-decay": ("wd",),
     "--stepper": ("method", "solver"),
-    "--series": ("data", "file", "csv", "input", "dataset", "data-file", "train-file"),
+    "--series": ("data", "csv", "input", "dataset", "data-file", "train-file"),
     "--num-return-sequences": ("samples", "num-samples"),
     "--max-new-tokens": ("max-length", "length"),
     "--temperature": ("temp",),
 }
 """What other programs call an option, where the nearest spelling is another option or none."""
-_INSTEAD = dict.fromkeys(
-    ("num-layers", "n-layer", "n-layers", "layers"),
-    ("--depth-modes", "N layers are N constant pieces along depth: --field piecewise --head-modes 0 --depth-modes N. "),
-)
+_INSTEAD = {
+    **dict.fromkeys(
+        ("num-layers", "n-layer", "n-layers", "layers"),
+        (
+            "--depth-modes",
+            "N layers are N constant pieces along depth: --field piecewise --head-modes 0 --depth-modes N. ",
+        ),
+    ),
+    "file": ("--series", "--series names the file of csv and uea, --text that of text. "),
+}
 """What other programs say by one option and this one by several, where it has that which is named first."""
 _NEAR = 0.65
 """How alike two words are, by `difflib`, of which one may be meant: below, `restart` would be taken for `preset`."""

@@ -31,7 +31,7 @@ from continua.cli.train import open_training, options_of
 from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
-from continua.data import encode, read_cells, read_ts
+from continua.data import encode, read_cells
 from continua.data.files import read_text
 from continua.model import ContinuousTransformer, Decoding, Window, stream_tokens, why_not_cacheable
 from continua.model import load as load_model
@@ -116,6 +116,8 @@ class Generate:
     """a full window moves on by so many characters at once: more is faster, but each is drawn from fewer before it"""
     model: str = "continuous"
     """which model of the run"""
+    steps: Count = None
+    """depth steps (default: as trained)"""
     uncached: Flag = False
     """without a KV cache: solve the whole window for every character, the same text, slower"""
 
@@ -132,6 +134,7 @@ class Generate:
         if self.stop == "":
             reject("--stop", self.stop, "nothing is written before it", "Pass some text, or leave it out.")
         model, alphabet = models[self.model], facts["alphabet"]
+        model = model if self.steps is None else model.at(steps=self.steps)
         decoding, window = Decoding(self.temperature, self.top_k), Window(facts["context_length"], self.slide)
         prompt = encode(self.prompt, alphabet, "--prompt").repeat(self.num_return_sequences, 1)
         tokens = stream_tokens(model, prompt, decoding, window, generator_of(self.seed), not self.uncached)
@@ -232,6 +235,8 @@ class Predict:
     """the file to write; an existing one is replaced"""
     model: str = "continuous"
     """which model of the run"""
+    steps: Count = None
+    """depth steps (default: as trained)"""
     max_new_tokens: int = 500
     """text: characters to write"""
     temperature: float = 0.8
@@ -250,7 +255,9 @@ class Predict:
         if self.output.is_dir():
             reject("--output", str(self.output), "this is a folder", "Name a file in it.")
         check_writable("--output", self.output.parent, self.output)
-        content, told = self._answer(load(self.folder, self.model), self.input)
+        trained = load(self.folder, self.model)
+        trained = trained if self.steps is None else trained.at(steps=self.steps)
+        content, told = self._answer(trained, self.input)
         write_whole(self.output, content.encode())
         console.print(f"{told}: {self.output}", highlight=False, markup=False, soft_wrap=True)
         return 0
@@ -265,8 +272,7 @@ class Predict:
             note = f"; {far} rows lie farther ahead than a quarter of a window, and go on from its own answers"
             return write_filled(file, table.columns, filled), f"{cells} empty cells filled{note if far else ''}"
         if isinstance(trained, TrainedLabels):
-            series = read_ts(file, trained.classes, labelled=False).series
-            found = trained.predict(series).tolist()
+            found = trained.predict(file).tolist()
             rows = [(number, trained.classes[int(np.argmax(row))], *(f"{p:.4f}" for p in row))
                     for number, row in enumerate(found, start=1)]  # fmt: skip
             header = ("series", "label", *(f"probability_{name}" for name in trained.classes))

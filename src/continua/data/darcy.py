@@ -38,7 +38,7 @@ class Darcy(AbstractTask):
     (x, y) in [-1, 1]^2. Token time is the fraction of Hilbert's curve through the cells that lies before it, in [0, 1]:
     neighbours in time are neighbours in the plane, all tokens have one mass, and a place has one time at all
     resolutions, to the size of a cell. The equation commutes with the eight symmetries of the square, which training
-    batches are turned by.
+    batches are turned by; their points lie anywhere in the cells, at one place in all of them.
     """
 
     points: int = 16
@@ -63,25 +63,39 @@ class Darcy(AbstractTask):
         return self.examples if split is Split.TRAIN else max(8, self.examples // 4)
 
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
-        curve = hilbert_curve(self.points)
-        x, y = (_FINE // (2 * self.points) * (2 * curve + 1)).unbind(1)
-        solutions = _solutions(self.count(split), self.deviation, split)
-        medium, pressure = (field[index][:, x, y, None] for field in solutions)
-        place = ((2 * curve + 1) / self.points - 1.0).expand(len(index), -1, -1)
-        times = (torch.arange(len(curve)) + 0.5) / len(curve)
-        return Batch((torch.cat([medium, place], -1), times.expand(len(index), -1)), pressure)
+        fields = torch.stack(_solutions(self.count(split), self.deviation, split), 1)[index]
+        return self._sample(fields, index, torch.zeros(len(index), 2, dtype=torch.long))
 
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
-        values, times = batch.inputs
-        assert batch.targets is not None
-        turns = _turns(self.points)
-        chosen = turns[torch.randint(len(turns), (len(values),), generator=generator)]
-        medium, targets = (field.take_along_dim(chosen.unsqueeze(-1), 1) for field in (values[..., :1], batch.targets))
-        return Batch((torch.cat([medium, values[..., 1:]], -1), times), targets)
+        assert batch.index is not None
+        size, reach = len(batch.index), self._half - 1
+        kinds = torch.randint(8, (size,), generator=generator).tolist()
+        moves = torch.randint(-reach, reach + 1, (size, 2), generator=generator)
+        both = torch.stack(_solutions(self.count(Split.TRAIN), self.deviation, Split.TRAIN), 1)[batch.index]
+        turned = [torch.rot90(one.mT if k > 3 else one, k % 4, (1, 2)) for one, k in zip(both, kinds, strict=True)]
+        return self._sample(torch.stack(turned), batch.index, moves)
+
+    @property
+    def _half(self) -> int:
+        """Fine intervals from the border of a cell to its centre."""
+        return _FINE // (2 * self.points)
+
+    def _sample(self, fields: Tensor, index: Tensor, moves: Int[Tensor, "size 2"]) -> Batch:
+        """Medium and pressure (size, 2, nodes, nodes) at the centres of the cells, or so many fine intervals beside."""
+        curve = hilbert_curve(self.points)
+        node = self._half * (2 * curve + 1) + moves.unsqueeze(1)
+        x, y = node.unbind(-1)
+        found = fields[torch.arange(len(fields)).unsqueeze(1), :, x, y]
+        times = (torch.arange(len(curve)) + 0.5) / len(curve)
+        values = torch.cat([found[..., :1], 2.0 * node / _FINE - 1.0], -1)
+        return Batch((values, times.expand(len(fields), -1)), found[..., 1:], index=index)
 
     def details(self) -> dict[str, Any]:
         sizes = {"points a side": self.points, "unit of pressure": _HIGHEST}
-        return {**sizes, "augmentation": "random flips and turns of the square"}
+        return {
+            **sizes,
+            "augmentation": "random flips and turns of the square, points that lie anywhere in their cells",
+        }
 
     def variants(self) -> Mapping[str, AbstractTask]:
         other = [n for n in (self.points // 2, 2 * self.points) if 8 <= n <= 32]
@@ -102,16 +116,6 @@ def hilbert_curve(cells: int) -> Int[Tensor, "visits 2"]:
     mirror = smaller.flip(1)
     back = torch.tensor([cells - 1, half - 1]) - mirror
     return torch.cat([mirror, smaller + torch.tensor([0, half]), smaller + half, back])
-
-
-@functools.lru_cache(maxsize=4)
-def _turns(points: int) -> Int[Tensor, "8 tokens"]:
-    """For each symmetry of the square, the token whose place each token's place goes to."""
-    curve = hilbert_curve(points)
-    token = torch.empty(points, points, dtype=torch.long)
-    token[curve[:, 0], curve[:, 1]] = torch.arange(len(curve))
-    grids = [torch.rot90(grid, quarter) for grid in (token, token.T) for quarter in range(4)]
-    return torch.stack([grid[curve[:, 0], curve[:, 1]] for grid in grids])
 
 
 def log_conductivities(samples: int, generator: torch.Generator) -> Float[Tensor, "samples nodes nodes"]:

@@ -69,7 +69,7 @@ class Mnist1d(AbstractTask):
     def details(self) -> dict[str, Any]:
         drop = f" and 0 to {self.missing:.0%} of the samples missing at random" if self.missing else ""
         shift = "circular shifts by a random number of samples"
-        return {"classes": 10, "validation": "the test samples", "augmentation": shift + drop}
+        return {"classes": 10, "validation": "the test examples", "augmentation": shift + drop}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {

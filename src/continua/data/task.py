@@ -142,14 +142,14 @@ class AbstractTask(abc.ABC):
     @final
     def facts(self) -> dict[str, Any]:
         """All plain data that a run notes down."""
-        counts = {"training samples": self.count(Split.TRAIN), "test samples": self.count(Split.TEST)}
+        counts = {"training examples": self.count(Split.TRAIN), "test examples": self.count(Split.TEST)}
         found = counts | self.details()
         held = (
             f"validation reads {found['validation']}"
             if "validation" in found
             else f"{self.count(Split.VALIDATION)} to validate"
         )
-        words = f"{counts['training samples']} samples to train, {held}, {counts['test samples']} to test"
+        words = f"{counts['training examples']} examples to train, {held}, {counts['test examples']} to test"
         return {"split": words, **found}
 
     @final

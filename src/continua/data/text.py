@@ -65,7 +65,7 @@ class Text(AbstractTask):
         sizes = {"characters": len(self._text[1]), "context_length": self.context_length}
         train, test = (len(self._part(split)) for split in (Split.TRAIN, Split.TEST))
         words = f"{train} characters to train, then {test} to validate and to test, in windows of {self.context_length}"
-        return {"alphabet": self.alphabet, **sizes, "split": words, "validation": "the test samples"}
+        return {"alphabet": self.alphabet, **sizes, "split": words, "validation": "the test examples"}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {}

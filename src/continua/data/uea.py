@@ -90,11 +90,11 @@ class Uea(AbstractTask):
 
     def details(self) -> dict[str, Any]:
         validation, train = self._part(Split.VALIDATION), self._part(Split.TRAIN)
-        found = {"validation samples": len(validation.labels), "classes": list(train.classes)}
+        found = {"validation examples": len(validation.labels), "classes": list(train.classes)}
         if self.missing:
             filled = ", and filled in on straight lines" if self.interpolated else ""
             found["augmentation"] = f"0 to {self.missing:.0%} of the samples missing at random{filled}"
-        return {**found, "validation": "the test samples"} if validation is self._part(Split.TEST) else found
+        return {**found, "validation": "the test examples"} if validation is self._part(Split.TEST) else found
 
     def variants(self) -> Mapping[str, AbstractTask]:
         shares = (0.3, 0.5, 0.7)

@@ -230,4 +230,4 @@ def _resize(spec: Spec, heads: int) -> Spec:
 def _check_rule(rule: AbstractNodalRule, heads: int, degree: int) -> None:
     if heads < 1 or rule.degree(heads) < degree:
         cure = "Use more head nodes, or a density of lower degree."
-        reject("heads", heads, f"{heads} nodes do not integrate a density of degree {degree} exactly", cure)
+        reject("head_nodes", heads, f"{heads} nodes do not integrate a density of degree {degree} exactly", cure)

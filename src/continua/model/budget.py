@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from continua.core.checks import positive
+from continua.core.checks import is_a, positive
 from continua.core.errors import ArgumentError, reject
 from continua.model.transformer import ContinuousTransformer
 
@@ -24,6 +24,7 @@ def at_budget(
     runs with the steps that it has. `at_budget(model, (values, times), milliseconds=5).solver` says what was chosen.
     """
     positive(milliseconds=milliseconds)
+    is_a((tuple, list), "Pass what the model is called with: (values,) or (values, times).", inputs=inputs)
     found, fastest = None, float("inf")
     for steps in _STEPS:
         try:

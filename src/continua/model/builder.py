@@ -28,7 +28,17 @@ from continua.operators.integral import AbstractTokenIntegral, Exact
 from continua.operators.kernels import AbstractKernel, Convolution, Dense, Spectral
 from continua.operators.norms import LayerNorm, PreNorm
 from continua.operators.operator import AbstractOperator, Theta
-from continua.solve import AbstractGradient, AbstractStepper, Adaptive, Direct, DormandPrince, Fixed, LieTrotter, Solver
+from continua.solve import (
+    AbstractGradient,
+    AbstractStepper,
+    Adaptive,
+    Direct,
+    DormandPrince,
+    Fixed,
+    LieTrotter,
+    Solver,
+    Strang,
+)
 from continua.spaces.axis import Axis
 from continua.spaces.bases import AbstractBasis, Cosine, Fourier, Legendre, ScaledBasis
 from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
@@ -194,6 +204,10 @@ class Depth:
         positive(length=self.length, rtol=self.rtol, spectral_limit=self.spectral_limit)
         at_least(1, steps=self.steps)
         not_negative(damping=self.damping)
+        halves = 2 if isinstance(self.stepper, Strang) else 1
+        if isinstance(self.field, int) and self.steps is not None and halves * self.steps % self.field:
+            why = f"field = {self.field} layers, and no step crosses the end of one"
+            reject("steps", self.steps, why, f"Pass a multiple of {self.field}.")
         if self.steps is not None and self.rtol is not None:
             why = f"steps = {self.steps} are equal, and do not adapt"
             reject("rtol", self.rtol, why, "Pass one of steps and rtol.")
@@ -346,8 +360,11 @@ def _attention(
         divides(channels, "the width" if nodes == 1 else "the width per axis node", heads=heads)
         count, key = heads, channels // heads
     if rotary is not None and key % 2:
-        cure = f"Pass heads that divide {channels // 2}, or HeadMeasure(key_size=...) with an even size."
-        reject("heads", count, f"each has query vectors of size {key}, and rotary positions turn pairs", cure)
+        where = f"they share {channels} channels" + (" of an axis node" if nodes > 1 else "")
+        fitting = [n for n in range(1, channels // 2 + 1) if channels % (2 * n) == 0]
+        cures = [*(["axis=1 for plain vectors"] if nodes > 1 else []), *([f"heads={fitting[-1]}"] if fitting else [])]
+        cure = f"Pass {', '.join([*cures, 'HeadMeasure(key_size=2)'])}, or another width."
+        reject("heads", count, f"{where}: queries of size {key}, of which rotary positions turn pairs", cure)
     measured = isinstance(heads, HeadMeasure)
     return Attention(
         count, key, causal=causal, head_masses=measured, rotary=rotary, kernel=state.kernel, integral=integral
@@ -399,6 +416,9 @@ def _signal_embedding(features: int, width: int, causal: bool, time: TokenTime) 
         reject("positions", type(code).__name__, "a code would be added before the stem, which is narrower", cure)
     radius = time.stem.radius * time.relative_spacing
     if time.channels:
+        if features < 1 + time.channels:
+            why = f"a cell is a value, {time.channels} numbers that name its channel, and static numbers"
+            reject("features", features, why, f"Pass features={1 + time.channels}, or more with static numbers.")
         cells = CellEmbedding(time.channels, features - 1 - time.channels, rule, time.queries, clock)
         how = (cells.width, radius, time.stem.modes, causal, width, time.stem.gaps, time.channels)
         return StemEmbedding(cells, InterpolatedStem(*how))

@@ -106,8 +106,8 @@ def _size(task: dict[str, Any]) -> str:
     """How much data there is, as its readers count it."""
     if "characters" in task:  # windows overlap, and their number says little
         return f"{task['characters']:,} characters"
-    unit = "windows" if "rows in a window" in task else "samples"
-    words = {"training samples": f"{unit} to train", "test samples": "to test"}
+    unit = "windows" if "rows in a window" in task else "examples"
+    words = {"training examples": f"{unit} to train", "test examples": "to test"}
     return ", ".join(f"{task[key]:,} {word}" for key, word in words.items() if key in task)
 
 

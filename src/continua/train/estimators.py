@@ -156,7 +156,7 @@ class AbstractSeriesEstimator(BaseEstimator, abc.ABC):
 class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
     """Equispaced series -> class, `ContinuousClassifier().fit(X, y).predict(X)`; irregular times go in as a channel.
 
-    X is (samples, times), (samples, times, channels) or a list of arrays of different lengths; NaN is a missing sample,
+    X is (series, times), (series, times, channels) or a list of arrays of different lengths; NaN is a missing sample,
     so that series on a common grid may have gaps. Irregular times of each series go in as one more channel, or into
     `continua.transformer`, which takes them as they are. It works inside pipelines and cross-validation as well.
     Channels are centred and scaled by the training part. Logits are those of a `reference_` (kernel ridge, as of

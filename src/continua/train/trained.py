@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast, final
+from typing import Any, NamedTuple, Self, cast, final
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from continua.data import (
     assemble,
     encode,
     read_csv,
+    read_ts,
 )
 from continua.model import ContinuousTransformer, Decoding, Window, generate
 from continua.model import load as load_model
@@ -163,6 +164,11 @@ class AbstractTrained(abc.ABC):
     def predict(self, given: Any) -> Any:
         """What the model answers, in the units of the data."""
 
+    @final
+    def at(self, **resolution: Any) -> Self:
+        """The same with the model at another resolution: `continua.load(run).at(steps=8).predict(...)`."""
+        return dataclasses.replace(self, model=self.model.at(**resolution).eval())  # pyright: ignore[reportArgumentType]
+
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -223,8 +229,13 @@ class TrainedLabels(AbstractTrained):
         return self.transform.classes
 
     @torch.no_grad()
-    def predict(self, given: Sequence[Float[Tensor, "tokens features"]]) -> Float[Tensor, "series classes"]:
-        """The probability of every class, for series in the units of their file."""
+    def predict(
+        self, given: str | os.PathLike[str] | Sequence[Float[Tensor, "tokens features"] | np.ndarray]
+    ) -> Float[Tensor, "series classes"]:
+        """The probability of every class, for a `.ts` file or for series in its units."""
+        if isinstance(given, str | os.PathLike):
+            given = read_ts(Path(given), self.classes, labelled=False).series
+        given = [torch.as_tensor(series, dtype=torch.get_default_dtype()) for series in given]
         features = len(self.transform.mean)
         for place_, series in enumerate(given):
             if series.ndim != 2 or series.shape[1] != features:
