@@ -108,7 +108,7 @@ def test_the_title_says_which_data_and_how_many(tmp_path):
     assert report_page([run.folder]).title == "mnist1d"
     run.note(task={"training examples": 4000, "test examples": 1000})
     page = report_page([run.folder])
-    assert page.title == "mnist1d: 4,000 samples to train, 1,000 to test" and "continuous" in page.subtitle
+    assert page.title == "mnist1d: 4,000 examples to train, 1,000 to test" and "continuous" in page.subtitle
     config, facts = {"task": "text", "text": "/a/b/plays.txt"}, {"task": {"test examples": 7, "characters": 90_000}}
     text = Run.begin(tmp_path / "text", "train", config, facts)
     assert report_page([text.folder]).title == "text plays.txt: 90,000 characters"

@@ -68,7 +68,7 @@ class TrainedWay(AbstractCell):
 
     def measure(self) -> Row:
         task = Mnist1d()
-        preset = self._sized(task.form)
+        preset = self._match_size(task.form)
         torch.manual_seed(self.seed)
         model = build_continuous(task.form, preset)
         if self.way == _LAYERS:
@@ -107,7 +107,7 @@ class TrainedWay(AbstractCell):
                 "memory": memory, "milliseconds": 1000.0 * statistics.median(spent), "evaluations": evaluations,
                 "losses": losses, "parameters": count_parameters(model)}  # fmt: skip
 
-    def _sized(self, form: Form) -> Preset:
+    def _match_size(self, form: Form) -> Preset:
         """The way in the width in which it has about as many parameters as our default."""
 
         def size(width: int, way: str = self.way) -> int:

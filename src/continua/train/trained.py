@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast, final
+from typing import Any, NamedTuple, cast, final
 
 import numpy as np
 import torch
@@ -165,7 +165,7 @@ class AbstractTrained(abc.ABC):
         """What the model answers, in the units of the data."""
 
     @final
-    def at(self, **resolution: Any) -> Self:
+    def at(self, **resolution: Any) -> Any:
         """The same with the model at another resolution: `continua.load(run).at(steps=8).predict(...)`."""
         return dataclasses.replace(self, model=self.model.at(**resolution).eval())  # pyright: ignore[reportArgumentType]
 
