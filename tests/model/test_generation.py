@@ -161,6 +161,8 @@ def test_prompts_and_words_of_other_libraries_are_met_with_what_to_pass(unchecke
     for prompt in ("To be", [3, 1, 4]):
         with pytest.raises(ValueError, match=r"prompt = .*numbers of tokens.*torch.tensor.*continua.load\(run\)"):
             generate(model, prompt, 4)
+    with pytest.raises(ValueError, match=r"prompts of one batch have equal lengths\. Stack them"):
+        generate(model, [PROMPT, PROMPT[:2]], 4)
     for name, meant in (("max_length", "max_new_tokens="), ("do_sample", "Decoding"), ("top_p", "there is no top_p")):
         with pytest.raises(TypeError, match=rf"continua.generate has no argument '{name}'. Pass .*{meant}"):
             generate(model, PROMPT.unsqueeze(0), **{name: 1})

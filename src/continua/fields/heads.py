@@ -229,5 +229,6 @@ def _resize(spec: Spec, heads: int) -> Spec:
 
 def _check_rule(rule: AbstractNodalRule, heads: int, degree: int) -> None:
     if heads < 1 or rule.degree(heads) < degree:
-        cure = "Use more head nodes, or a density of lower degree."
+        enough = [n for n in range(1, degree + 2) if rule.degree(n) >= degree]
+        cure = f"Pass {f'at least {enough[0]}' if enough else 'another rule'}, or a density of lower degree."
         reject("head_nodes", heads, f"{heads} nodes do not integrate a density of degree {degree} exactly", cure)

@@ -182,7 +182,10 @@ def _check_prompt(prompt: object) -> None:
     if not isinstance(prompt, torch.Tensor):
         cure = "Pass a tensor (batch, tokens), such as torch.tensor([[3, 1, 4]]), made by the alphabet or tokeniser of "
         cure += 'the model; a run of `continua train text` takes text: continua.load(run).predict("To be").'
-        reject("prompt", prompt, "a model reads numbers of tokens, and knows no letters", cure)
+        why = "a model reads numbers of tokens, and knows no letters"
+        if isinstance(prompt, list | tuple) and all(isinstance(one, torch.Tensor) for one in prompt):
+            why, cure = "prompts of one batch have equal lengths", "Stack them, or call once per length."
+        reject("prompt", prompt, why, cure)
     if prompt.ndim != 2 or prompt.numel() == 0:
         cure = "Pass a tensor (batch, tokens) with at least one token; one sequence is prompt.unsqueeze(0)."
         reject("prompt", tuple(prompt.shape), "there is nothing to go on from", cure)
