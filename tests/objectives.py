@@ -49,10 +49,10 @@ all_costs = [
 ]
 
 
-def flow_of(dropout: float = 0.0) -> Flow:
+def flow_of(dropout: float = 0.0, causal: bool = False) -> Flow:
     """Attention over continuous heads and a feed-forward, both smooth in depth."""
     generator = torch.Generator().manual_seed(3)
-    attention = PreNorm(LayerNorm(), Attention(4, 2, head_masses=True))
+    attention = PreNorm(LayerNorm(), Attention(4, 2, head_masses=True, causal=causal))
     feedforward = PreNorm(RMSNorm(), FeedForward(6))
     heads = ContinuousHeads(attention.spec(WIDTH), over_z=BSpline(3, 2), generator=generator)
     logits = heads.coefficients["inner_p"].data  # an even density is where its negentropy has no slope
@@ -69,7 +69,8 @@ def model_of(loss: AbstractLoss, gradient=Checkpointed(), dropout: float = 0.0, 
     else:
         embedding = VectorEmbedding(2, WIDTH)
         readout = MeanReadout(WIDTH, CLASSES) if isinstance(loss, CrossEntropy) else TokenReadout(WIDTH, CLASSES)
-    model = ContinuousTransformer(embedding, flow_of(dropout), readout, gradient=gradient).double()
+    flow = flow_of(dropout, causal=isinstance(loss, NextToken))
+    model = ContinuousTransformer(embedding, flow, readout, gradient=gradient).double()
     if isinstance(embedding, TokenEmbedding):  # states of order one, as the norms of the flow expect them
         torch.nn.init.normal_(embedding.table)
     return model.at(solver=Solver(BogackiShampine(), Adaptive(rtol, rtol)))

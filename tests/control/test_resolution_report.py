@@ -245,7 +245,7 @@ def test_resolutions_that_a_model_refuses_are_left_out_with_its_words():
     assert [(r.unit, r.resolution) for r in found.rows] == [("axis_nodes", 12), ("head_nodes", 12)]
     reasons = {x.unit: x.reason for x in found.left_out}
     assert reasons["axis_nodes"].startswith("axis_nodes = 2: the axis has 3 modes")
-    assert reasons["head_nodes"].startswith("heads = 1: 1 nodes do not integrate a density of degree 3")
+    assert reasons["head_nodes"].startswith("head_nodes = 1: 1 nodes do not integrate a density of degree 3")
     assert reasons["rtol"].startswith("rtol = 1e-20: ")
     operator = FeedForward(4)
     flow = Flow([Part(operator, Expansion(operator.spec(8), Legendre(1)))])

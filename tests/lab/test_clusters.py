@@ -77,7 +77,7 @@ def test_rates_of_particles_and_formula_are_those_of_scipy(beta):
         (lambda: Overlap(8, -1.0, 2.0).run(), "beta = -1.0"),
         (lambda: Overlap(8, 0.0, 2.0).run(), "beta = 0.0"),
         (lambda: Overlap(1, 1.0, 2.0).run(), "tokens = 1"),
-        (lambda: Overlap(8, 1.0, -2.0).run(), "time = -2.0"),
+        (lambda: Overlap(8, 1.0, -2.0).run(), "depth = -2.0"),
         (lambda: Overlap(8, float("nan"), 2.0).run(), "beta = nan"),
         (lambda: FastestMode(float("inf")).run(), "beta = inf"),
     ],
