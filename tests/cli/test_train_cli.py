@@ -374,7 +374,7 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         (["train", "--threads", "-1"], "--threads = -1"),
         (["train", "--weight-decay", "-1"], "--weight-decay = -1.0"),
         (["train", "--seed", str(2**70)], "--seed = 1180591620717411303424"),
-        (["train", "spirals", "--batch-size", "5000"], "--batch-size = 5000: the training split has 1000 samples"),
+        (["train", "spirals", "--batch-size", "5000"], "--batch-size = 5000: the training split has 1000 examples"),
         (["train", "spirals", "--width", "0"], "--width = 0: it must be a whole number, at least 1"),
         (["train", "--text", "a.txt"], "--text = 'a.txt'"),
         (["train", "text", "--text", "absent.txt"], "absent.txt"),

@@ -253,6 +253,7 @@ def test_what_cannot_be_built_is_told_in_one_line(unchecked):
             small(**changed)
     for build, message in [
         (lambda: Depth(steps=2, rtol=1e-3), "rtol = 0.001"),
+        (lambda: Depth(4.0, field=0, steps=6), "field = 0"),
         (lambda: Depth(4.0, field=4, steps=6), r"steps = 6: field = 4 layers, .*Pass a multiple of 4"),
         (lambda: EmbeddingAxis(4, unitary=True), "periodic=True"),
         (lambda: TokenTime(1.0, 0.0), "start < end"),

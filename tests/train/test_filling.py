@@ -174,9 +174,8 @@ def test_classes_are_told_from_series_in_their_own_units(tmp_path):
             header + "\n".join(f"{r}:{'up' if i % 2 else 'down'}" for i, r in enumerate(rows))
         )
     task = Uea(tmp_path / "Two_TRAIN.ts")
-    assert (
-        task.references()["kernel-ridge reference, network off"] == 1.0 and task.references()["nearest neighbour"] > 0.9
-    )
+    told = task.references()
+    assert told["kernel-ridge reference, network off"] == 1.0 and told["nearest neighbour"] > 0.9
     model = build_continuous(task.form, SMALL).eval()
     trained = continua.train.TrainedLabels(model, type(task.transform).read(task.transform.files()))
     up = torch.tensor([[100.0 + k] for k in range(9)])

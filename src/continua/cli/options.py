@@ -216,12 +216,8 @@ def check_options(run: RunOptions, model: ModelOptions, training: TrainingOption
     not_negative(token_budget=training.token_budget, time_budget=training.time_budget)
     if training.token_budget and training.time_budget:
         cure = "Pass one of --token-budget and --time-budget."
-        reject(
-            "--time-budget",
-            training.time_budget,
-            f"the training is {training.token_budget:g} tokens long already",
-            cure,
-        )
+        why = f"the training is {training.token_budget:g} tokens long already"
+        reject("--time-budget", training.time_budget, why, cure)
     positive(learning_rate=training.learning_rate)
     if training.learning_rate > 1e6:  # torch's optimisers fail where a step cannot be held in single precision
         cure = "Pass --learning-rate <= 1e6; 0.001 is usual."

@@ -161,9 +161,8 @@ class Train:
         """The run that this command has begun; other options than its own would be lost."""
         own, asked = values_of(options_of(run)), self._config()
         passed = (*_BESIDE, "output", "config", "autoresume", "token_budget", "time_budget")
-        passed += (
-            ("updates",) if self.training.token_budget or self.training.time_budget else ()
-        )  # the run keeps what fitted
+        if self.training.token_budget or self.training.time_budget:  # the run keeps what fitted
+            passed += ("updates",)
         for name, value in asked.items():
             if value != own[name] and name not in passed:
                 why = f"the run in {run.folder} began with {own[name]}"

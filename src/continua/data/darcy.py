@@ -91,11 +91,8 @@ class Darcy(AbstractTask):
         return Batch((values, times.expand(len(fields), -1)), found[..., 1:], index=index)
 
     def details(self) -> dict[str, Any]:
-        sizes = {"points a side": self.points, "unit of pressure": _HIGHEST}
-        return {
-            **sizes,
-            "augmentation": "random flips and turns of the square, points that lie anywhere in their cells",
-        }
+        changed = "random flips and turns of the square, points that lie anywhere in their cells"
+        return {"points a side": self.points, "unit of pressure": _HIGHEST, "augmentation": changed}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         other = [n for n in (self.points // 2, 2 * self.points) if 8 <= n <= 32]

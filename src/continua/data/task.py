@@ -185,7 +185,7 @@ class AbstractTask(abc.ABC):
         """The batch of an update: each pass over the data is a permutation of its own, drawn from the seed."""
         count = self.count(Split.TRAIN)
         if not 1 <= size <= count:
-            reject("batch", size, f"the training split has {count} samples", f"Pass a size from 1 to {count}.")
+            reject("batch", size, f"the training split has {count} examples", f"Pass a size from 1 to {count}.")
         passes, place = divmod(update, count // size)
         index = _permutation(count, branch_seed(seed, passes))[place * size : (place + 1) * size]
         # place -1 is no pass: the seeds of augmentation never meet those of the permutations

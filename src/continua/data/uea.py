@@ -23,6 +23,8 @@ from continua.data.kernel_ridge import Clocked, KernelRidgeReference, nearest_an
 from continua.data.sampling import Samples, fill_samples, keep_samples
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
+_ELSEWHERE = "read the file yourself: docs/how-to.md, missing values"
+"""What to do with series that this format holds and this task does not."""
 _FEWEST = 3
 """Classes with fewer series than this spare none for validation."""
 
@@ -289,12 +291,8 @@ def read_ts(file: Path, classes: tuple[str, ...] | None = None, labelled: bool =
         elif word == "@classlabel" and rest[:1] == ["false"]:
             last = labelled
         elif word == "@timestamps" and rest[:1] == ["true"]:
-            refuse_row(
-                file,
-                number,
-                "series with time stamps of their own",
-                "Save values at equispaced times, or read the file yourself: docs/how-to.md, missing values.",
-            )
+            cure = f"Save values at equispaced times, or {_ELSEWHERE}."
+            refuse_row(file, number, "series with time stamps of their own", cure)
         elif not word.startswith("@"):
             refuse_row(file, number, "a row of data before @data", "Write the header first, then a line @data.")
         inside = inside or word == "@data"
@@ -324,10 +322,5 @@ def _read_values(file: Path, number: int, dimensions: Sequence[str]) -> Float[Te
         refuse_row(file, number, f"dimensions of different lengths {lengths}", "Give every dimension all samples.")
     for word in (word for own in words for word in own):
         if not math.isfinite(read_number(word)):
-            refuse_row(
-                file,
-                number,
-                f"a value {word.strip()!r}",
-                "Fill the gap, or read the file yourself: docs/how-to.md, missing values.",
-            )
+            refuse_row(file, number, f"a value {word.strip()!r}", f"Fill the gap, or {_ELSEWHERE}.")
     return torch.tensor([[float(word) for word in own] for own in words], dtype=torch.float32).T.contiguous()

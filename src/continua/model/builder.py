@@ -204,6 +204,8 @@ class Depth:
         positive(length=self.length, rtol=self.rtol, spectral_limit=self.spectral_limit)
         at_least(1, steps=self.steps)
         not_negative(damping=self.damping)
+        if isinstance(self.field, int):
+            at_least(1, field=self.field)
         halves = 2 if isinstance(self.stepper, Strang) else 1
         if isinstance(self.field, int) and self.steps is not None and halves * self.steps % self.field:
             why = f"field = {self.field} layers, and no step crosses the end of one"
@@ -228,7 +230,6 @@ class Depth:
                 return Hypernetwork(spec, depth, *sizes)
             return HeadHypernetwork(spec, depth, *sizes, Legendre(heads.modes), heads.degree, heads.rule)
         if isinstance(field, int):
-            at_least(1, field=field)
             edges = [depth * layer / field for layer in range(field + 1)]
             return Constant(spec) if field == 1 else PiecewiseConstant(spec, edges)
         is_a(
