@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -48,7 +48,7 @@ def is_ragged(series: Any) -> bool:
     return len(series) > 0 and any(np.ndim(one) > 0 for one in series) and len({np.shape(one) for one in series}) > 1
 
 
-def stack_ragged(series: Sequence[Any]) -> np.ndarray:
+def stack_ragged(series: Iterable[Any]) -> np.ndarray:
     """Series (times,) or (times, channels) of any lengths as one array (series, times, channels), NaN at the ends."""
     rows = [np.asarray(one, dtype=np.float64) for one in series]
     rows = [row[:, None] if row.ndim == 1 else row for row in rows]
