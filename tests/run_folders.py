@@ -7,6 +7,7 @@ import numpy as np
 
 from continua.runs import (
     Bars,
+    Curve,
     Heat,
     Lines,
     Note,
@@ -15,7 +16,6 @@ from continua.runs import (
     Run,
     Scale,
     Section,
-    Series,
     Table,
     Verdict,
 )
@@ -32,8 +32,8 @@ def figures() -> dict[str, object]:
     return {
         "lines": Lines(
             title="Costates", x=x, y=Scale("norm", log=True), notes=(Note(0.5, "jump"),),
-            series=(Series.of("|a|", z, np.exp(-z), np.exp(-z) / 2, 2 * np.exp(-z)),
-                    Series.of("gap", z, [None, *z[1:]], mark="both")),
+            curves=(Curve.of("|a|", z, np.exp(-z), np.exp(-z) / 2, 2 * np.exp(-z)),
+                    Curve.of("gap", z, [None, *z[1:]], mark="both")),
         ),
         "heat": Heat(title="Attention weights", x=Scale("s"), y=Scale("t"), columns=np.arange(20.0),
                      rows=np.arange(20.0), values=alpha, value="α", frames=np.linspace(0, 1, 5), slider="depth z",
@@ -41,7 +41,7 @@ def figures() -> dict[str, object]:
         "paths": Paths(title="Tokens along depth", x=Scale("first"), y=Scale("second"), depths=z, points=turn,
                        tokens=np.linspace(0, 1, 12), hue="token time t"),
         "steps": Lines(title="Lengths of steps", x=x, y=y,
-                       series=(Series.of("own", [0, 0.2, 0.6, 1], [0.2, 0.4, 0.4, None], mark="steps"),)),
+                       curves=(Curve.of("own", [0, 0.2, 0.6, 1], [0.2, 0.4, 0.4, None], mark="steps"),)),
         "bars": Bars(title="Samplings", y=Scale("accuracy"), categories=("as trained", "half of the samples missing"),
                      names=("continuous", "standard"), values=np.array([[0.97, 0.91], [0.94, np.nan]])),
         "table": Table(title="Solver statistics", columns=("solve", "evaluations", "error"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from continua.report import write_report
-from continua.runs import Lines, Run, Scale, Section, Series, Table
+from continua.runs import Curve, Lines, Run, Scale, Section, Table
 from run_folders import figures, written_run
 
 CHROMIUM = shutil.which("chromium")
@@ -59,9 +59,9 @@ def test_it_draws_everything_without_a_word_and_without_a_request(browser, page_
 
 def test_numbers_at_the_ends_of_double_precision_are_drawn(browser, tmp_path):
     run = Run.begin(tmp_path / "far", "lab", {"task": "far"})
-    ends = [Series.of(f"{low:g}", range(600), np.geomspace(low, 1e300, 600)) for low in (1e-300, 1.0, 1e300)]
+    ends = [Curve.of(f"{low:g}", range(600), np.geomspace(low, 1e300, 600)) for low in (1e-300, 1.0, 1e300)]
     axes = {"x": Scale("updates"), "y": Scale("size", log=True)}
-    figures = (Lines(title="all", series=tuple(ends), **axes), *(Lines(title="one", series=(s,), **axes) for s in ends))
+    figures = (Lines(title="all", curves=tuple(ends), **axes), *(Lines(title="one", curves=(s,), **axes) for s in ends))
     run.keep_section("far", Section("far", figures=figures))
     opened = Opened(browser, write_report([run.folder]))
     paths = opened.page.locator("figure .plot path").evaluate_all("(all) => all.map((p) => p.getAttribute('d'))")

@@ -11,7 +11,7 @@ import pytest
 from continua.report import figure_svg, resolution_figures, save_figures
 from continua.report.drawing import read_asset
 from continua.report.scales import tick_words
-from continua.runs import Lines, Scale, Series
+from continua.runs import Curve, Lines, Scale
 from run_folders import figures
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -68,15 +68,15 @@ def test_a_table_is_no_drawing_and_nothing_is_no_file(tmp_path):
     ids=str,
 )  # fmt: skip
 def test_any_numbers_are_drawn_with_ticks_inside(y, log, tmp_path):
-    series = Series.of("y", range(len(y)), y, mark="both")
-    svg, data = figure_svg(Lines(title="t", x=Scale("x"), y=Scale("y", log=log), series=(series,)))
+    series = Curve.of("y", range(len(y)), y, mark="both")
+    svg, data = figure_svg(Lines(title="t", x=Scale("x"), y=Scale("y", log=log), curves=(series,)))
     ticks = [g for g in ElementTree.fromstring(svg).iter(f"{SVG}g") if g.get("class") == "ty"]
     assert 1 <= len(ticks) <= 12 and all(-1e-3 <= float(g.get("data-v")) <= 1.001 for g in ticks)
     assert data["y"]["low"] < data["y"]["high"] and "nan" not in svg and "inf" not in svg
 
 
 def axis(*y: float, log: bool = False) -> dict[str, float]:
-    return figure_svg(Lines(title="t", x=Scale("x"), y=Scale("y", log), series=(Series.of("y", range(len(y)), y),)))[1][
+    return figure_svg(Lines(title="t", x=Scale("x"), y=Scale("y", log), curves=(Curve.of("y", range(len(y)), y),)))[1][
         "y"
     ]
 

@@ -17,7 +17,7 @@ from continua.report import (
     report_page,
     write_report,
 )
-from continua.runs import Passage, Run, Section, Series, Table, read_records, to_plain
+from continua.runs import Curve, Passage, Run, Section, Table, read_records, to_plain
 from run_folders import written_run
 
 VOID = {"meta", "br", "input", "img", "link", "hr", "mspace"}
@@ -91,10 +91,10 @@ def test_runs_are_compared_on_common_axes(run, tmp_path):
     other = written_run(tmp_path / "second", seed=1, learners=("continuous",))
     page = report_page([run.folder, other.folder])
     training = next(section for section in page.sections if section.heading == "Training")
-    names = [series.name for series in training.figures[0].series]
+    names = [series.name for series in training.figures[0].curves]
     assert names == [f"{who}, {what}" for who in ("first · continuous", "first · standard", "second")
                      for what in ("training", "validation")]  # fmt: skip
-    assert len({series.colour for series in training.figures[0].series}) == 3
+    assert len({series.colour for series in training.figures[0].curves}) == 3
     balanced(page.html())
 
 
@@ -161,7 +161,7 @@ def test_training_losses_are_the_means_of_groups_of_updates(run):
     rows = [row["loss"] for row in run.records()
             if row["kind"] == "update" and row["model"] == "standard"]  # fmt: skip
     training = next(section for section in report_page([run.folder]).sections if section.heading == "Training")
-    series = next(series for series in training.figures[0].series if series.name == "standard, training")
+    series = next(series for series in training.figures[0].curves if series.name == "standard, training")
     assert len(series.x) == 100 and series.y[0] == pytest.approx(sum(rows[:3]) / 3)
     assert series.low[0] <= series.y[0] <= series.high[0]
 
@@ -171,12 +171,12 @@ def test_training_losses_are_shown_without_running_costs_as_validation_reads_the
     for update in (1, 2, 3):
         run.record("update", update=update, model="ours", total=5.0, loss=float(update), running={"energy": 2.0})
     (training,) = (section for section in report_page([run.folder]).sections if section.heading == "Training")
-    assert training.figures[0].series[0].y.tolist() == [1.0, 2.0, 3.0]
+    assert training.figures[0].curves[0].y.tolist() == [1.0, 2.0, 3.0]
 
 
 def test_time_is_that_of_the_learners_own_updates(run):
     training = next(section for section in report_page([run.folder]).sections if section.heading == "Training")
-    series = next(s for s in training.figures[1].series if s.name == "standard, validation")
+    series = next(s for s in training.figures[1].curves if s.name == "standard, validation")
     assert series.x.tolist() == pytest.approx(
         [12.0, 24.0, 36.0, 48.0, 60.0]
     )  # 0.2 s an update, every 60th is evaluated
@@ -189,7 +189,7 @@ def test_training_time_has_one_meaning_on_the_tile_in_the_table_and_on_the_axis(
     results, training = (next(s for s in page.sections if s.heading == name) for name in ("Results", "Training"))
     assert results.figures[0].rows[-1] == ("training time", "1 min 0 s", "1 min 0 s")
     assert training.figures[1].x.label == "training time in seconds"
-    assert training.figures[1].series[0].x[-1] == pytest.approx(60.0, abs=1.0)
+    assert training.figures[1].curves[0].x[-1] == pytest.approx(60.0, abs=1.0)
     assert page.html().count("Training time is that of a model&#x27;s own updates") == 1
 
 
@@ -289,4 +289,4 @@ def test_headings_of_one_word_have_anchors_of_their_own():
 
 
 def test_the_script_gets_no_numbers_that_json_has_no_word_for():
-    assert to_plain(Series.of("a", [0.0], [float("inf")]))["y"]["values"] == [None]
+    assert to_plain(Curve.of("a", [0.0], [float("inf")]))["y"]["values"] == [None]

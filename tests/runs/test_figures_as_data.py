@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from continua.runs import LARGE, Heat, Scale, Section, Series, Table, from_plain, to_plain
+from continua.runs import LARGE, Curve, Heat, Scale, Section, Table, from_plain, to_plain
 from run_folders import figures, written_run
 
 
@@ -18,7 +18,7 @@ def test_a_figure_comes_back_from_json_as_it_was(name):
 
 
 def test_what_is_missing_is_null_on_disk_and_nan_in_memory():
-    series = Series.of("gap", [0, 1, 2], [1.0, None, np.inf])
+    series = Curve.of("gap", [0, 1, 2], [1.0, None, np.inf])
     again = from_plain(json.loads(json.dumps(to_plain(series))))
     assert to_plain(series)["y"]["values"] == [1.0, None, None]
     assert np.isnan(again.y[1:]).all() and again.y[0] == 1.0
@@ -67,8 +67,8 @@ def test_a_figure_alone_is_a_section_and_data_of_other_readers_is_left_alone(tmp
 
 
 def test_shapes_that_do_not_fit_are_refused(unchecked):
-    with pytest.raises(ValueError, match=r"series 'a'\.y = \(2,\)"):
-        Series.of("a", [0, 1, 2], [0, 1])
+    with pytest.raises(ValueError, match=r"curve 'a'\.y = \(2,\)"):
+        Curve.of("a", [0, 1, 2], [0, 1])
     with pytest.raises(ValueError, match=r"rows\[1\]"):
         Table(title="t", columns=("a", "b"), rows=(("x", 1), ("y",)))
     with pytest.raises(ValueError, match="values = "):

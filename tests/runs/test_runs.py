@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from continua.core.errors import DamageWarning
-from continua.runs import Lines, Run, Scale, Series, digest, read_checkpoint, write_checkpoint, write_whole
+from continua.runs import Curve, Lines, Run, Scale, digest, read_checkpoint, write_checkpoint, write_whole
 
 
 @pytest.fixture
@@ -74,8 +74,8 @@ def test_arrays_come_back_and_damage_is_seen(run):
 
 
 def test_figures_are_plain_data(run):
-    series = Series.of("loss", [0.0, 1.0], [1.0, math.nan])
-    path = run.keep_section("loss", Lines(title="Loss", x=Scale("update"), y=Scale("loss"), series=(series,)))
+    series = Curve.of("loss", [0.0, 1.0], [1.0, math.nan])
+    path = run.keep_section("loss", Lines(title="Loss", x=Scale("update"), y=Scale("loss"), curves=(series,)))
     plain = json.loads(path.read_text())
     assert path == run.folder / "figures" / "loss.json" and plain["kind"] == "lines"
     assert plain["series"][0]["mark"] == "line" and plain["series"][0]["y"]["values"] == [1.0, None]

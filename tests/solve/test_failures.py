@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+import continua
 from continua import SolveError
 from continua.solve import (
     RK4,
@@ -217,3 +218,10 @@ def test_a_method_without_an_error_estimate_cannot_adapt(stepper, controller):
         stepper=stepper,
         controller=controller,
     )
+
+
+def test_a_solution_is_no_array_of_states():
+    solution = continua.integrate(lambda z, x: -x, torch.ones(2), (0.0, 1.0))
+    with pytest.raises(ValueError, match=r"solution\[\.\.\.\] = -1: .*solution\.x at the end, or solution\.xs"):
+        solution[-1]
+    assert torch.equal(next(iter(solution)), solution.x)

@@ -55,7 +55,7 @@ def test_it_has_everything_the_model_has_and_leaves_it_as_it_was(model, sections
 
 def test_steps_are_those_of_the_solve(model, sections):
     steps, table = sections["Depth"].figures
-    own = steps.series[0]
+    own = steps.curves[0]
     np.testing.assert_allclose(own.x, np.linspace(0, 1, 6))
     np.testing.assert_allclose(own.y[:-1], 0.2)
     with torch.no_grad():
@@ -95,8 +95,8 @@ def test_the_head_density_has_mean_one_and_even_heads_count_fully(model, section
         (logits,) = (p for name, p in field.named_parameters() if name.endswith("_p"))
         logits.copy_(3.0 * torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)))
     _, count = heads_section(other).figures
-    np.testing.assert_allclose(count.series[0].y, [field.effective_heads(float(z)) for z in count.series[0].x])
-    assert count.series[0].y.min() < 3.5
+    np.testing.assert_allclose(count.curves[0].y, [field.effective_heads(float(z)) for z in count.curves[0].x])
+    assert count.curves[0].y.min() < 3.5
 
 
 def test_the_hamiltonian_is_the_costate_times_the_velocity(model, sections):
@@ -112,9 +112,9 @@ def test_the_hamiltonian_is_the_costate_times_the_velocity(model, sections):
     z, x, a = seen[-1]
     with torch.no_grad():
         H = 4 * (a * bound(z, State(x)).x).sum((-1, -2))
-    assert z == 0.0 and hamiltonian.series[0].y[0] == pytest.approx(float(H.quantile(0.5)), rel=1e-4, abs=1e-7)
+    assert z == 0.0 and hamiltonian.curves[0].y[0] == pytest.approx(float(H.quantile(0.5)), rel=1e-4, abs=1e-7)
     assert {row[0]: row[1] for row in table.rows}["objective J"] == pytest.approx(loss.item(), rel=1e-5)
-    assert len(sizes.series) == 2 and sections["Optimal control"].verdict.holds
+    assert len(sizes.curves) == 2 and sections["Optimal control"].verdict.holds
 
 
 def test_kept_diagnostics_are_reported_without_the_model(model, sections, tmp_path):
@@ -222,10 +222,10 @@ def test_costates_of_a_decoder_are_those_of_autograd_through_its_steps(translato
     a, by_weights = found[:5], found[5:]
     own = [3 * g for g in a]  # J is a mean over three sequences: a costate belongs to the objective of its own
     np.testing.assert_allclose(
-        sizes.series[0].y, [float(g.square().sum((-1, -2)).mean().sqrt()) for g in own], rtol=1e-9
+        sizes.curves[0].y, [float(g.square().sum((-1, -2)).mean().sqrt()) for g in own], rtol=1e-9
     )
     H = [3 * (g * f).sum((-1, -2)).median().item() for g, f in zip(a, velocities, strict=False)]
-    np.testing.assert_allclose(hamiltonian.series[0].y[:4], H, rtol=1e-9)
+    np.testing.assert_allclose(hamiltonian.curves[0].y[:4], H, rtol=1e-9)
     numbers = {row[0]: row[1] for row in table.rows}
     assert numbers["objective J"] == pytest.approx(J.item(), rel=1e-12)
     assert numbers["projected |dJ/dφ|"] == pytest.approx(math.sqrt(sum(float(g.square().sum()) for g in by_weights)))

@@ -52,7 +52,7 @@ def test_series_are_drawn_through_their_observations_in_the_units_of_the_file(cs
     )  # a new model is the reference
     assert [f.title for f in figures[:2]] == ["warm, test window 1", "wet, test window 1"] and len(figures) == 6
     assert model.training
-    predicted, reference, truth, seen = figures[1].series
+    predicted, reference, truth, seen = figures[1].curves
     batch = task.batch(Split.TEST, torch.arange(1))
     assert len(predicted.x) > 50 and predicted.x[0] == 0.0
     # 16 rows, two time units apart, of the file's last fifth
@@ -71,10 +71,10 @@ def test_spirals_have_a_curve_for_each_coordinate_and_model():
     baseline = build_baseline(task.form, SMALL, sum(p.numel() for p in ours.parameters()))
     figures = prediction_section(task, {"continuous": ours, "standard": baseline}).figures
     assert [f.title for f in figures] == [f"{c}, test sequence {i}" for i in (1, 2, 3) for c in "xy"]
-    assert [s.name for s in figures[0].series] == ["continuous, predicted", "standard, predicted", "true", "observed"]
+    assert [s.name for s in figures[0].curves] == ["continuous, predicted", "standard, predicted", "true", "observed"]
     batch = task.batch(Split.TEST, torch.arange(3))
     assert figures[3].notes[0].at == pytest.approx(float(batch.inputs[1][1][batch.inputs[2][1]].max()))
-    np.testing.assert_allclose(figures[3].series[2].y, batch.targets[1, :, 1])
+    np.testing.assert_allclose(figures[3].curves[2].y, batch.targets[1, :, 1])
 
 
 def test_functions_are_drawn_over_what_was_given():
@@ -84,7 +84,7 @@ def test_functions_are_drawn_over_what_was_given():
     batch = task.batch(Split.TEST, torch.arange(5))
     with torch.no_grad():
         answer = model.eval()(*batch.inputs)
-    predicted, truth, given = figures[2].series
+    predicted, truth, given = figures[2].curves
     np.testing.assert_allclose(predicted.y, answer[2, :, 0], atol=1e-6)
     np.testing.assert_allclose(truth.y, batch.targets[2, :, 0])
     np.testing.assert_allclose(given.y, batch.inputs[0][2, :, 0])
@@ -116,7 +116,7 @@ def test_calibration_is_that_of_scikit_learn():
     g = torch.Generator().manual_seed(0)
     beliefs = (2.0 * torch.randn(500, 4, generator=g)).softmax(-1).double()
     found = Answers(torch.randint(4, (500,), generator=g), beliefs)
-    diagonal, curve = calibration({"ours": found}, "").series
+    diagonal, curve = calibration({"ours": found}, "").curves
     right, sure = found.right.numpy(), beliefs.max(-1).values.numpy()
     y, x = calibration_curve(right, sure, n_bins=10, strategy="quantile")
     assert diagonal.x.tolist() == diagonal.y.tolist() == [0.0, 1.0]

@@ -17,7 +17,7 @@ from continua.lab.experiment import AbstractExperiment, AtMost, Findings
 from continua.lab.intervals import Interval
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, equals, stays_below
-from continua.runs import Lines, Scale, Series
+from continua.runs import Curve, Lines, Scale
 
 _TRAINING = 4000
 """The signals before these are the training split of MNIST-1D."""
@@ -104,10 +104,10 @@ class Mnist1dCeiling(AbstractExperiment):
             measured=f"{self.signals} test signals, a subset of samples each",
             x=Scale("fraction of the samples missing"),
             y=Scale("accuracy"),
-            series=(
-                Series.of("exact posterior", self.missing, [best[s].value for s in self.missing], mark="both"),
-                Series.of("its hits", self.missing, [float(right[s].mean()) for s in self.missing], mark="points"),
-                Series.of("nine tenths of all", self.missing, [limit] * len(self.missing), mark="dashed"),
+            curves=(
+                Curve.of("exact posterior", self.missing, [best[s].value for s in self.missing], mark="both"),
+                Curve.of("its hits", self.missing, [float(right[s].mean()) for s in self.missing], mark="points"),
+                Curve.of("nine tenths of all", self.missing, [limit] * len(self.missing), mark="dashed"),
             ),
         )
         bound = {f"best accuracy, {half:.0%} missing": AtMost(limit)}

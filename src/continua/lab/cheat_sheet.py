@@ -16,7 +16,7 @@ from continua.lab.intervals import mean_interval
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most, stays_below
 from continua.optim import CosineDecay, Schedule, by_seconds
-from continua.runs import Series, Table
+from continua.runs import Curve, Table
 from continua.solve import Checkpointed
 from continua.train import (
     Learner,
@@ -203,13 +203,13 @@ class CheatSheet(AbstractExperiment):
         return Findings(figures, measured, {f"{tip}, gain": 0.0 for tip in gains}, judgement)
 
 
-def _lines(at: np.ndarray, values: Mapping[str, np.ndarray], smooth: int) -> list[Series]:
+def _lines(at: np.ndarray, values: Mapping[str, np.ndarray], smooth: int) -> list[Curve]:
     """Means of `smooth` updates each."""
 
     def means(numbers: np.ndarray) -> np.ndarray:
         return numbers[: len(numbers) // smooth * smooth].reshape(-1, smooth).mean(1)
 
     return [
-        Series.of(way, means(at), means(found), mark="line" if place < 8 else "dashed")  # there are eight colours
+        Curve.of(way, means(at), means(found), mark="line" if place < 8 else "dashed")  # there are eight colours
         for place, (way, found) in enumerate(values.items())
     ]

@@ -14,7 +14,7 @@ from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most, equals
 from continua.model import Flow, Part
 from continua.operators import Attention, leaves
-from continua.runs import Lines, Scale, Series
+from continua.runs import Curve, Lines, Scale
 from continua.solve import RK4, AbstractStepper, Euler, Fixed, Projected
 from continua.spaces import Cloud, Legendre, Sphere
 
@@ -146,19 +146,19 @@ class DepthLimit(AbstractExperiment):
             measured="attention with parameters smooth over depth; flow by RK4",
             x=Scale("layers L", log=True),
             y=Scale("largest distance", log=True),
-            series=(
-                Series.of("worst of many initial conditions", self.layers, drawn["worst"], mark="both"),
-                Series.of("after gradient ascent", self.layers, climbed["worst"], mark="both"),
-                Series.of("1/L", self.layers, line, mark="dashed"),
+            curves=(
+                Curve.of("worst of many initial conditions", self.layers, drawn["worst"], mark="both"),
+                Curve.of("after gradient ascent", self.layers, climbed["worst"], mark="both"),
+                Curve.of("1/L", self.layers, line, mark="dashed"),
             ),
         )
         over_tokens = Lines(
             title="the constant does not depend on the number of tokens",
             x=Scale("tokens N", log=True),
             y=Scale("32 x distance at 32 layers"),
-            series=(
-                Series.of("largest over tokens, mean over starts", self.tokens, constants, mark="both"),
-                Series.of("largest of all, after gradient ascent", self._climbing, worst, mark="both"),
+            curves=(
+                Curve.of("largest over tokens, mean over starts", self.tokens, constants, mark="both"),
+                Curve.of("largest of all, after gradient ascent", self._climbing, worst, mark="both"),
             ),
         )
         return over_layers, over_tokens
@@ -248,7 +248,7 @@ class PostNormLimit(AbstractExperiment):
         def figure(title: str, kind: str, label: str) -> Lines:
             names = {"plain": "without", "normed": "projected on the sphere"}
             found = tuple(
-                Series.of(names[way], self.scales, [row[f"{way}_{kind}"] for row in rows], mark="both") for way in names
+                Curve.of(names[way], self.scales, [row[f"{way}_{kind}"] for row in rows], mark="both") for way in names
             )
             return curves(title, "Frobenius norm of each matrix", label, found, "y")
 

@@ -12,7 +12,7 @@ from continua.lab.intervals import slope_interval
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most, equals
 from continua.operators import AbstractTokenIntegral, Attention, Binding, Debiased, Nystrom, Sobol, Subset
-from continua.runs import Series
+from continua.runs import Curve
 from continua.spaces import Cloud
 
 _BETA = 3.0
@@ -119,11 +119,11 @@ class EstimatorBias(AbstractExperiment):
             "Nystrom: error": found["Nystrom"]["bias"],
         }
         biases = [
-            Series.of(name, self.nodes, [max(abs(b), 1e-9) for b in row["bias"]], mark="both")
+            Curve.of(name, self.nodes, [max(abs(b), 1e-9) for b in row["bias"]], mark="both")
             for name, row in found.items()
         ]
         spreads = [
-            Series.of(name, self.nodes, row["deviation"], mark="both")
+            Curve.of(name, self.nodes, row["deviation"], mark="both")
             for name, row in found.items()
             if name != "Nystrom"
         ]

@@ -11,7 +11,7 @@ import numpy as np
 from continua.lab.intervals import Interval
 from continua.lab.sweep import AbstractCell, AbstractEngine, CellStore, LocalProcesses, Progress, Row, silent, sweep
 from continua.lab.verdicts import Judgement, Word
-from continua.runs import AbstractFigure, Lines, Scale, Section, Series, Table, Verdict
+from continua.runs import AbstractFigure, Curve, Lines, Scale, Section, Table, Verdict
 
 OVERFLOW = 1e300
 """What stands, in rows and numbers, for all that is as large or larger."""
@@ -149,14 +149,14 @@ def _format(value: Any) -> str | None:
     return str(value)
 
 
-def curves(title: str, x: str, y: str, series: Iterable[Series], log: str = "", **words: Any) -> Lines:
+def curves(title: str, x: str, y: str, series: Iterable[Curve], log: str = "", **words: Any) -> Lines:
     """Curves over the axes x and y, those in `log` with equal ratios; `words` are caption, what was measured, notes."""
-    return Lines(title=title, x=Scale(x, "x" in log), y=Scale(y, "y" in log), series=tuple(series), **words)
+    return Lines(title=title, x=Scale(x, "x" in log), y=Scale(y, "y" in log), curves=tuple(series), **words)
 
 
 def rms_series(
     name: str, x: Sequence[int] | Sequence[float] | np.ndarray, squares: np.ndarray, colour: int | None = None
-) -> Series:
+) -> Curve:
     """Root mean square over seeds, with a band from 10 % to 90 %; `squares` has a row per x, a column per seed."""
     low, high = np.sqrt(np.quantile(squares, [0.1, 0.9], axis=1))
-    return Series.of(name, x, np.sqrt(squares.mean(-1)), low, high, mark="both", colour=colour)
+    return Curve.of(name, x, np.sqrt(squares.mean(-1)), low, high, mark="both", colour=colour)

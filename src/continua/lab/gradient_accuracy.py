@@ -17,7 +17,7 @@ from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, at_most, equals
 from continua.model import Flow, Part
 from continua.operators import Attention, Damping
-from continua.runs import Note, Series
+from continua.runs import Curve, Note
 from continua.solve import (
     AbstractController,
     AbstractGradient,
@@ -182,10 +182,10 @@ class GradientAccuracy(AbstractExperiment):
         }
         if not broken:
             del measured["backsolve breaks at gamma Z"]
-        fixed = [Series.of(name, self.steps, e, mark="both") for name, e in orders["fixed"].items()]
-        adaptive = [Series.of(name, self.tolerances, e, mark="both") for name, e in orders["adaptive"].items()]
-        over = [Series.of(name, self.rates, e, mark="both") for name, e in errors.items()]
-        over.append(Series.of("Backsolve, reconstruction of x(0)", self.rates, contraction["reconstruction"]))
+        fixed = [Curve.of(name, self.steps, e, mark="both") for name, e in orders["fixed"].items()]
+        adaptive = [Curve.of(name, self.tolerances, e, mark="both") for name, e in orders["adaptive"].items()]
+        over = [Curve.of(name, self.rates, e, mark="both") for name, e in errors.items()]
+        over.append(Curve.of("Backsolve, reconstruction of x(0)", self.rates, contraction["reconstruction"]))
         figures = (
             curves("gradients over steps", "midpoint steps", "relative error", fixed, "xy"),
             curves("gradients over tolerance", "rtol = atol", "relative error", adaptive, "xy"),

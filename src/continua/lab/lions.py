@@ -14,7 +14,7 @@ from continua.lab.flows import Queries, softmax_mean
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most
 from continua.operators import Exact
-from continua.runs import Series
+from continua.runs import Curve
 from continua.spaces import Cloud
 
 
@@ -184,7 +184,7 @@ class LionsDerivative(AbstractExperiment):
             "mixed_of_bound": joint,
             "tokens_outside": max(row["outside"] for row in rows),
         }
-        found = tuple(Series.of(n, range(len(rows)), [row[n] for row in rows], mark="points") for n in limits)
+        found = tuple(Curve.of(n, range(len(rows)), [row[n] for row in rows], mark="points") for n in limits)
         figure = curves("relative gaps of the closed form", "cell", "largest relative gap", found, "y")
         claimed = {**limits, "slope_of_bound": 1.0, "curvature_of_bound": 1.0, "mixed_of_bound": 1.0}
         bound = {name: AtMost(limit) for name, limit in claimed.items()}

@@ -17,7 +17,7 @@ from continua.lab.flows import Queries, in_ball, random_theta, softmax_mean
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most
 from continua.operators import Attention
-from continua.runs import Lines, Scale, Series
+from continua.runs import Curve, Lines, Scale
 from continua.spaces import Cloud
 
 _JUDGED = 0.1
@@ -177,13 +177,13 @@ class AttentionLipschitz(AbstractExperiment):
         words = {kind: word for kind, (_, _, word) in MAPS.items()}
         worst |= {f"{words[row['kind']]}, of its bound": row["found"] for row in balls if row["tilt"] == _JUDGED}
         judgement = all_of(*(at_most(name, value, 1.0) for name, value in worst.items()))
-        series: list[Series] = []
+        series: list[Curve] = []
         for colour, p in enumerate(self.powers):
             own = [row for row in measures if row["p"] == min(p, 1e9)]
             tilt = [row["query"] for row in own]
             name = "p infinite" if math.isinf(p) else f"p = {p:g}"
             series += [
-                Series.of(f"{name}, {kind}", tilt, [row[kind] for row in own], mark=mark, colour=colour)
+                Curve.of(f"{name}, {kind}", tilt, [row[kind] for row in own], mark=mark, colour=colour)
                 for kind, mark in (("found", "both"), ("bound", "dashed"))
             ]
         figure = Lines(
@@ -191,7 +191,7 @@ class AttentionLipschitz(AbstractExperiment):
             measured=f"{self.pairs} pairs of {self.tokens} tokens (2 for p infinite), {self.ascent} steps; POT",
             x=Scale("beta R |q|"),
             y=Scale("largest ratio", log=True),
-            series=tuple(series),
+            curves=tuple(series),
         )
         found = {
             f"found / bound, p = {row['p']:g}, tilt {row['query']:g}": row["found"] / row["bound"] for row in measures

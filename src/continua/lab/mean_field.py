@@ -17,7 +17,7 @@ from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, equals
 from continua.model import Flow
 from continua.operators import Attention
-from continua.runs import Lines, Scale, Series
+from continua.runs import Curve, Lines, Scale
 from continua.solve import RK4, Fixed
 from continua.spaces import CausalTrapezoid, Cloud, GaussLegendre
 
@@ -140,7 +140,7 @@ class MeanField(AbstractExperiment):
         return Findings((self._figure(full, causal),), measured, bound, judgement)
 
     def _figure(self, full: Sequence[Row], causal: Sequence[Row]) -> Lines:
-        def series(name: str, rows: Sequence[Row], kind: str) -> Series:
+        def series(name: str, rows: Sequence[Row], kind: str) -> Curve:
             return rms_series(name, self.tokens, np.array([row[kind] for row in rows]))
 
         return Lines(
@@ -149,7 +149,7 @@ class MeanField(AbstractExperiment):
             measured=f"{self.seeds} seeds, RK4, float64",
             x=Scale("tokens N", log=True),
             y=Scale("root mean square distance", log=True),
-            series=(
+            curves=(
                 series("unmasked", full, "own"),
                 series("causal, to the causal limit", causal, "own"),
                 series("causal, to the unmasked limit", causal, "other"),

@@ -15,7 +15,7 @@ from continua.lab.intervals import Interval, bootstrap_slopes
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, equals
 from continua.operators import Attention, AttentionTheta
-from continua.runs import Lines, Scale, Series
+from continua.runs import Curve, Lines, Scale
 from continua.spaces import Cloud
 
 _ATOMS, _WIDTH, _TOKENS = 3, 4, 4
@@ -119,10 +119,10 @@ class SDEScaling(AbstractExperiment):
             measured=f"{self.seeds} seeds, {_ATOMS} atoms with random sign",
             x=Scale("layers L", log=True),
             y=Scale("root mean square displacement", log=True),
-            series=(
-                Series.of("residual 1/L", self.layers, [size(row) for row in still], mark="both"),
-                Series.of("residual 1/sqrt(L)", self.layers, [size(row) for row in moving], mark="both"),
-                Series.of("diffusion", self.layers, [size(limit)] * len(self.layers), mark="dashed"),
+            curves=(
+                Curve.of("residual 1/L", self.layers, [size(row) for row in still], mark="both"),
+                Curve.of("residual 1/sqrt(L)", self.layers, [size(row) for row in moving], mark="both"),
+                Curve.of("diffusion", self.layers, [size(limit)] * len(self.layers), mark="dashed"),
             ),
         )
 

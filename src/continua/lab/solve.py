@@ -33,7 +33,7 @@ from continua.model import (
 )
 from continua.operators import Attention, FeedForward, LayerNorm, PreNorm
 from continua.report import Page, save_figures
-from continua.runs import AbstractFigure, Lines, Note, Scale, Section, Series, Table, check_writable, write_whole
+from continua.runs import AbstractFigure, Curve, Lines, Note, Scale, Section, Table, check_writable, write_whole
 from continua.solve import AbstractGradient, Backsolve, Checkpointed, Direct, Solution
 from continua.spaces import CausalTrapezoid, Cloud, Legendre
 from continua.train import diagnose
@@ -180,8 +180,8 @@ def _name_own_solve(section: Section, name: str) -> Section:
         if isinstance(figure, Table):
             return dataclasses.replace(figure, columns=tuple(name if c == "as trained" else c for c in figure.columns))
         if isinstance(figure, Lines):
-            own = (dataclasses.replace(s, name=name) if s.name == "as trained" else s for s in figure.series)
-            return dataclasses.replace(figure, series=tuple(own))
+            own = (dataclasses.replace(s, name=name) if s.name == "as trained" else s for s in figure.curves)
+            return dataclasses.replace(figure, curves=tuple(own))
         return figure
 
     return dataclasses.replace(section, figures=tuple(map(rename, section.figures)))
@@ -204,7 +204,7 @@ def _comparison(runs: list[GradientRun]) -> Table:
 def _errors(run: GradientRun) -> Lines:
     stats = run.solution.stats
     middles = 0.5 * (np.asarray(stats.grid[1:]) + np.asarray(stats.grid[:-1]))
-    series = Series.of("error", middles, stats.errors, mark="points")
+    series = Curve.of("error", middles, stats.errors, mark="points")
     scales = Scale("depth z"), Scale("error / tolerance")
     notes = (Note(1.0, "tolerance", along="y"),)
-    return Lines(title="Error of each step", x=scales[0], y=scales[1], series=(series,), notes=notes)
+    return Lines(title="Error of each step", x=scales[0], y=scales[1], curves=(series,), notes=notes)

@@ -207,7 +207,7 @@ def _notes(notes: Iterable[Note], x: PlotAxis, y: PlotAxis) -> tuple[str, list[_
 
 
 def _lines(figure: Lines) -> _Plot:
-    series, levels = figure.series, [np.array([note.at]) for note in figure.notes if note.along == "y"]
+    series, levels = figure.curves, [np.array([note.at]) for note in figure.notes if note.along == "y"]
     if any(s.mark == "steps" for s in series) and not figure.y.log:
         levels.append(np.zeros(1))
     room = 0.02 if any(s.mark in ("points", "both") for s in series) else 0.0  # no dot is cut by the edge

@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from continua.report.scales import format_duration, format_number
-from continua.runs import AbstractFigure, Bars, Cell, Lines, Note, Scale, Section, Series, Table
+from continua.runs import AbstractFigure, Bars, Cell, Curve, Lines, Note, Scale, Section, Table
 
 _POINTS = 100
 """A curve of more updates is shown in so many groups: the mean of each, and a band of its 10 % and 90 % quantiles."""
@@ -181,32 +181,32 @@ def _losses(learners: Learners, over_time: bool) -> Lines:
     def along(one: LearnerRecord, rows: Sequence[dict[str, Any]]) -> np.ndarray:
         return one.clock(rows) if over_time else _column(rows, "update")
 
-    series: list[Series] = []
+    series: list[Curve] = []
     for place, one in enumerate(learners):
         if one.updates:
             groups = group_means(along(one, one.updates), one.losses())
-            series.append(Series.of(f"{one.name}, training", *groups, mark="faint", colour=place))
+            series.append(Curve.of(f"{one.name}, training", *groups, mark="faint", colour=place))
         if one.validations and "loss" in one.metrics:
             x, y = along(one, one.validations), one.metric("loss")
-            series.append(Series.of(f"{one.name}, validation", x, y, mark="both", colour=place))
+            series.append(Curve.of(f"{one.name}, validation", x, y, mark="both", colour=place))
     lowest = min((float(np.nanmin(s.y)) for s in series if np.isfinite(s.y).any()), default=0.0)
     return Lines(
         title="Loss over training time" if over_time else "Loss",
         caption="Training losses are means over neighbouring updates, without running costs; bands hold eight of ten.",
         x=Scale("training time in seconds" if over_time else "update"),
         y=Scale("loss", log=lowest > 0.0),
-        series=tuple(series),
+        curves=tuple(series),
     )
 
 
 def _curves(learners: Learners, curves: Sequence[Sequence[Any]], mark: str = "both", **about: Any) -> list[Lines]:
     """One figure with the curve of every learner that has any number, each in its own colour; none without curves."""
     series = tuple(
-        Series.of(one.name, *curve, mark=mark, colour=place)
+        Curve.of(one.name, *curve, mark=mark, colour=place)
         for place, (one, curve) in enumerate(zip(learners, curves, strict=True))
         if np.isfinite(curve[1]).any()
     )
-    return [Lines(series=series, **about)] if series else []
+    return [Lines(curves=series, **about)] if series else []
 
 
 def group_means(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
@@ -333,7 +333,7 @@ def _resolution(unit: str, rows: Sequence[Mapping[str, Any]], report: Mapping[st
     # At the own resolution nothing changes, and zero has no logarithm: the line is broken there.
     gaps = [(fineness(own), np.nan)] if own is not None and fineness(own) not in at else []
     curves = {name: sorted([*zip(at, changes, strict=True), *gaps]) for name, changes in values.items()}
-    series = tuple(Series.of(name, *zip(*pairs, strict=True), mark="both") for name, pairs in curves.items())
+    series = tuple(Curve.of(name, *zip(*pairs, strict=True), mark="both") for name, pairs in curves.items())
     title, label = _PANELS[unit]
     change = Scale("change against the model as it is", log=True)
-    return Lines(title=title, x=Scale(label, log=True), y=change, series=series, notes=tuple(notes))
+    return Lines(title=title, x=Scale(label, log=True), y=change, curves=series, notes=tuple(notes))

@@ -63,10 +63,10 @@ class Note:
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Series:
+class Curve:
     """One named curve y(x), with a band low..high around it where there is one (both empty otherwise).
 
-    Series of one `colour` belong together, such as training and validation of one model; by default each has its own.
+    Curves of one `colour` belong together, such as training and validation of one model; by default each has its own.
     Marked as "steps", y[i] is the height on [x[i], x[i + 1]], such as the length of a step, and the last y is NaN.
     """
 
@@ -79,13 +79,13 @@ class Series:
     colour: int | None = None
 
     def __post_init__(self) -> None:
-        has_shape(self.x.shape, _FIT, **{f"series {self.name!r}.y": self.y})
+        has_shape(self.x.shape, _FIT, **{f"curve {self.name!r}.y": self.y})
         for band in (self.low, self.high):
             if band.size:
-                has_shape(self.x.shape, _FIT, **{f"series {self.name!r}.low": band})
+                has_shape(self.x.shape, _FIT, **{f"curve {self.name!r}.low": band})
 
     @classmethod
-    def of(cls, name: str, x: Any, y: Any, low: Any = None, high: Any = None, **look: Any) -> "Series":
+    def of(cls, name: str, x: Any, y: Any, low: Any = None, high: Any = None, **look: Any) -> "Curve":
         """From lists, tuples or arrays; `None` and NaN are gaps."""
         return cls(name, _numbers(x), _numbers(y), _numbers(low), _numbers(high), **look)
 
@@ -97,12 +97,12 @@ class Lines(AbstractFigure):
 
     x: Scale
     y: Scale
-    series: tuple[Series, ...]
+    curves: tuple[Curve, ...]
     notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.series:
-            reject("series", self.series, "there is nothing to draw", "Pass at least one of the series.")
+        if not self.curves:
+            reject("curves", self.curves, "there is nothing to draw", "Pass at least one curve.")
 
 
 @final
@@ -248,7 +248,7 @@ def _numbers(value: Any) -> np.ndarray:
     return np.asarray([] if value is None else value, dtype=np.float64)
 
 
-_KINDS = (Bars, Heat, Lines, Note, Passage, Paths, Scale, Section, Series, Table, Verdict)
+_KINDS = (Bars, Heat, Lines, Note, Passage, Paths, Scale, Section, Curve, Table, Verdict)
 KINDS: dict[str, type] = {kind.__name__.lower(): kind for kind in _KINDS}
 """The one table from words on disk to classes."""
 

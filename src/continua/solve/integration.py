@@ -4,8 +4,9 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
+from continua.core.errors import reject
 from continua.core.shapes import DepthValue, Float, Tensor
 from continua.solve.runge_kutta import AbstractStepper, Step, StepResult
 from continua.solve.vector_field import AbstractVectorField, State, select
@@ -52,6 +53,13 @@ class Solution(NamedTuple):
     costs: tuple[Tensor, ...] = ()
     depths: tuple[float, ...] = ()
     xs: Float[Tensor, "depths ..."] | None = None
+
+    def __getitem__(self, place: Any) -> NoReturn:  # as a tuple, [-1] would be `xs`, and no last state
+        why, cure = (
+            "a solution is no array of states",
+            "Take solution.x at the end, or solution.xs with save_at=depths.",
+        )
+        reject("solution[...]", place, why, cure)
 
     def __repr__(self) -> str:
         grid = self.stats.grid

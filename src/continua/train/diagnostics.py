@@ -14,7 +14,7 @@ from continua.core.checks import is_a
 from continua.core.errors import SolveError
 from continua.fields import AbstractHeadField
 from continua.model import ContinuousTransformer, EncoderDecoder, source_and_target
-from continua.runs import Heat, Lines, Note, Run, Scale, Section, Series, Table, Verdict
+from continua.runs import Curve, Heat, Lines, Note, Run, Scale, Section, Table, Verdict
 from continua.solve import Adaptive, DormandPrince, Solver, Stats
 from continua.train.token_diagnostics import Subject, attention_section, costate_section, trajectory_section
 
@@ -106,7 +106,7 @@ def _steps(solves: dict[str, Stats], breaks: Sequence[float], measured: str) -> 
         measured=measured,
         x=Scale("depth z"),
         y=Scale("step Δz"),
-        series=tuple(Series.of(name, z, [*np.diff(z), np.nan], mark="steps") for name, z in grids.items()),
+        curves=tuple(Curve.of(name, z, [*np.diff(z), np.nan], mark="steps") for name, z in grids.items()),
         notes=tuple(Note(z, "jump") for z in breaks) if len(breaks) <= 3 else (),
     )
     return (figure,)
@@ -144,7 +144,7 @@ def heads_section(model: ContinuousTransformer, frames: int = 41) -> Section | N
         measured="from the parameters alone, no data",
         x=Scale("depth z"),
         y=Scale("effective heads"),
-        series=tuple(Series.of(name or "effective heads", depths, count) for name, count in counts.items()),
+        curves=tuple(Curve.of(name or "effective heads", depths, count) for name, count in counts.items()),
         notes=tuple(Note(float(n), f"{n} nodes", "y") for n in nodes),
     )
     return Section("Heads", tuple(prose), _EFFECTIVE, (*figures, count))

@@ -17,7 +17,7 @@ from continua.core.errors import ArgumentError, SolveError
 from continua.core.shapes import Float, Tensor
 from continua.data import AbstractTask, Csv, Question, Split, Uea, Wording
 from continua.model import ContinuousTransformer
-from continua.runs import AbstractFigure, Heat, Lines, Note, Scale, Section, Series, Table
+from continua.runs import AbstractFigure, Curve, Heat, Lines, Note, Scale, Section, Table
 from continua.solve import Adaptive, DormandPrince, Solver
 from continua.train.examples import LABEL_PROSE, TEXT_PROSE, label_figures, text_figures
 from continua.train.grids import finer_nodes, fixed_steps
@@ -207,8 +207,8 @@ def _curve(
     given = _given_curve(task, batch, sequence, output)
     where, when = (_places(task, each)[sequence] for each in (batch, query))
 
-    def series(word: str, times: np.ndarray, numbers: Tensor, **look: Any) -> Series:
-        return Series.of(word, times, _units(numbers[sequence, :, output], wording, output), **look)
+    def series(word: str, times: np.ndarray, numbers: Tensor, **look: Any) -> Curve:
+        return Curve.of(word, times, _units(numbers[sequence, :, output], wording, output), **look)
 
     assert batch.targets is not None
     predicted = [
@@ -221,7 +221,7 @@ def _curve(
         measured="one sequence of the test, evaluation mode",
         x=Scale(wording.time),
         y=Scale(name),
-        series=(*predicted, truth, given),
+        curves=(*predicted, truth, given),
         notes=(Note(float(given.x.max()), "last observation"),) if queries and given.x.size else (),
     )
 
@@ -233,17 +233,17 @@ def _places(task: AbstractTask, batch: Batch) -> np.ndarray:
     return task.form.wording.duration * times.double().numpy()
 
 
-def _given_curve(task: AbstractTask, batch: Batch, sequence: int, output: int) -> Series:
+def _given_curve(task: AbstractTask, batch: Batch, sequence: int, output: int) -> Curve:
     """The observations of one number of an answer.
 
     Without queries, the first feature of the tokens: the function that an operator is applied to.
     """
     values, times, *there = (x[sequence] for x in batch.inputs)
     if not task.form.queries:
-        return Series.of("given", _places(task, batch)[sequence], values[:, 0].double().numpy(), mark="faint", colour=7)
+        return Curve.of("given", _places(task, batch)[sequence], values[:, 0].double().numpy(), mark="faint", colour=7)
     seen = there[0]
     when, numbers = times[seen].double().numpy(), _units(values[seen, output], task.form.wording, output)
-    return Series.of("observed", task.form.wording.duration * when, numbers, mark="points", colour=7)
+    return Curve.of("observed", task.form.wording.duration * when, numbers, mark="points", colour=7)
 
 
 def _units(numbers: Float[Tensor, " some"], wording: Wording, output: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from continua.control import call_model
 from continua.core.shapes import Float, Int, Tensor
 from continua.data import AbstractTask, Split
 from continua.model import ContinuousTransformer, Decoding, Window, generate
-from continua.runs import AbstractFigure, Heat, Lines, Passage, Scale, Series, Table
+from continua.runs import AbstractFigure, Curve, Heat, Lines, Passage, Scale, Table
 from continua.train.learner import place
 
 _CLASSES = 20
@@ -115,7 +115,7 @@ def calibration(found: Mapping[str, Answers], measured: str) -> Lines:
 
     Answers are ordered by their confidence, the probability of the predicted class, and cut into equal groups.
     """
-    series = [Series.of("perfect calibration", [0.0, 1.0], [0.0, 1.0], mark="faint", colour=7)]
+    series = [Curve.of("perfect calibration", [0.0, 1.0], [0.0, 1.0], mark="faint", colour=7)]
     errors = []
     for colour, (name, answers) in enumerate(found.items()):
         sure, order = answers.beliefs.max(-1).values.double().sort()
@@ -126,7 +126,7 @@ def calibration(found: Mapping[str, Answers], measured: str) -> Lines:
         x, y = ([float(each[group].mean()) for group in groups] for each in (sure, right))
         gaps = (len(g) / count * abs(a - b) for g, a, b in zip(groups, x, y, strict=True))
         errors.append(f"{name} {sum(gaps):.3f}")
-        series.append(Series.of(name, x, y, mark="both", colour=colour))
+        series.append(Curve.of(name, x, y, mark="both", colour=colour))
     return Lines(
         title="Calibration",
         caption="Answers in groups of one size, from the least to the most confident. Below the straight line a model "
@@ -134,7 +134,7 @@ def calibration(found: Mapping[str, Answers], measured: str) -> Lines:
         measured=measured,
         x=Scale("confidence"),
         y=Scale("accuracy"),
-        series=tuple(series),
+        curves=tuple(series),
     )
 
 
@@ -169,10 +169,10 @@ def _signal(task: AbstractTask, inputs: list[Tensor], title: str, about: dict[st
     when, scale = times[there].double().numpy() * task.form.wording.duration, Scale("value")
     count = min(values.shape[-1], 4)
     series = tuple(
-        Series.of(f"feature {k + 1}" if count > 1 else "signal", when, values[there, k].double().numpy(), mark="both")
+        Curve.of(f"feature {k + 1}" if count > 1 else "signal", when, values[there, k].double().numpy(), mark="both")
         for k in range(count)
     )
-    return Lines(title=f"Label {title}", x=Scale(task.form.wording.time), y=scale, series=series, **about)
+    return Lines(title=f"Label {title}", x=Scale(task.form.wording.time), y=scale, curves=series, **about)
 
 
 def _pictures(values: Tensor, columns: int, titles: list[str], about: dict[str, Any]) -> Heat:

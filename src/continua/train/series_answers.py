@@ -10,7 +10,7 @@ from continua.core.batch import Batch, PredictedInterval
 from continua.core.shapes import Float, Tensor
 from continua.data import Csv, Split, Wording, series_errors
 from continua.model import ContinuousTransformer
-from continua.runs import Lines, Note, Scale, Section, Series, Table
+from continua.runs import Curve, Lines, Note, Scale, Section, Table
 from continua.train.learner import place
 
 _TIMES = 101
@@ -119,16 +119,16 @@ def _curve(
     when = wording.duration * dense.query_times[0].double().numpy()
     given = task.series.token_values(Split.TEST, number)[own.nonzero()[:, 0].numpy()]
     predicted = [
-        Series.of(f"{name}, predicted", when, *(_units(each[0, :, channel], wording, channel) for each in answer),
+        Curve.of(f"{name}, predicted", when, *(_units(each[0, :, channel], wording, channel) for each in answer),
                   mark="line", colour=colour)
         for colour, (name, answer) in enumerate(answers.items())
     ]  # fmt: skip
-    reference = Series.of("linear reference", when, _units(dense.reference.values[0, :, channel], wording, channel),
+    reference = Curve.of("linear reference", when, _units(dense.reference.values[0, :, channel], wording, channel),
                           mark="dashed", colour=5)  # fmt: skip
-    truth = Series.of("true", wording.duration * batch.query_times[window][asked].double().numpy(),
+    truth = Curve.of("true", wording.duration * batch.query_times[window][asked].double().numpy(),
                       _units(batch.targets[window, asked, channel], wording, channel), mark="points",
                       colour=3)  # fmt: skip
-    observed = Series.of("observed", wording.duration * times[own].double().numpy(),
+    observed = Curve.of("observed", wording.duration * times[own].double().numpy(),
                          _units(torch.from_numpy(given), wording, channel), mark="points", colour=7)  # fmt: skip
     notes = (Note(float(observed.x.max()), "last observation"),) if observed.x.size else ()
     return Lines(
@@ -136,7 +136,7 @@ def _curve(
         measured="one window of the test, evaluation mode",
         x=Scale(wording.time),
         y=Scale(wording.names[channel]),
-        series=(*predicted, reference, truth, observed),
+        curves=(*predicted, reference, truth, observed),
         notes=notes,
     )
 

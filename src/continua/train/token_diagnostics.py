@@ -11,7 +11,7 @@ from continua.control import Objective, PontryaginReport, pontryagin
 from continua.core.batch import Batch
 from continua.model import ContinuousTransformer, Part
 from continua.operators import attention_weights
-from continua.runs import Heat, Lines, Note, Paths, Scale, Section, Series, Table, Verdict
+from continua.runs import Curve, Heat, Lines, Note, Paths, Scale, Section, Table, Verdict
 from continua.solve import Solution, Solver, manifold_of
 from continua.spaces import Cloud
 
@@ -198,7 +198,7 @@ def _along_depth(report: PontryaginReport, measured: str) -> tuple[Lines, Lines]
         title="Hamiltonian along depth",
         caption=f"Median over the sequences; the band holds eight of ten. {conserved}",
         y=Scale("H"),
-        series=(Series.of("H", z, np.median(H, axis=1), *np.quantile(H, [0.1, 0.9], axis=1), mark="both"),),
+        curves=(Curve.of("H", z, np.median(H, axis=1), *np.quantile(H, [0.1, 0.9], axis=1), mark="both"),),
         **about,
     )
     sizes = {"costates |a(z)|": report.costates, "gradient |∂H/∂θ(z)|": report.gradients}
@@ -206,7 +206,7 @@ def _along_depth(report: PontryaginReport, measured: str) -> tuple[Lines, Lines]
         title="Costates and gradients along depth",
         caption="How strongly the objective answers to the tokens, and to the parameters, at each depth.",
         y=Scale("norm", log=all(bool((y > 0).all()) for y in sizes.values())),
-        series=tuple(Series.of(name, z, y, mark="both") for name, y in sizes.items()),
+        curves=tuple(Curve.of(name, z, y, mark="both") for name, y in sizes.items()),
         **about,
     )
     return hamiltonian, norms

@@ -13,7 +13,7 @@ from continua.lab.experiment import AbstractExperiment, AtMost, Findings, curves
 from continua.lab.intervals import Interval
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, at_most, equals
-from continua.runs import AbstractFigure, Lines, Paths, Scale, Series
+from continua.runs import AbstractFigure, Curve, Lines, Paths, Scale
 
 DIGITS = 5e-8
 """Seven digits."""
@@ -103,26 +103,26 @@ class Clusters(AbstractExperiment):
         self, angles: Sequence[Row], lasting: Sequence[Row], collapse: Sequence[Row]
     ) -> Sequence[AbstractFigure]:
         grid = np.linspace(0.0, max(self.times), 121)
-        drawn: list[Series] = []
+        drawn: list[Curve] = []
         for colour, (n, beta) in enumerate(self.starts):
             name = f"n = {n}, beta = {beta:g}"
             exact = [exact_overlap(n, beta, float(t)) for t in grid]
-            drawn.append(Series.of(f"{name}, exact", grid, exact, colour=colour))
+            drawn.append(Curve.of(f"{name}, exact", grid, exact, colour=colour))
             own = [row for row in angles if (row["tokens"], row["beta"]) == (n, beta)]
             x, y = [row["time"] for row in own], [row["overlap"] for row in own]
-            drawn.append(Series.of(f"{name}, particles", x, y, mark="points", colour=colour))
+            drawn.append(Curve.of(f"{name}, particles", x, y, mark="points", colour=colour))
         overlaps = Lines(
             title="overlap of tokens that start orthonormal",
             caption="With large beta the overlap stays near zero for long: metastability.",
             measured="Dormand-Prince with tangential projected steps at 1e-11, float64",
             x=Scale("time t"),
             y=Scale("common inner product"),
-            series=tuple(drawn),
+            curves=tuple(drawn),
         )
         betas = [row["beta"] for row in lasting]
         found = (
-            Series.of("exact", betas, [row["exact"] for row in lasting]),
-            Series.of("particles", betas, [row["time"] for row in lasting], mark="points", colour=0),
+            Curve.of("exact", betas, [row["exact"] for row in lasting]),
+            Curve.of("particles", betas, [row["time"] for row in lasting], mark="points", colour=0),
         )
         plateau = curves("how long tokens stay apart", "beta", "time until the overlap is 1/2", found, "y")
         falls = Lines(
@@ -130,9 +130,9 @@ class Clusters(AbstractExperiment):
             caption="The largest 1 - <x_i, x_j>, mean over seeds; the dashed line falls like e^{-2t}.",
             x=Scale("time t"),
             y=Scale("largest 1 - <x_i, x_j>", log=True),
-            series=(
-                *(Series.of(f"width {r['width']}", r["times"], np.mean(r["gaps"], 0)) for r in collapse),
-                Series.of("e^{-2t}", collapse[0]["times"], np.exp(-2 * np.array(collapse[0]["times"])), mark="dashed"),
+            curves=(
+                *(Curve.of(f"width {r['width']}", r["times"], np.mean(r["gaps"], 0)) for r in collapse),
+                Curve.of("e^{-2t}", collapse[0]["times"], np.exp(-2 * np.array(collapse[0]["times"])), mark="dashed"),
             ),
         )
         return overlaps, plateau, falls
@@ -227,17 +227,17 @@ class FastestMode(AbstractExperiment):
 
 def _rates_figure(rows: Sequence[Row]) -> Lines:
     """Growth rates over modes, formula as lines, particles as points."""
-    series: list[Series] = []
+    series: list[Curve] = []
     for colour, row in enumerate(rows):
         modes = list(range(1, len(row["rates"]) + 1))
         name = f"beta = {row['beta']:g}"
-        series.append(Series.of(f"{name}, formula", modes, row["formula_rates"], mark="line", colour=colour))
-        series.append(Series.of(f"{name}, particles", modes, row["rates"], mark="points", colour=colour))
+        series.append(Curve.of(f"{name}, formula", modes, row["formula_rates"], mark="line", colour=colour))
+        series.append(Curve.of(f"{name}, particles", modes, row["rates"], mark="points", colour=colour))
     return Lines(
         title="how fast modes grow on the circle",
         caption="Points: Jacobian of the particles' velocity. Lines: the formula. The fastest mode wins.",
         measured="one row of the circulant Jacobian by autograd, float64",
         x=Scale("mode k"),
         y=Scale("rate"),
-        series=tuple(series),
+        curves=tuple(series),
     )

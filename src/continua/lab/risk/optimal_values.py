@@ -15,7 +15,7 @@ from continua.lab.risk.problem import RANGE, ControlledRisk, Population
 from continua.lab.risk.sampling import draw_counts
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, at_most, equals, stays_below
-from continua.runs import Series
+from continua.runs import Curve
 from continua.spaces import Legendre
 
 _MODES = 2
@@ -198,13 +198,13 @@ class OptimalValues(AbstractExperiment):
             "agreement of starts": max(row["agree"]),
             "int |theta*|^2": row["start"],
         }
-        over = [Series.of("min J_L - min J", self.layers, row["values"], mark="both")]
-        over.append(Series.of("J_L(theta*) - min J_L", self.layers, row["recovery"], mark="both"))
+        over = [Curve.of("min J_L - min J", self.layers, row["values"], mark="both")]
+        over.append(Curve.of("J_L(theta*) - min J_L", self.layers, row["recovery"], mark="both"))
         many = [
-            Series.of(f"{s['layers']} layers", self.sizes, np.sqrt(np.mean(s["squares"], -1)).tolist(), mark="both")
+            Curve.of(f"{s['layers']} layers", self.sizes, np.sqrt(np.mean(s["squares"], -1)).tolist(), mark="both")
             for s in sampled
         ]
-        many.append(Series.of("n^-1/2", self.sizes, [n**-0.5 for n in self.sizes], mark="dashed"))
+        many.append(Curve.of("n^-1/2", self.sizes, [n**-0.5 for n in self.sizes], mark="dashed"))
         figures = (
             curves("optimal values over depth", "layers L", "difference", over, "xy"),
             curves("optimal values over samples", "samples n", "root mean square of min J_{L,n} - min J", many, "xy"),

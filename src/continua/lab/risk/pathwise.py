@@ -16,7 +16,7 @@ from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most, equals
 from continua.model import Flow, LinearProfile, Part
 from continua.operators import AbstractOperator, Attention, FeedForward, LayerNorm, PreNorm, leaves
-from continua.runs import Lines, Series
+from continua.runs import Curve, Lines
 from continua.solve import RK4, AbstractController, AbstractStepper, Euler, Fixed, Given, Projected, State
 from continua.spaces import Cloud, Legendre, Sphere
 
@@ -160,8 +160,8 @@ class Pathwise(AbstractExperiment):
         return Findings((self._figure(rows),), measured, bound, judgement)
 
     def _figure(self, rows: Sequence[Row]) -> Lines:
-        series = [Series.of(row["kind"], self.layers, row["path"], mark="both") for row in rows]
-        series.append(Series.of("1/L", self.layers, [rows[0]["path"][0] * self.layers[0] / L for L in self.layers],
+        series = [Curve.of(row["kind"], self.layers, row["path"], mark="both") for row in rows]
+        series.append(Curve.of("1/L", self.layers, [rows[0]["path"][0] * self.layers[0] / L for L in self.layers],
                                 mark="dashed"))  # fmt: skip
         return curves("distance along the whole path", "layers L", "largest distance", series, "xy")
 

@@ -13,7 +13,7 @@ from continua.lab.intervals import bootstrap_slopes, slope_interval
 from continua.lab.risk.problem import RANGE, ControlledRisk, Population
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_most, equals, stays_below
-from continua.runs import Series
+from continua.runs import Curve
 from continua.spaces import BSpline
 
 DELTA = 0.05
@@ -160,14 +160,14 @@ class RiskSampling(AbstractExperiment):
             **{f"quantile of the bound, {name}": float((largest / values).max()) for name, values in scales.items()},
             "Lipschitz constant": row["lipschitz"],
         }
-        series = [Series.of(f"M = {M}", n, quantiles[k].tolist(), mark="both", colour=k) for k, M in enumerate(classes)]
+        series = [Curve.of(f"M = {M}", n, quantiles[k].tolist(), mark="both", colour=k) for k, M in enumerate(classes)]
         series += [
-            Series.of(f"bound, M = {M}", n, bounds[k].tolist(), mark="dashed", colour=k)
+            Curve.of(f"bound, M = {M}", n, bounds[k].tolist(), mark="dashed", colour=k)
             for k, M in enumerate(classes)
             if k in (0, len(classes) - 1)
         ]
-        entropies = [Series.of(f"metric entropy, {name}", n, values, mark="dashed") for name, values in scales.items()]
-        largest_series = Series.of("measured, all controls", n, largest.tolist(), mark="both")
+        entropies = [Curve.of(f"metric entropy, {name}", n, values, mark="dashed") for name, values in scales.items()]
+        largest_series = Curve.of("measured, all controls", n, largest.tolist(), mark="both")
         figures = (
             curves("95 % quantile of |J_n - J|", "samples n", "largest over M controls", series, "xy"),
             curves("Lipschitz controls", "samples n", "sup |J_n - J|", [largest_series, *entropies], "xy"),

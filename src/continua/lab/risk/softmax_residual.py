@@ -15,7 +15,7 @@ from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, at_most
 from continua.model import ContinuousTransformer, Flow, MeanReadout, Part, SinusoidalPositions, VectorEmbedding
 from continua.operators import Attention, FeedForward, Unnormalised
-from continua.runs import Series
+from continua.runs import Curve
 from continua.solve import Direct, Euler, Fixed, Solver
 from continua.spaces import Legendre, Uniform
 
@@ -180,8 +180,8 @@ class SoftmaxResidual(AbstractExperiment):
         names = ("AdamW", "successive approximations")
         pairs = list(zip(names, (adam[0], successive[0]), strict=True))
 
-        def along(kind: str) -> list[Series]:
-            return [Series.of(name, row["updates"], row[kind], mark="both") for name, row in pairs]
+        def along(kind: str) -> list[Curve]:
+            return [Curve.of(name, row["updates"], row[kind], mark="both") for name, row in pairs]
 
         figures = (
             curves("stationarity while training", "updates", "|dJ/dphi|", along("gradient"), "y"),

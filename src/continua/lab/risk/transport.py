@@ -18,7 +18,7 @@ from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import all_of, at_least, at_most, equals
 from continua.model import Flow
 from continua.operators import Attention
-from continua.runs import Series
+from continua.runs import Curve
 from continua.solve import RK4, Direct, Euler, Fixed, State, Step, integrate
 from continua.spaces import Cloud, Sphere
 
@@ -207,13 +207,13 @@ class Transport(AbstractExperiment):
         measured = {**slopes, "weak form off by, drawn": drawn["gaps"], "weak form off by, trained": trained["gaps"]}
         measured |= {"W_1": circle["gaps"], "grid": circle["grid"], "accuracy": trained["accuracy"]}
         weak = [
-            Series.of(name, self.layers, row["gaps"], mark="both")
+            Curve.of(name, self.layers, row["gaps"], mark="both")
             for name, row in (("drawn weights", drawn), ("trained weights", trained))
         ]
-        law = [Series.of("N particles", self.particles, circle["gaps"], mark="both")]
-        law.append(Series.of("1/(4N)", self.particles, [0.25 / n for n in self.particles], mark="dashed"))
+        law = [Curve.of("N particles", self.particles, circle["gaps"], mark="both")]
+        law.append(Curve.of("1/(4N)", self.particles, [0.25 / n for n in self.particles], mark="dashed"))
         names = ("at the start", "at the end")
-        densities = [Series.of(n, circle["angles"], d) for n, d in zip(names, circle["densities"], strict=True)]
+        densities = [Curve.of(n, circle["angles"], d) for n, d in zip(names, circle["densities"], strict=True)]
         figures = (
             curves("weak form of the continuity equation along layers", "layers L", "largest defect", weak, "xy"),
             curves("particles against the grid", "particles N", "W_1 (circumference 1)", law, "xy"),

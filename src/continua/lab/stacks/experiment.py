@@ -12,7 +12,7 @@ from continua.lab.intervals import Interval, bootstrap_slopes, mean_interval
 from continua.lab.stacks.cells import DEPTH, WAYS, TrainedStack
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.verdicts import Judgement, all_of, equals, stays_below
-from continua.runs import AbstractFigure, Series, Table
+from continua.runs import AbstractFigure, Curve, Table
 
 _INDEPENDENT = ("layers", "regularised", "scaled", "scaled, regularised")
 _EQUAL = "scaled, equal start"
@@ -138,13 +138,13 @@ class TrainedNetworks(AbstractExperiment):
     def _figures(self, by: "_Table") -> tuple[AbstractFigure, ...]:
         ways, deepest = (*_INDEPENDENT, _EQUAL), self.layers[-1]
 
-        def over(what: str) -> list[Series]:
-            return [Series.of(way, self.layers, [_mean(by[way, L], what) for L in self.layers], mark="both")
+        def over(what: str) -> list[Curve]:
+            return [Curve.of(way, self.layers, [_mean(by[way, L], what) for L in self.layers], mark="both")
                     for way in ways]  # fmt: skip
 
-        def along(what: str) -> list[Series]:
+        def along(what: str) -> list[Curve]:
             means = {way: np.mean([row[what] for row in by[way, deepest]], 0) for way in ways}
-            return [Series.of(way, np.linspace(0, 1, len(own)), own) for way, own in means.items()]
+            return [Curve.of(way, np.linspace(0, 1, len(own)), own) for way, own in means.items()]
 
         names = ("way", "layers", "loss", "energy", "roughness", "turning")
         cells = tuple(

@@ -13,7 +13,7 @@ from continua.lab.sweep import AbstractCell, Row
 from continua.lab.training.cells import Adversarial, AgainstFine, AgainstLimit, ClosedForm
 from continua.lab.training.problem import Problem, UpdateRule
 from continua.lab.verdicts import Judgement, all_of, at_most, equals, stays_below
-from continua.runs import Lines, Scale, Series
+from continua.runs import Curve, Lines, Scale
 
 _MARGIN = 0.1
 
@@ -174,7 +174,7 @@ class AdamWLimit(AbstractExperiment):
     def _ascent_figure(self, rows: Sequence[Row]) -> Lines:
         L = [row["layers"] for row in rows]
 
-        def series(name: str, kind: str) -> Series:
+        def series(name: str, kind: str) -> Curve:
             return rms_series(name, L, np.array([row[kind] for row in rows]))
 
         found, bound = series("after gradient ascent", "found"), _bounds(rows)
@@ -185,11 +185,11 @@ class AdamWLimit(AbstractExperiment):
             measured=f"H = {self.heads[-1]}, {self.milestones[-1]} updates, {self.ascent} steps of projected ascent",
             x=Scale("layers L", log=True),
             y=Scale("error", log=True),
-            series=(series("drawn", "drawn"), found, Series.of("bound", L, scaled, mark="dashed", colour=1)),
+            curves=(series("drawn", "drawn"), found, Curve.of("bound", L, scaled, mark="dashed", colour=1)),
         )
 
     def _tokens_figure(self, rows: Sequence[Row]) -> Lines:
-        def series(kind: str) -> Series:
+        def series(kind: str) -> Curve:
             return rms_series(kind, self.tokens, np.array([row[kind][-1] for row in rows]))
 
         return Lines(
@@ -198,11 +198,11 @@ class AdamWLimit(AbstractExperiment):
             measured=f"L = 16, H = 4, {self.seeds} seeds, {self.milestones[-1]} updates",
             x=Scale("tokens N", log=True),
             y=Scale("error", log=True),
-            series=tuple(series(kind) for kind in ("states", "adjoints", "parameters")),
+            curves=tuple(series(kind) for kind in ("states", "adjoints", "parameters")),
         )
 
     def _figure(self, kind: str, drawn: Sequence[Row], every: Sequence[Row]) -> Lines:
-        series: list[Series] = []
+        series: list[Curve] = []
         for colour, H in enumerate(self.heads):
             own = [row for row in drawn if row["heads"] == H]
             L = np.array([row["layers"] for row in own], dtype=float)
@@ -210,17 +210,17 @@ class AdamWLimit(AbstractExperiment):
             series.append(rms_series(f"H = {H}", L, squares, colour))
             limit = _bounds(own)
             scaled = limit * float(np.sqrt(squares[0].mean()) / limit[0])
-            series.append(Series.of(f"bound, H = {H}", L, scaled, mark="dashed", colour=colour))
+            series.append(Curve.of(f"bound, H = {H}", L, scaled, mark="dashed", colour=colour))
         L = [row["layers"] for row in every]
         errors = [row[kind][-1][0] ** 0.5 for row in every]
-        series.append(Series.of("every atom in every layer", L, errors, mark="both"))
+        series.append(Curve.of("every atom in every layer", L, errors, mark="both"))
         return Lines(
             title=f"errors of {kind} after {self.milestones[-1]} updates",
             caption="Root mean square over seeds, band from 10% to 90%. Dashed: the bound, through the first point.",
             measured=f"{self.seeds} seeds, {self.problem.atoms} atoms, AdamW, float64; limit by collocation over depth",
             x=Scale("layers L", log=True),
             y=Scale("error", log=True),
-            series=tuple(series),
+            curves=tuple(series),
         )
 
 

@@ -17,7 +17,7 @@ from continua.lab.training.update_stretch import UpdateStretch
 from continua.lab.verdicts import Judgement, all_of, at_least, at_most, once_converged
 from continua.operators import AttentionTheta
 from continua.optim import parameter_bound
-from continua.runs import Lines, Note, Scale, Series
+from continua.runs import Curve, Lines, Note, Scale
 
 _FAR = Problem(keep=0.0, aim=6.0, sequences=1, trained=1, tokens=4, width=4, key=4)
 """Targets out of reach: training pushes the parameters as far as they may go."""
@@ -348,9 +348,9 @@ def _sizes_figure(entry: Row, block: Row, plain: Row) -> Lines:
         title="how far parameters go",
         x=Scale("updates"),
         y=Scale("largest |b(theta)|", log=True),
-        series=tuple(
+        curves=tuple(
             # What has overflowed leaves a gap; it would flatten the other curves.
-            Series.of(name, range(len(sizes := row["parameters"])), [s if s < 1e3 else math.nan for s in sizes])
+            Curve.of(name, range(len(sizes := row["parameters"])), [s if s < 1e3 else math.nan for s in sizes])
             for name, row in named
         ),
         notes=(Note(entry["allowed"], "bound of Lemma 26", "y"),),
@@ -360,8 +360,8 @@ def _sizes_figure(entry: Row, block: Row, plain: Row) -> Lines:
 def _convergence_figure(near: Row) -> Lines:
     errors, losses = _root_means(near["states"]), _root_means(near["losses"])
     found = (
-        Series.of("error of the states", near["updates"], errors, mark="both"),
-        Series.of("terminal adjoint, root mean square", near["updates"], losses, mark="both"),
+        Curve.of("error of the states", near["updates"], errors, mark="both"),
+        Curve.of("terminal adjoint, root mean square", near["updates"], losses, mark="both"),
     )
     return curves("error and adjoint while training converges", "updates", "size", found, "y")
 
@@ -373,5 +373,5 @@ def _residual_figure(rows: Sequence[Row]) -> Lines:
         caption="|theta - P(theta - g)|, P the projection on |b(theta)| <= 1/lam; the rate falls over the second half.",
         x=Scale("updates"),
         y=Scale("residual", log=True),
-        series=tuple(Series.of(_label(row), range(len(row["residual"])), row["residual"]) for row in rows),
+        curves=tuple(Curve.of(_label(row), range(len(row["residual"])), row["residual"]) for row in rows),
     )

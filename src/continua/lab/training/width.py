@@ -14,7 +14,7 @@ from continua.lab.training.cells import AgainstLimit
 from continua.lab.training.problem import Problem, UpdateRule
 from continua.lab.verdicts import all_of, at_most, stays_below
 from continua.operators import Attention, AttentionTheta
-from continua.runs import Lines, Scale, Series
+from continua.runs import Curve, Lines, Scale
 from continua.spaces import Cloud
 
 
@@ -79,7 +79,7 @@ class DimensionFree(AbstractExperiment):
         return Findings(figures, slopes, bound, all_of(*judged))
 
     def _figure(self, kind: str, problem: str, entry: Sequence[Row], block: Sequence[Row]) -> Lines:
-        def series(name: str, rows: Sequence[Row]) -> Series:
+        def series(name: str, rows: Sequence[Row]) -> Curve:
             return rms_series(name, self.widths, np.array([row[kind][0] for row in rows]))
 
         return Lines(
@@ -87,7 +87,7 @@ class DimensionFree(AbstractExperiment):
             measured=f"L = {self.layers}, H = {self.heads}, {self.seeds} seeds, {self.updates} updates",
             x=Scale("width d", log=True),
             y=Scale("error", log=True),
-            series=(series("AdamW", entry), series("Blockwise AdamW", block)),
+            curves=(series("AdamW", entry), series("Blockwise AdamW", block)),
         )
 
 
@@ -165,7 +165,7 @@ class RMSScaling(AbstractExperiment):
                 measured[f"{kind}, {name}"] = max(row[kind] for row in own)
         judgement = all_of(*(at_most(name, value, 1e-10) for name, value in measured.items()))
         found = tuple(  # a gap of exactly zero has no place on a logarithmic axis
-            Series.of(kind, self.widths, [max(row[kind], 1e-18) for row in after], mark="both")
+            Curve.of(kind, self.widths, [max(row[kind], 1e-18) for row in after], mark="both")
             for kind in ("states", "adjoints", "parameters")
         )
         figure = curves("gap of the two scalings after training", "width d", "relative gap", found, "xy")

@@ -9,7 +9,7 @@ from continua.lab.intervals import slope_interval
 from continua.lab.sweep import AbstractCell, Row
 from continua.lab.variations.cells import ConjugatePoints, Extensions, GradientFlow, Inexact, Residuals, Scenarios
 from continua.lab.verdicts import Judgement, all_of, at_least, at_most, equals
-from continua.runs import Lines, Series
+from continua.runs import Curve, Lines
 
 _ORDER = 0.2
 _KINDS = ("Q = K = V = I", "random heads", "trained layers")
@@ -99,7 +99,7 @@ class EulerLagrange(AbstractExperiment):
 
     def _figures(self, residuals: Sequence[Row], scenarios: Row, conjugate: Row) -> tuple[Lines, ...]:
         along = [
-            Series.of(name, self.layers, row[key], mark="both")
+            Curve.of(name, self.layers, row[key], mark="both")
             for name, row, key in (
                 ("flow, G in the middle", residuals[0], "midpoint"),
                 ("random heads", residuals[1], "midpoint"),
@@ -110,7 +110,7 @@ class EulerLagrange(AbstractExperiment):
             )
         ]
         ends = [
-            Series.of(name, self.steps, scenarios[key], mark="both")
+            Curve.of(name, self.steps, scenarios[key], mark="both")
             for name, key in (
                 ("free end, from the flow", "free"),
                 ("both ends, from shooting", "pinned"),
@@ -119,10 +119,10 @@ class EulerLagrange(AbstractExperiment):
             )
         ]
         energy = [
-            Series.of(kind, [(k + 0.5) / len(r["energy"]) for k in range(len(r["energy"]))], r["energy"])
+            Curve.of(kind, [(k + 0.5) / len(r["energy"]) for k in range(len(r["energy"]))], r["energy"])
             for kind, r in zip(_KINDS, residuals, strict=True)
         ]
-        lowest = [Series.of("lowest eigenvalue", conjugate["places"], conjugate["lowest"], mark="both")]
+        lowest = [Curve.of("lowest eigenvalue", conjugate["places"], conjugate["lowest"], mark="both")]
         return (
             curves("Euler-Lagrange residual of paths", "layers L", "largest residual", along, "xy"),
             curves("extremals and their ends", "steps L", "error", ends, "xy"),

@@ -17,7 +17,7 @@ from continua.lab.variations.action import SPHERE, Path, PathAction, Velocity, t
 from continua.lab.variations.cells import angles, sphere_flow
 from continua.lab.verdicts import at_most
 from continua.model import ContinuousTransformer, load
-from continua.runs import Series
+from continua.runs import Curve
 
 _CURE = "Write it with numpy.savez(file, states=..., mask=...), states of shape (layers + 1, tokens, width)."
 EXPLAINED = 0.1
@@ -169,9 +169,7 @@ class TrajectoryQuestion(AbstractExperiment):
         (row,) = rows
         measured = {name: value for name, value in row.items() if name != "along"}
         share = row["full of kinetic"]
-        series = [
-            Series.of(name, range(1, row["layers"]), values, mark="both") for name, values in row["along"].items()
-        ]
+        series = [Curve.of(name, range(1, row["layers"]), values, mark="both") for name, values in row["along"].items()]
         figure = curves("Euler-Lagrange residual along depth", "layer", "mean over tokens", series, "y")
         judgement = at_most("full residual of the kinetic one", share, EXPLAINED)
         return Findings((figure,), measured, {"full of kinetic": AtMost(EXPLAINED)}, judgement)
