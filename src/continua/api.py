@@ -29,7 +29,7 @@ from continua.solve import (
 )  # fmt: skip
 from continua.spaces import (
     Axis, BackwardRectangle, BSpline, CausalTrapezoid, Chebyshev, Cloud, Cosine, Counting, Fourier, GaussLegendre,
-    Legendre, Trapezoid, ScaledBasis,
+    Legendre, PlateauBasis, Trapezoid, ScaledBasis,
 )  # fmt: skip
 from continua.train import load
 
@@ -38,19 +38,18 @@ __all__ = [
     "Batch", "BlockwiseAdamW", "BogackiShampine", "CachedDecoder", "CausalTrapezoid", "Chebyshev", "Checkpointed",
     "Clock", "Cloud", "CloudEmbedding", "Constant", "ContinuousHeads", "ContinuousTransformer", "ControlVariate",
     "Convolution", "Cosine", "Counting", "CrossEntropy", "Damping", "Debiased", "DebiasedObjective", "Decoding",
-    "Dense", "Depth",
-    "Direct", "DormandPrince", "Dropout", "EmbeddingAxis", "EncoderDecoder", "Euler", "Expansion", "FeedForward",
-    "FieldSize", "Fixed", "Flow", "Fourier", "FourierPositions", "GaussLegendre", "Given", "HeadHypernetwork",
-    "HeadMeasure", "HeadNegentropy", "Heun", "Hypernetwork", "HypernetworkField", "InterpolatedStem",
-    "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "LayerNorm", "Layers", "LearnedPositions", "Legendre",
-    "LieTrotter", "LinearProfile", "LogTokens", "MaskedToken", "MeanReadout", "MeanSquaredError", "Midpoint",
-    "MirrorAdam", "NextToken", "NormReadout", "NormedEmbedding", "Nystrom", "Objective", "Observer", "Part",
-    "PathLength", "PerSequence", "PiecewiseConstant", "PostNorm", "PreNorm", "Projected", "RK4", "RMSNorm",
-    "Recipe", "ReconstructionWarning", "RelativeL2", "ResolutionReport", "Resolutions", "Result", "RiemannianAdam",
-    "Rotary", "SinusoidalPositions", "Sobol", "SolveError", "Solver", "Spectral", "Stem", "StemEmbedding", "Strang",
-    "Subset", "SuccessiveApproximations", "Sum", "SynthesisEmbedding", "TokenEmbedding", "TokenReadout", "TokenTime",
-    "Trapezoid", "Tsitouras", "VectorEmbedding", "ScaledBasis", "Window", "at_budget", "bert", "citation", "encoder",
-    "encoder_decoder", "from_layers", "from_torch", "generate", "gpt", "integrate", "load", "macaron", "parallel",
-    "pontryagin", "resolution_report", "save", "solve_extremal", "sphere", "to_layers", "to_torch", "transformer",
-    "use", "with_token_integral",
+    "Dense", "Depth", "Direct", "DormandPrince", "Dropout", "EmbeddingAxis", "EncoderDecoder", "Euler", "Expansion",
+    "FeedForward", "FieldSize", "Fixed", "Flow", "Fourier", "FourierPositions", "GaussLegendre", "Given",
+    "HeadHypernetwork", "HeadMeasure", "HeadNegentropy", "Heun", "Hypernetwork", "HypernetworkField",
+    "InterpolatedStem", "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "LayerNorm", "Layers",
+    "LearnedPositions", "Legendre", "LieTrotter", "LinearProfile", "LogTokens", "MaskedToken", "MeanReadout",
+    "MeanSquaredError", "Midpoint", "MirrorAdam", "NextToken", "NormReadout", "NormedEmbedding", "Nystrom", "Objective",
+    "Observer", "Part", "PathLength", "PerSequence", "PiecewiseConstant", "PlateauBasis", "PostNorm", "PreNorm",
+    "Projected", "RK4", "RMSNorm", "Recipe", "ReconstructionWarning", "RelativeL2", "ResolutionReport", "Resolutions",
+    "Result", "RiemannianAdam", "Rotary", "ScaledBasis", "SinusoidalPositions", "Sobol", "SolveError", "Solver",
+    "Spectral", "Stem", "StemEmbedding", "Strang", "Subset", "SuccessiveApproximations", "Sum", "SynthesisEmbedding",
+    "TokenEmbedding", "TokenReadout", "TokenTime", "Trapezoid", "Tsitouras", "VectorEmbedding", "Window", "at_budget",
+    "bert", "citation", "encoder", "encoder_decoder", "from_layers", "from_torch", "generate", "gpt", "integrate",
+    "load", "macaron", "parallel", "pontryagin", "resolution_report", "save", "solve_extremal", "sphere", "to_layers",
+    "to_torch", "transformer", "use", "with_token_integral",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ Each continuum is one argument that takes a number or an object: `time`, `axis` 
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import final
 
 from continua.core.arguments import advise
@@ -40,7 +41,7 @@ from continua.solve import (
     Strang,
 )
 from continua.spaces.axis import Axis
-from continua.spaces.bases import AbstractBasis, Cosine, Fourier, Legendre, ScaledBasis
+from continua.spaces.bases import AbstractBasis, Cosine, Fourier, Legendre, PlateauBasis, ScaledBasis
 from continua.spaces.quadrature import AbstractNodalRule, GaussLegendre
 from continua.spaces.samples import AbstractSampleRule, BackwardRectangle, CausalTrapezoid, Counting, Trapezoid
 
@@ -183,15 +184,17 @@ class HypernetworkField:
 class Depth:
     """Depth: a flow of `length` Z, solved in `steps` equal steps (default: of length 1), or adaptively at `rtol`.
 
-    `field` says how the parameters vary along it: in a basis (an `AbstractBasis`), made by a hypernetwork
-    (`HypernetworkField`), or constant on so many layers (a whole number; 1 shares one set over all depths), whose
-    heads are counted. Equal steps are split, attention before feed-forward, adaptive ones Dormand-Prince's, unless
-    `stepper` is another. `damping` is the gamma of -gamma x, `profile` a velocity profile zeta(z); with
-    `spectral_limit` no kernel of the flow stretches a state by more than that (`SpectrallyNormed`).
+    `field` says how the parameters vary along it: in a basis (an `AbstractBasis`; by default four cosines that weigh
+    0.8^k, with plateaus in the middles of equal steps), made by a hypernetwork (`HypernetworkField`), or constant on so
+    many layers (a whole number; 1 shares one set over all depths), whose heads are counted. Equal steps are split,
+    attention before feed-forward, adaptive ones Dormand-Prince's, unless `stepper` is another. With `stagger` the flow
+    of split steps is one for which they are leapfrog (`Flow`), so that finer steps change less. `damping` is the gamma
+    of -gamma x, `profile` a velocity profile zeta(z); with `spectral_limit` no kernel of the flow stretches a state by
+    more than that (`SpectrallyNormed`).
     """
 
     length: float = 4.0
-    field: AbstractBasis | HypernetworkField | int = ScaledBasis(Cosine(4), 0.8)
+    field: AbstractBasis | HypernetworkField | int | None = None
     steps: int | None = None
     rtol: float | None = None
     stepper: AbstractStepper | None = None
@@ -199,6 +202,7 @@ class Depth:
     damping: float = 0.0
     profile: AbstractProfile | None = None
     spectral_limit: float | None = None
+    stagger: bool = True
 
     def __post_init__(self) -> None:
         positive(length=self.length, rtol=self.rtol, spectral_limit=self.spectral_limit)
@@ -217,13 +221,27 @@ class Depth:
     def solver(self) -> Solver:
         if self.rtol is not None:
             return Solver(self.stepper or DormandPrince(), Adaptive(self.rtol, self.rtol))
-        return Solver(
-            self.stepper or LieTrotter(), Fixed(max(1, round(self.length)) if self.steps is None else self.steps)
-        )
+        return Solver(self.stepper or LieTrotter(), Fixed(self._equal_steps))
+
+    @property
+    def _equal_steps(self) -> int:
+        return max(1, round(self.length)) if self.steps is None else self.steps
+
+    @property
+    def _split(self) -> bool:
+        return self.rtol is None and isinstance(self.stepper or LieTrotter(), LieTrotter)
+
+    def build_flow(self, parts: Sequence[Part]) -> Flow:
+        """The flow of these parts, staggered where its equal steps are split."""
+        staggered = self.stagger and self._split and self.profile is None
+        return Flow(parts, self.length, self.profile, self._equal_steps if staggered else None)
 
     def build_field(self, spec: Theta, heads: HeadMeasure | None) -> AbstractField:
         """The parameters of an operator along depth; `heads` where they are a measure."""
         field, depth = self.field, self.length
+        if field is None:
+            modes = ScaledBasis(Cosine(4), 0.8)
+            field = PlateauBasis(modes, self._equal_steps) if self._split else modes
         if isinstance(field, HypernetworkField):
             sizes = field.frequencies, field.hidden, field.rank
             if heads is None:
@@ -310,7 +328,7 @@ def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; t
         parts.append(Part(Damping(how.damping), Constant(Damping(how.damping).spec(width))))
     embedding = _embedding(state, vocabulary, features, causal, when)
     readout = _readout(state, outputs, token_wise)
-    return ContinuousTransformer(embedding, Flow(parts, how.length, how.profile), readout, how.solver(), how.gradient)
+    return ContinuousTransformer(embedding, how.build_flow(parts), readout, how.solver(), how.gradient)
 
 
 @final

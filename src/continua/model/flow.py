@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, cast, final, runtime_checkable
 import torch
 from torch import nn
 
-from continua.core.checks import finite, is_a, positive
+from continua.core.checks import at_least, finite, is_a, positive
 from continua.core.errors import reject
 from continua.core.seeds import branch_seed, fresh_seed, generator_of
 from continua.core.shapes import DepthValue, Float, Points, Present, Tensor
@@ -30,7 +30,7 @@ from continua.operators import (
     leaves,
 )  # fmt: skip
 from continua.operators.kernels import AbstractFunctionKernel, shows_weights
-from continua.solve import AbstractVectorField, State, within
+from continua.solve import AbstractVectorField, State, per_sequence, within
 from continua.spaces import AbstractBasis, Axis, Cloud
 from continua.spaces.bases import cell_of
 
@@ -160,17 +160,34 @@ def _act(operator: AbstractOperator, cloud: Cloud, theta: Theta) -> Points:
 class Flow(nn.Module):
     """dX/dz = zeta(z) sum of its parts f_p(theta_p(z), X), z in [0, depth] (docs/mathematics.md, section 3).
 
-    The depth profile zeta is one where none is given. The order of the parts matters to splitting steps alone.
+    The depth profile zeta is one where none is given. The order of the parts matters to splitting steps alone, and to
+    a flow that is `stagger`ed for N of them. Its first part starts D = Z/(2N + 1) before the others, ends as much
+    before them, and each has a clock of its own that goes from 0 to Z:
+
+        dX/dz = c (1[z < Z - D] f_1(theta_1(c z), X) + 1[z > D] sum_{p > 1} f_p(theta_p(c (z - D)), X)) ,
+        c = Z/(Z - D) = (2N + 1)/2N .
+
+    N Lie-Trotter steps, the N layers of a network, are leapfrog for it, of order 2 and not 1 (`Staggered`).
     """
 
-    def __init__(self, parts: Sequence[Part], depth: float = 1.0, profile: AbstractProfile | None = None) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        depth: float = 1.0,
+        profile: AbstractProfile | None = None,
+        stagger: int | None = None,
+    ) -> None:
         super().__init__()
         if len(parts) == 0:
             reject("parts", parts, "a flow needs at least one part", "Pass [Part(operator, field), ...].")
         positive(depth=depth)
         _check_reach(parts, depth, profile)
         self.parts = cast("Sequence[Part]", nn.ModuleList(parts))
-        self.depth, self.profile = float(depth), profile
+        at_least(1, stagger=stagger)
+        if stagger is not None and profile is not None:
+            cure = "Leave one of the two out."
+            reject("profile", profile, "parts of a staggered flow have clocks of their own", cure)
+        self.depth, self.profile, self.stagger = float(depth), profile, stagger
         self._fits: set[int] = set()
 
     def forward(
@@ -207,19 +224,22 @@ class Flow(nn.Module):
         second_derivatives: bool = False,
         random: bool | None = None,
         one_graph: bool = False,
+        windowed: bool = False,
     ) -> "FlowVectorField":
         """Fixes masses, positions and ALL randomness of one solve; rejections and replays reuse it.
 
         `random` says whether there is any (dropout); by default as the module's training mode has it. `generator`
         seeds it, torch's global one otherwise. `rates` are running costs, `second_derivatives` says they will be taken.
         With `one_graph`, where one backward pass goes through the whole solve or none, parameters are laid out once.
+        `windowed` is for steps that cannot stagger the parts by themselves: the velocity of a staggered flow says when
+        each of them acts. Otherwise all act at every depth, each by its own clock.
         """
         self._check(cloud, encoded)
         noisy = self.training if random is None else random
         seed = fresh_seed(generator) if noisy else None
         binding = Binding(cloud, encoded, seed, second_derivatives)
         weights = [part.lay_out(cloud) if one_graph else None for part in self.parts]
-        return FlowVectorField(self, binding, tuple(rates), weights)
+        return FlowVectorField(self, binding, tuple(rates), weights, windowed=windowed and self.stagger is not None)
 
     def _check(self, cloud: Cloud, encoded: Cloud | None) -> None:
         """The tokens have the dtype, the device and, where they move, the width of the parameters."""
@@ -250,7 +270,8 @@ class Flow(nn.Module):
 
     def map_parts(self, change: Callable[[Part], Part]) -> "Flow":
         """The same flow with every part changed."""
-        return Flow([change(part) for part in self.parts], self.depth, self.profile).train(self.training)
+        parts = [change(part) for part in self.parts]
+        return Flow(parts, self.depth, self.profile, self.stagger).train(self.training)
 
 
 def check_width(flow: Flow, width: int) -> None:
@@ -288,8 +309,10 @@ class FlowVectorField(AbstractVectorField):
         rates: tuple[Rate, ...],
         weights: Sequence[ModalWeights | None],
         only: int | None = None,
+        windowed: bool = False,
     ) -> None:
         self.flow, self.binding, self._rates, self._weights = flow, binding, rates, weights
+        self.stagger = None if windowed else flow.stagger
         self._chosen = list(range(len(flow.parts))) if only is None else [only]
         self.weights = binding.cloud.measure.weights()
         self._calls = 0
@@ -299,7 +322,11 @@ class FlowVectorField(AbstractVectorField):
         jumps = () if flow.profile is None else flow.profile.breaks
         self.breaks = tuple(sorted({b for breaks in (*self._breaks, jumps) for b in breaks}))
         self._alone = [] if only is not None else [FlowVectorField(flow, binding, (), weights, i) for i in self._chosen]
-        self.parts = self._alone
+        self.parts: Sequence[AbstractVectorField] = self._alone
+        if windowed:
+            self.parts = [_WindowedPart(part, place > 0) for place, part in enumerate(self._alone)]
+            self.breaks = tuple(sorted({b for part in self.parts for b in part.breaks}))
+        self._windowed = windowed
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -326,6 +353,9 @@ class FlowVectorField(AbstractVectorField):
                     weights.expect(depths)
 
     def __call__(self, z: DepthValue, state: State, inside: DepthValue | None = None) -> State:
+        if self._windowed:
+            velocity = sum([part(z, state, inside).x for part in self.parts[1:]], self.parts[0](z, state, inside).x)
+            return State(velocity, self.rates(within(z, inside), state.x, velocity))
         self._calls += 1
         if self._piece is None or self._piece != ():  # () means: one binding serves all depths
             self._bind(z if inside is None else inside)
@@ -369,6 +399,43 @@ class FlowVectorField(AbstractVectorField):
 
 
 @final
+class _WindowedPart(AbstractVectorField):
+    """A part of a staggered flow by the depth of the whole: at rest before its window and after it."""
+
+    def __init__(self, part: FlowVectorField, late: bool) -> None:
+        Z, N = part.flow.depth, cast("int", part.flow.stagger)
+        self.part, self.pace, self.weights = part, (2 * N + 1) / (2 * N), part.weights
+        self.start = Z / (2 * N + 1) if late else 0.0
+        self.end = self.start + Z / self.pace
+        edge = self.start if late else self.end
+        self.breaks = (*(self.start + b / self.pace for b in part.breaks), edge)
+
+    def __call__(self, z: DepthValue, state: State, inside: DepthValue | None = None) -> State:
+        where = z if inside is None else inside
+        if isinstance(where, Tensor):
+            acts = (self.start <= where) & (where <= self.end)
+        else:
+            acts = self.start <= where <= self.end
+            if not acts:
+                return State(torch.zeros_like(state.x))
+        velocity = self.pace * self.part(self._clock(z), state, None if inside is None else self._clock(inside)).x
+        return State(velocity if not isinstance(acts, Tensor) else velocity * per_sequence(acts, velocity))
+
+    def _clock(self, z: DepthValue) -> DepthValue:
+        own, depth = self.pace * (z - self.start), self.part.flow.depth
+        return own.clamp(0.0, depth) if isinstance(own, Tensor) else min(max(own, 0.0), depth)
+
+    def expect(self, depths: Sequence[float]) -> None:
+        """Steps of the whole read no part at depths known before."""
+
+    def rates(self, z: DepthValue, x: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
+        return ()
+
+    def costs_of_step(self, z: DepthValue, dz: float, before: Tensor, after: Tensor) -> tuple[Tensor, ...]:
+        return ()
+
+
+@final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
     """One solve before it begins: a flow, the cloud it will move, and the seed of all that is random in it.
@@ -384,6 +451,8 @@ class Setting:
     random: bool
     axis: Axis | None = None
     """The axis along which states are functions: its v_a weigh in every norm."""
+    windowed: bool = False
+    """Whether the velocity of a staggered flow says when each part acts; see `Flow.bind`."""
 
     def bind(
         self, costs: Sequence["Cost"] = (), second_derivatives: bool = False, one_graph: bool = False
@@ -391,7 +460,8 @@ class Setting:
         """The vector field with running costs beside the tokens, always with the same randomness."""
         rates = [cost.bind(self, place) for place, cost in enumerate(costs)]
         generator = generator_of(branch_seed(self.seed, 0)) if self.random else None
-        return self.flow.bind(self.cloud, generator, self.encoded, rates, second_derivatives, self.random, one_graph)
+        how = second_derivatives, self.random, one_graph, self.windowed
+        return self.flow.bind(self.cloud, generator, self.encoded, rates, *how)
 
     def signs(self, place: int) -> Points:
         """Independent signs, one for each number of the state: the same at every call for one place."""

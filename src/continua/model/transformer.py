@@ -25,7 +25,7 @@ from continua.solve.gradients import AbstractGradient
 from continua.solve.integrate import AbstractSolver, Solver
 from continua.solve.integration import AbstractController, Observer, Solution
 from continua.solve.runge_kutta import DormandPrince
-from continua.solve.splitting import Strang, manifold_of
+from continua.solve.splitting import LieTrotter, Strang, manifold_of
 from continua.spaces import AbstractParameterSpace, Axis, Cloud
 from continua.spaces.cloud import take_tokens
 
@@ -129,10 +129,12 @@ class ContinuousTransformer(nn.Module):
         if is_traced():  # a graph cannot hold a seed, and most flows draw nothing
             random = random and any(draws(part.operator) for part in self.flow.parts)
         noisy = random or any(cost.random for cost in costs)
-        setting = Setting(self.flow, cloud, encoded, fresh_seed(generator) if noisy else 0, random, self.axis)
+        solver = self.solver if grid is None else self._walk_grid(grid)
+        windowed = not isinstance(getattr(solver, "stepper", None), LieTrotter)
+        seed = fresh_seed(generator) if noisy else 0
+        setting = Setting(self.flow, cloud, encoded, seed, random, self.axis, windowed)
         one_graph = is_traced() or self.gradient.one_graph or not torch.is_grad_enabled()
         field = setting.bind(costs, self.gradient.second_derivatives, one_graph)
-        solver = self.solver if grid is None else self._walk_grid(grid)
         solution = solver.solve(field, field.initial(), (0.0, self.flow.depth), self.gradient, save_at, observers)
         output = self.readout(cloud.at(solution.x))
         if where is not None:
@@ -242,6 +244,7 @@ class ContinuousTransformer(nn.Module):
         """A copy whose fields are constant on each of `layers` equal pieces of depth, as of a layered network."""
         depth = self.flow.depth
         flow = self.flow.map_parts(lambda part: Part(part.operator, to_layers(part.field, layers, depth)))
+        flow.stagger = None if flow.stagger is None else layers
         return self._with(self.embedding, flow, self.readout, self.solver, self.gradient)
 
     def _with(self, *parts: Any) -> "ContinuousTransformer":

@@ -15,7 +15,7 @@ from continua.core.processor import check_autocast
 from continua.core.shapes import Tensor
 from continua.solve.backsolve import Backsolve
 from continua.solve.checkpointed import Checkpointed
-from continua.solve.controllers import AbstractAdaptive, Adaptive, Fixed, PerSequence
+from continua.solve.controllers import AbstractAdaptive, AbstractGridController, Adaptive, Fixed, PerSequence
 from continua.solve.functions import FunctionVectorField
 from continua.solve.gradients import AbstractGradient, Direct
 from continua.solve.integration import AbstractController, Integration, Observer, Solution, Stats
@@ -78,6 +78,9 @@ class Solver(AbstractSolver):
             reject("save_at", depths, "a trajectory needs one grid for all sequences", cure)
         stats, before = Stats(), vector_field.evaluations
         integration = Integration(vector_field, span, self.stepper, self.controller, depths, tuple(observers), stats)
+        if vector_field.stagger is not None and isinstance(self.controller, AbstractGridController):
+            stepper = self.stepper.on_grid(vector_field, self.controller.grid(integration))
+            integration = dataclasses.replace(integration, stepper=stepper)
         end, saved = gradient.solve(integration, state)
         stats.evaluations = vector_field.evaluations - before
         return Solution(end.x, stats, end.costs, depths, torch.stack(saved) if depths else None)

@@ -32,6 +32,8 @@ class AbstractVectorField(abc.ABC):
     """Masses for norms, summing to one in each sequence; `None` where all entries count alike."""
     tensors: tuple[Tensor, ...]
     """Every tensor that asks for a gradient and that velocity or rates depend on, the state apart."""
+    stagger: int | None = None
+    """So many split steps are leapfrog: the first part is half a step ahead of the others (`LieTrotter`)."""
     evaluations: int = 0
     """How often the whole velocity was evaluated so far."""
 

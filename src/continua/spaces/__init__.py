@@ -2,7 +2,16 @@
 # ruff: noqa: I001 - both lists of names are packed, as in api.py
 
 from continua.spaces.axis import Axis, TensorTable
-from continua.spaces.bases import AbstractBasis, BSpline, Chebyshev, Cosine, Fourier, Legendre, ScaledBasis
+from continua.spaces.bases import (
+    AbstractBasis,
+    BSpline,
+    Chebyshev,
+    Cosine,
+    Fourier,
+    Legendre,
+    PlateauBasis,
+    ScaledBasis,
+)
 from continua.spaces.cloud import Cloud
 from continua.spaces.manifolds import AbstractManifold, CentredSphere, Sphere
 from continua.spaces.measure import Measure
@@ -19,5 +28,5 @@ __all__ = [
     "AbstractParameterSpace", "AbstractSampleRule", "Axis", "BSpline", "BackwardRectangle", "CausalTrapezoid",
     "CentredSphere", "Chebyshev", "ClenshawCurtis", "Cloud", "Cosine", "Counting", "FlatSpace", "Fourier",
     "GaussLegendre", "GeneratedSpace", "Legendre", "Measure", "MidpointRule", "SimplexSpace", "SpectralSpace", "Sphere",
-    "StiefelSpace", "TensorTable", "Trapezoid", "Uniform", "ScaledBasis",
+    "StiefelSpace", "TensorTable", "Trapezoid", "Uniform", "PlateauBasis", "ScaledBasis",
 ]  # fmt: skip

@@ -59,7 +59,7 @@ from continua.solve import (
     Strang,
     Tsitouras,
 )
-from continua.spaces import AbstractBasis, Cosine, Counting, Legendre, ScaledBasis
+from continua.spaces import AbstractBasis, Cosine, Counting, Legendre, PlateauBasis, ScaledBasis
 from continua.train.grids import TrainingGrids
 from continua.train.presets import CostOptions, DepthOptions, ModelOptions, Preset, StepperName
 
@@ -192,22 +192,26 @@ def _textbook_time(form: Form, width: int) -> TokenTime:
 
 
 def _depth(how: DepthOptions) -> Depth:
+    stepper, adaptive = STEPPERS[how.stepper], how.rtol > 0.0
+    if stepper.error_order is None and (adaptive or (how.gradient == "backsolve" and not stepper.reversible)):
+        stepper = DormandPrince()  # on the summed velocity
+
+    def modes(kind: type[Cosine | Legendre]) -> AbstractBasis:
+        basis = ScaledBasis(kind(how.depth_modes), how.mode_ratio)
+        return PlateauBasis(basis, how.steps) if how.plateaus and isinstance(stepper, LieTrotter) else basis
+
     bases: dict[str, AbstractBasis | HypernetworkField | int] = {
-        "cosine": ScaledBasis(Cosine(how.depth_modes), how.mode_ratio),
-        "legendre": ScaledBasis(Legendre(how.depth_modes), how.mode_ratio),
+        "cosine": modes(Cosine),
+        "legendre": modes(Legendre),
         "hypernetwork": HypernetworkField(how.depth_modes),
         "piecewise": how.depth_modes,
     }
     gradients: dict[str, AbstractGradient] = {
         "direct": Direct(), "checkpointed": Checkpointed(), "backsolve": Backsolve(clip=how.clip_costate or None)
     }  # fmt: skip
-    stepper: AbstractStepper | None = STEPPERS[how.stepper]
-    adaptive = how.rtol > 0.0
-    if stepper.error_order is None and (adaptive or (how.gradient == "backsolve" and not stepper.reversible)):
-        stepper = DormandPrince()  # on the summed velocity
     steps, rtol = (None, how.rtol) if adaptive else (how.steps, None)
     return Depth(how.depth_length, bases[how.field], steps, rtol, stepper, gradient=gradients[how.gradient],
-                 damping=how.damping, spectral_limit=how.spectral_limit or None)  # fmt: skip
+                 damping=how.damping, spectral_limit=how.spectral_limit or None, stagger=how.stagger)  # fmt: skip
 
 
 def _even_heads(sizes: ModelOptions) -> int:

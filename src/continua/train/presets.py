@@ -67,8 +67,12 @@ class DepthOptions:
     """basis functions of the parameters along depth; of a hypernetwork its frequencies, of pieces their number"""
     mode_ratio: float = 0.8
     """scale of each depth mode relative to the one before: smaller values give parameters that vary more smoothly"""
+    plateaus: bool = True
+    """parameters in modes vary between the equal depth steps of training more than within each"""
     steps: int = 4
     """equal depth steps in training"""
+    stagger: bool = True
+    """attention starts and ends half a training step before the feed-forward, which makes split steps second-order"""
     rtol: float = 0.0
     """tolerance of adaptive steps, by Dormand-Prince unless --stepper estimates an error; 0: equal steps"""
     stepper: StepperName = "lie"
@@ -176,7 +180,7 @@ _DEMO = {
     # the budget of nanoGPT's CPU recipe, width 128, 4 heads, 2,000 updates of 12 windows, about 0.8 M numbers, and its
     # AdamW: a rate that falls to a tenth, a rise over the first twentieth, betas (0.9, 0.99), decay 0.1. Its rate 1e-3
     # is too low here: layers gain 0.034 nats by 2e-3, the continuous model 0.017 (docs/logbook.md, 2026-11-17)
-    "text": _demo(width=128, hidden=512, axis_nodes=8, head_modes=4, refined=0.4, refined_nodes=0.1, updates=2000,
+    "text": _demo(width=128, hidden=512, axis_nodes=8, head_modes=4, refined=0.1, refined_nodes=0.1, updates=2000,
                   batch_size=12, learning_rate=2e-3, weight_decay=0.1, warmup_ratio=0.05, min_lr_ratio=0.1, beta2=0.99),
     "digits": _demo(width=32, hidden=64, axis_nodes=4, updates=1000, learning_rate=5e-3),
     "spirals": _demo(stem_radius=6.0, stem_gaps=True, updates=1000),
