@@ -154,7 +154,7 @@ def test_what_cannot_be_staggered_is_said():
     part = Part(nn.Linear(4, 4))
     with pytest.raises(ValueError, match=r"stagger = 0"):
         Flow([part], stagger=0)
-    with pytest.raises(ValueError, match=r"profile = .*clocks of their own"):
+    with pytest.raises(ValueError, match=r"profile = .*depths of their own"):
         Flow([part], profile=continua.LinearProfile(1.0, 0.5), stagger=2)
 
 

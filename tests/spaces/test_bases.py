@@ -14,6 +14,7 @@ from continua.spaces import (
     Fourier,
     GaussLegendre,
     Legendre,
+    PlateauBasis,
     ScaledBasis,
 )
 from registries import all_bases
@@ -113,6 +114,21 @@ def test_damped_functions_are_the_same_by_powers_of_the_ratio():
 def test_a_ratio_that_damps_nothing_or_all_is_named(ratio):
     with pytest.raises(ValueError, match=rf"ratio = {ratio}: .*Pass 0 < ratio <= 1"):
         ScaledBasis(Legendre(3), ratio)
+
+
+def test_plateaus_are_in_the_middles_of_cells():
+    inner, basis = Cosine(4), PlateauBasis(Cosine(4), 5)
+    fixed = torch.linspace(0.0, 1.0, 11, dtype=torch.float64)  # ends and middles of five cells
+    torch.testing.assert_close(basis.evaluate(fixed), inner.evaluate(fixed), rtol=0, atol=1e-14)
+    middles = fixed[1::2]
+    for shift in (-0.02, 0.02):  # a fifth of the way to the end of a cell
+        moved = (basis.evaluate(middles + shift) - inner.evaluate(middles)).abs().max()
+        assert moved < 0.01 * (inner.evaluate(middles + shift) - inner.evaluate(middles)).abs().max()
+    s = depths + torch.sin(10 * math.pi * depths) / (10 * math.pi)
+    s = s + torch.sin(10 * math.pi * s) / (10 * math.pi)
+    torch.testing.assert_close(basis.evaluate(depths), inner.evaluate(s))
+    with pytest.raises(ValueError, match=r"inner = .*its functions jump"):
+        PlateauBasis(BSpline(4, 0), 4)
 
 
 def test_splines_are_not_damped():

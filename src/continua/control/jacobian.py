@@ -96,7 +96,7 @@ def _bind(setting: Setting, axis: Axis | None, norm: Callable[[_Jacobian], Float
     axis = setting.axis if axis is None else axis
     check_axis(axis, setting.cloud.points)
     # The solve's own flow runs fused attention, which has no second derivative. This is the same flow with the same
-    # randomness, bound on the path that forms its kernel.
+    # randomness, bound on the path that forms the matrix of attention weights.
     flow = setting.bind(second_derivatives=True)
 
     def rate(z: DepthValue, points: Points, velocity: Points) -> Float[Tensor, " batch"]:

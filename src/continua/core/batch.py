@@ -66,7 +66,7 @@ class Batch:
     - `times`, `present`: times of the targets and which of them are there.
     - `reference`: what a reference method answers, where the network's output is added to it (`ReferenceAnswer`).
     - `offset`: logits of a reference method, which are added to those of the network.
-    - `index`: which samples of their split these are.
+    - `index`: which sequences of their split these are.
 
     Where `mass`, `times` and `present` are not given, an objective takes them from the cloud that the model's
     embedding made of the inputs.

@@ -25,7 +25,7 @@ class Hypernetwork(AbstractField):
     """theta(z) = theta_0 + G(z), G an MLP on the features 1, sin(pi r z/Z), cos(pi r z/Z), r = 1, ..., `frequencies`.
 
     Two hidden layers of `hidden` units, and one linear map for each leaf of theta. With `rank` the generated part of a
-    kernel of m rows and n columns is U(z) V(z), of that rank, so that the last map has hidden * rank * (m + n) weights
+    kernel of m rows and n columns is U(z) V(z), of that rank, so that the last map has hidden * rank * (m + n) numbers
     instead of hidden * m * n. At initialisation G = 0: at every depth theta has the law that the operator asked for.
     Of masses of heads the logits are generated.
     """

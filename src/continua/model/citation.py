@@ -17,9 +17,9 @@ from continua.runs import Paper
 def citation(*used: Any) -> list[Paper]:
     """Papers behind what is actually used: `citation(model)`, or `citation(model, optimiser, objective)`.
 
-    Everything inside is looked at - fields, operators, norms, stepper, control, gradient, estimators - and every part
-    that has a source in the literature names it. Each paper says which parts use it; they come by their keys, first
-    author and year.
+    Everything inside is looked at - fields, operators, norms, stepper, step-size controller, gradient, token integral -
+    and every part that has a source in the literature names it. Each paper says which parts use it; they come by their
+    keys, first author and year.
     """
     if not used:
         reject("used", (), "nothing is used, and nothing to be cited", "Pass a model: continua.citation(model).")

@@ -162,7 +162,7 @@ class Flow(nn.Module):
 
     The depth profile zeta is one where none is given. The order of the parts matters to splitting steps alone, and to
     a flow that is `stagger`ed for N of them. Its first part starts D = Z/(2N + 1) before the others, ends as much
-    before them, and each has a clock of its own that goes from 0 to Z:
+    before them, and each has a depth of its own that goes from 0 to Z:
 
         dX/dz = c (1[z < Z - D] f_1(theta_1(c z), X) + 1[z > D] sum_{p > 1} f_p(theta_p(c (z - D)), X)) ,
         c = Z/(Z - D) = (2N + 1)/2N .
@@ -186,7 +186,7 @@ class Flow(nn.Module):
         at_least(1, stagger=stagger)
         if stagger is not None and profile is not None:
             cure = "Leave one of the two out."
-            reject("profile", profile, "parts of a staggered flow have clocks of their own", cure)
+            reject("profile", profile, "parts of a staggered flow have depths of their own", cure)
         self.depth, self.profile, self.stagger = float(depth), profile, stagger
         self._fits: set[int] = set()
 
@@ -232,7 +232,7 @@ class Flow(nn.Module):
         seeds it, torch's global one otherwise. `rates` are running costs, `second_derivatives` says they will be taken.
         With `one_graph`, where one backward pass goes through the whole solve or none, parameters are laid out once.
         `windowed` is for steps that cannot stagger the parts by themselves: the velocity of a staggered flow says when
-        each of them acts. Otherwise all act at every depth, each by its own clock.
+        each of them acts. Otherwise all act at every depth, each by its own.
         """
         self._check(cloud, encoded)
         noisy = self.training if random is None else random
@@ -418,10 +418,10 @@ class _WindowedPart(AbstractVectorField):
             acts = self.start <= where <= self.end
             if not acts:
                 return State(torch.zeros_like(state.x))
-        velocity = self.pace * self.part(self._clock(z), state, None if inside is None else self._clock(inside)).x
+        velocity = self.pace * self.part(self._own(z), state, None if inside is None else self._own(inside)).x
         return State(velocity if not isinstance(acts, Tensor) else velocity * per_sequence(acts, velocity))
 
-    def _clock(self, z: DepthValue) -> DepthValue:
+    def _own(self, z: DepthValue) -> DepthValue:
         own, depth = self.pace * (z - self.start), self.part.flow.depth
         return own.clamp(0.0, depth) if isinstance(own, Tensor) else min(max(own, 0.0), depth)
 

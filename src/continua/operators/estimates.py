@@ -24,7 +24,7 @@ from continua.spaces import Measure
 @final
 @dataclasses.dataclass(frozen=True)
 class LogTokens:
-    """m = ceil(c log T) nodes for T tokens; the cost of an estimate is then O(T log T)."""
+    """m = ceil(c log T) drawn tokens of T; the cost of an estimate is then O(T log T)."""
 
     c: float
 
@@ -33,7 +33,7 @@ class LogTokens:
 
 
 Count = int | LogTokens
-"""How many nodes: a number, or a function of the number of tokens."""
+"""How many tokens are drawn, the nodes of the integral: a number, or a function of the number of tokens."""
 
 
 def nodes_for(count: Count, tokens: int) -> int:
@@ -155,7 +155,7 @@ def draw_level(last: int, seed: int) -> tuple[int, float]:
 
 @dataclasses.dataclass(frozen=True)
 class AbstractEstimate(AbstractTokenIntegral):
-    """The token integral over `m` nodes; with m >= T, the tokens with mass in the longest sequence, it is exact."""
+    """The token integral over `m` drawn tokens; exact with m >= T, the tokens with mass in the longest sequence."""
 
     m: Count
 
@@ -177,9 +177,10 @@ _AtLandmarks: TypeAlias = Float[Tensor, "batch heads landmarks value"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Subset(AbstractEstimate):
-    """y_i = sum_s u_s e^{beta <q_i, k_s>} v_s / sum_s u_s e^{beta <q_i, k_s>} over m nodes s, u_s = w_s / (m pi_s).
+    """y_i = sum_s u_s e^{beta <q_i, k_s>} v_s / sum_s u_s e^{beta <q_i, k_s>} over m drawn tokens s.
 
-    Numerator and normaliser are unbiased, their quotient is not: the bias is O(1/m) (docs/mathematics.md, section 6).
+    Here u_s = w_s / (m pi_s). Numerator and normaliser are unbiased, their quotient is not: the bias is O(1/m)
+    (docs/mathematics.md, section 6).
     A causal row always holds its own token, with its own mass, beside the earlier nodes; a query that sees no node
     gets the mean of the empty measure, zero. Nodes are drawn with replacement when the flow is bound, and stay for the
     solve.

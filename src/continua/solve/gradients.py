@@ -36,7 +36,7 @@ class Direct(AbstractGradient):
     """The exact gradient of the discrete solve by autograd; memory grows with the number of steps.
 
     The fastest for short solves. With `second_derivatives=True` second derivatives work as well (attention then forms
-    its kernel in O(tokens^2) memory). Reference implementation: torchdiffeq's `odeint`.
+    its matrix of weights, in O(tokens^2) memory). Reference implementation: torchdiffeq's `odeint`.
     """
 
     second_derivatives: bool = False

@@ -20,6 +20,7 @@ from continua.solve.functions import FunctionVectorField
 from continua.solve.gradients import AbstractGradient, Direct
 from continua.solve.integration import AbstractController, Integration, Observer, Solution, Stats
 from continua.solve.runge_kutta import AbstractStepper, DormandPrince
+from continua.solve.splitting import stagger_on
 from continua.solve.step_size import agree
 from continua.solve.vector_field import AbstractVectorField, State
 
@@ -79,7 +80,7 @@ class Solver(AbstractSolver):
         stats, before = Stats(), vector_field.evaluations
         integration = Integration(vector_field, span, self.stepper, self.controller, depths, tuple(observers), stats)
         if vector_field.stagger is not None and isinstance(self.controller, AbstractGridController):
-            stepper = self.stepper.on_grid(vector_field, self.controller.grid(integration))
+            stepper = stagger_on(self.stepper, vector_field, self.controller.grid(integration))
             integration = dataclasses.replace(integration, stepper=stepper)
         end, saved = gradient.solve(integration, state)
         stats.evaluations = vector_field.evaluations - before

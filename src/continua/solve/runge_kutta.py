@@ -52,10 +52,6 @@ class AbstractStepper(abc.ABC):
     def breaks(self, f: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
         """Depths that the steps may not straddle on a grid that holds `marks`."""
 
-    def on_grid(self, f: AbstractVectorField, grid: Sequence[float]) -> "AbstractStepper":
-        """The stepper of a solve on a grid that is known: another one where its steps depend on all of them."""
-        return self
-
     @abc.abstractmethod
     def step(
         self, f: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
+from typing import final
 
 import torch
 
@@ -38,15 +39,8 @@ class AbstractSplitting(AbstractStepper):
     ) -> StepResult:
         (z, dz), x = step, state.x
         for part, start, length in self.schedule(f):
-            x = self._sub_step(part, Step(z + start * dz, length * dz), x)
+            x = _move(self.sub, part, Step(z + start * dz, length * dz), x)
         return StepResult(step, state, displace(f, z, dz, state, x))
-
-    def _sub_step(self, part: AbstractVectorField, step: Step, x: Tensor) -> Tensor:
-        if not isinstance(self.sub, Euler):
-            return self.sub.step(part, step, State(x)).state.x
-        # the weights of the middle: layers do not notice, smooth fields are read to second order
-        middle = step.z + 0.5 * step.dz
-        return torch.add(x, part(middle, State(x), middle).x, alpha=step.dz)  # pyright: ignore[reportArgumentType]
 
     def dense(self, f: AbstractVectorField, result: StepResult, fractions: Sequence[float]) -> list[Tensor]:
         (z, dz), before, after = result.step, result.before, result.state
@@ -75,47 +69,68 @@ class LieTrotter(AbstractSplitting):
     def schedule(self, f: AbstractVectorField) -> list[tuple[AbstractVectorField, float, float]]:
         return [(part, 0.0, 1.0) for part in f.parts or (f,)]
 
-    def on_grid(self, f: AbstractVectorField, grid: Sequence[float]) -> AbstractStepper:
-        lag = 0 if f.stagger is None else (len(grid) - 1) // (2 * f.stagger)
-        return Staggered(self.sub, tuple(grid), lag) if lag else self
 
-
+@final
 @dataclasses.dataclass(frozen=True)
-class Staggered(LieTrotter):
-    """Lie-Trotter steps in which all parts but the first are `lag` cells of the grid behind; the last step catches up.
+class Staggered(AbstractStepper):
+    """Steps of `inner` on a grid in which all parts but the first are `lag` steps behind; the last step catches up.
 
     In a plain step the first part has moved the state by dz when the others begin: it is ahead by dz/2 in the mean. So
     N plain steps are leapfrog, of order 2, for a flow whose first part starts Z/2N before the others and ends as much
-    before them. On finer grids that delay is made of whole cells: 2N steps have a lag of one, 3N too, 4N one of two.
+    before them. On finer grids that delay is made of whole steps: 2N steps have a lag of one, 3N too, 4N one of two.
     E. Hairer, C. Lubich, G. Wanner, Geometric Numerical Integration, sections I.1.4 and II.5.
     """
 
-    grid: tuple[float, ...] = ()
-    lag: int = 0
+    inner: LieTrotter
+    grid: tuple[float, ...]
+    lag: int
+    order = 1
+
+    def __post_init__(self) -> None:
+        for name in ("stages", "reads_middle"):
+            object.__setattr__(self, name, getattr(self.inner, name))
+
+    def breaks(self, f: AbstractVectorField, marks: Sequence[float]) -> tuple[float, ...]:
+        return self.inner.breaks(f, marks)
 
     def step(
         self, f: AbstractVectorField, step: Step, state: State, first: State | None = None, with_error: bool = False
     ) -> StepResult:
-        place, (ahead, *behind) = self.grid.index(step.z), f.parts
-        x, late = self._move(ahead, place, state.x), place - self.lag
-        if late >= 0:
-            x = self._follow(behind, late, x)
-        cells = len(self.grid) - 1
+        place, cells, (ahead, *behind) = self.grid.index(step.z), len(self.grid) - 1, f.parts
+        x = self._move([ahead], place, state.x)
+        if place >= self.lag:
+            x = self._move(behind, place - self.lag, x)
         z, dz = step.z, step.dz * cells / (cells + self.lag)  # costs see the depth that all parts have together
         after = displace(f, z, dz, state, x)
-        if place == cells - 1:
-            for late in range(cells - self.lag, cells):
-                after = displace(f, z, dz, after, self._follow(behind, late, after.x))
+        for late in range(cells - self.lag, cells) if place == cells - 1 else ():
+            after = displace(f, z, dz, after, self._move(behind, late, after.x))
         return StepResult(step, state, after)
 
-    def _follow(self, parts: Sequence[AbstractVectorField], cell: int, x: Tensor) -> Tensor:
+    def _move(self, parts: Sequence[AbstractVectorField], cell: int, x: Tensor) -> Tensor:
+        start, end = self.grid[cell : cell + 2]
         for part in parts:
-            x = self._move(part, cell, x)
+            x = _move(self.inner.sub, part, Step(start, end - start), x)
         return x
 
-    def _move(self, part: AbstractVectorField, cell: int, x: Tensor) -> Tensor:
-        start, end = self.grid[cell : cell + 2]
-        return self._sub_step(part, Step(start, end - start), x)
+    def dense(self, f: AbstractVectorField, result: StepResult, fractions: Sequence[float]) -> list[Tensor]:
+        return self.inner.dense(f, result, fractions)
+
+
+def stagger_on(stepper: AbstractStepper, f: AbstractVectorField, grid: Sequence[float]) -> AbstractStepper:
+    """The stepper of a solve on a grid that is known: plain steps of a staggered flow need it, others do not."""
+    if f.stagger is None or not isinstance(stepper, LieTrotter):
+        return stepper
+    lag = (len(grid) - 1) // (2 * f.stagger)
+    return Staggered(stepper, tuple(grid), lag) if lag else stepper
+
+
+def _move(sub: AbstractStepper, part: AbstractVectorField, step: Step, x: Tensor) -> Tensor:
+    """One sub-step of one part."""
+    if not isinstance(sub, Euler):
+        return sub.step(part, step, State(x)).state.x
+    # the weights of the middle: layers do not notice, smooth fields are read to second order
+    middle = step.z + 0.5 * step.dz
+    return torch.add(x, part(middle, State(x), middle).x, alpha=step.dz)  # pyright: ignore[reportArgumentType]
 
 
 @dataclasses.dataclass(frozen=True)

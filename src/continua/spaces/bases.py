@@ -171,25 +171,26 @@ class ScaledBasis(AbstractBasis):
 @final
 @dataclass(frozen=True)
 class PlateauBasis(AbstractBasis):
-    """phi_k(z) = psi_k(s(s(z))), s(z) = z + sin(2 pi n z)/(2 pi n), psi_k the functions of `inner`, n = `cells`.
+    """phi_k(z) = psi_k(s(s(z))), s(z) = z + sin(2 pi n z)/(2 pi n), psi_k the functions of `inner`, n = `steps`.
 
-    As smooth as psi_k, and equal to them at the middles and ends of n equal cells. At the middles eight derivatives are
-    zero: parameters change between cells, where s(s(z)) is up to four times as fast as z, and hardly within them. So n
-    steps that read parameters at their middles stand for the flow better, and are the same network with and without.
+    As smooth as psi_k, and equal to them at the middles and ends of n equal steps of depth. At the middles eight
+    derivatives are zero: parameters change between steps, where s(s(z)) is up to four times as fast as z, and hardly
+    within them. So n steps that read parameters at their middles stand for the flow better, and are the same network
+    with and without.
     """
 
     size: int = dataclasses.field(init=False)
     inner: AbstractBasis
-    cells: int
+    steps: int
 
     def __post_init__(self) -> None:
-        at_least(1, cells=self.cells)
+        at_least(1, steps=self.steps)
         if self.inner.breaks:
             reject("inner", self.inner, "its functions jump", "Pass smooth ones, such as Cosine(size).")
         object.__setattr__(self, "size", self.inner.size)
 
     def _terms(self, z: Number) -> list[Number]:
-        rate = 2.0 * math.pi * self.cells
+        rate = 2.0 * math.pi * self.steps
         for _ in range(2):
             z = z + _wave("sin", rate * z) / rate
         return self.inner._terms(z)

@@ -19,7 +19,7 @@ class Cloud:
     """Tokens of a batch of sequences as measures mu_b = sum_i w_bi delta_{x_bi} (docs/mathematics.md, section 1).
 
     - `points`: the states x_i; those of absent tokens are set to zero.
-    - `mass`: the weights w_i >= 0; zero mass means that the token is absent (padding), `None` that each has mass 1.
+    - `mass`: the masses w_i >= 0; zero mass means that the token is absent (padding), `None` that each has mass 1.
     - `positions`: the times t_i, not decreasing along each sequence; `None` means the index.
     - `present`: tokens that move, by default those with mass. Present without mass is a query: it attends to the
       others and nobody attends to it, as a query at a time that was never observed.

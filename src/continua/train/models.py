@@ -269,7 +269,7 @@ def objective_of(form: Form, model: ContinuousTransformer | None = None, preset:
     """The objective that a task's question asks for: its loss, and what the preset pays for when `model` is trained.
 
     Only a trained density of heads pays its negentropy. Norms of the Jacobian need second derivatives, so attention
-    forms its kernel there; they are paid at one random step per update. A validation reads the loss alone:
+    forms its matrix of weights there; they are paid at one random step per update. A validation reads the loss alone:
     `objective_of(form)`.
     """
     paid = CostOptions(0.0, head_negentropy=0.0) if preset is None else preset.costs

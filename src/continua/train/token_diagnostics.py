@@ -102,7 +102,7 @@ def attention_section(subject: Subject, measured: str, frames: int = 13) -> Sect
     figures = tuple(_heat(alphas, place, cloud, of, depths, measured) for alphas, place, of in kernels)
     prose = (
         "The weight that the token at time t gives to the token at time s, masses included; each row sums to one. "
-        "Kernels change along depth with the tokens and with the parameters of the network.",
+        "These weights change along depth with the tokens and with the parameters of the network.",
     )
     formula = "alpha(t, s) = frac{w(s) e^{beta ⟨Q x(t), K x(s)⟩}}{int w(s') e^{beta ⟨Q x(t), K x(s')⟩} d s'}"
     return Section("Attention", prose, formula, figures)
