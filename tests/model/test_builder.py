@@ -293,7 +293,7 @@ def test_printing_names_operators_heads_axis_depth_solver_and_gradient():
         "Attention",
         "heads=4",
         "4 axis nodes x 4 channels",
-        "depth: [0, 4]",
+        "depth: [0, 4], staggered for 4 steps",
         "LieTrotter",
         "Fixed(steps=4)",
         "Direct",

@@ -20,13 +20,16 @@ def at_budget(
 ) -> ContinuousTransformer:
     """The same model, parameters shared, with the most depth steps that a call on `inputs` takes in this time.
 
-    Calls with more and more steps are timed, the median of `repeats`, until one is too slow; a model of layers
-    runs with the steps that it has. `at_budget(model, (values, times), milliseconds=5).solver` says what was chosen.
+    Calls with more and more steps are timed, the median of `repeats`, until one is too slow: multiples and divisors of
+    the steps that a flow is staggered for, whose parameters may be read between these only; of layers those that they
+    have. `at_budget(model, (values, times), milliseconds=5).solver` says what was chosen.
     """
     positive(milliseconds=milliseconds)
     is_a((tuple, list), "Pass what the model is called with: (values,) or (values, times).", inputs=inputs)
-    found, fastest = None, float("inf")
+    found, fastest, trained = None, float("inf"), model.flow.stagger or 1
     for steps in _STEPS:
+        if steps % trained and trained % steps:
+            continue
         try:
             other = model.at(steps=steps).in_eval_mode()
         except ArgumentError:  # no steps that these layers have

@@ -287,7 +287,9 @@ class ContinuousTransformer(nn.Module):
                 f"part of the flow: {_describe(part.operator)}, its parameters by {type(part.field).__name__}"
                 for part in self.flow.parts
             ),
-            f"depth: [0, {self.flow.depth:g}], {_describe(self.solver)}, gradient {_describe(self.gradient)}",
+            f"depth: [0, {self.flow.depth:g}]"
+            + ("" if self.flow.stagger is None else f", staggered for {self.flow.stagger} steps")
+            + f", {_describe(self.solver)}, gradient {_describe(self.gradient)}",
             f"readout: {type(self.readout).__name__}, {self.readout.outputs} outputs per "
             + ("token" if self.readout.per_token else "sequence"),
             f"parameters: {count:,}",
