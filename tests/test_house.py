@@ -310,7 +310,9 @@ def test_examples_run(page, tmp_path, monkeypatch, unchecked):
     "page", ["README.md", "docs/tasks.md", "docs/how-to.md", "docs/mathematics.md", "docs/choose.md", "docs/scale.md"]
 )
 def test_options_of_training_exist(page):
-    known = {flag(name) for name in values_of(Train())} | {"--help"}
+    values = values_of(Train())
+    known = {flag(name) for name in values} | {"--help"}
+    known |= {flag(name).replace("--", "--no-", 1) for name, value in values.items() if isinstance(value, bool)}
     text = (ROOT / page).read_text(encoding="utf-8")
     if page == "README.md":  # it shows other commands too
         text = "\n".join(re.findall(r"continua train[^#`\n]*", text))
