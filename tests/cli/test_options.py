@@ -16,7 +16,7 @@ WORDS = (
     "--steps 2 --lr 0.01 --warmup-ratio 0 --validations 1 --threads 1 --quiet"
 )
 CHOICES = {
-    "": ["ContinuousHeads", "Spectral", "LieTrotter", "Direct"],
+    "": ["ContinuousHeads", "Spectral", "staggered for 2 steps", "LieTrotter", "Direct"],
     "--field legendre --stepper strang --dropout 0.1": ["Expansion", "Strang", "Dropout"],
     "--field hypernetwork --damping 0.1": ["HeadHypernetwork", "Damping"],
     "--field piecewise --head-modes 0 --stepper euler": ["PiecewiseConstant", "Euler"],
@@ -30,7 +30,7 @@ CHOICES = {
     "--energy 0.01 --path-length 0.01 --head-negentropy 0.01 --jacobian 1e-4 --jacobian-frobenius 1e-4": [],
     "--field-size 1e-5 --weight-decay 0 --jitter 0.5 --refined 0.8 --refined-nodes 0.5": [],
     "--optimizer soap --token-budget 1280": [],
-    "--optimizer shampoo": [],
+    "--optimizer shampoo --no-plateaus --no-stagger": ["depth: [0, 4], Solver"],
     "--optimizer kfac": [],
 }
 
