@@ -24,7 +24,7 @@ CHOICES = {
     "--axis-kernel fft --integral subset --integral-tokens 3": ["Convolution", "Subset"],
     "--axis-kernel unitary --optimizer recipe": ["unitary=True"],
     "--axis-modes 2 --integral debiased --integral-tokens 3": ["Debiased"],
-    "--integral nystrom --integral-tokens 4 --batch-size 25": ["Nystrom"],
+    "--integral nystrom --integral-tokens 4 --batch-size 100": ["Nystrom"],
     "--stepper rk4 --gradient checkpointed --dtype float64": ["RK4", "Checkpointed"],
     "--rtol 0.1 --gradient backsolve --clip-costate 10": ["Adaptive", "Backsolve(clip=10"],
     "--energy 0.01 --path-length 0.01 --head-negentropy 0.01 --jacobian 1e-4 --jacobian-frobenius 1e-4": [],
