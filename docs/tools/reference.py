@@ -193,6 +193,7 @@ def _index(rooms: dict[str, str]) -> str:
     found += [(entry, room) for room in rooms for entry in entries(room) if entry.home == "continua"]
     for entry, room in found:
         said = _inline(" ".join(documentation(entry.name, entry.thing).split("\n\n")[0].split()))
+        said = said.replace("|", r"\|")  # a bar would end the cell
         rows.append(f"| [{entry.name}]({f'{room}.md' if room else ''}#{entry.path}) | {said} | {room} |")
     parts += ["\n".join(rows), *(entry.markdown() for entry in elsewhere())]
     return "\n\n".join(parts) + "\n"

@@ -30,6 +30,17 @@ def test_classification_is_that_of_torch():
     torch.testing.assert_close(CrossEntropy(0.1)(LOGITS[:, 0], batch(labels)), expected)
 
 
+def test_tokens_that_are_moved_already_are_not_moved_again():
+    window = torch.tensor([[0, 1, 2, 1, 0], [2, 2, 0, 1, 1]])
+    output, batch = torch.randn(2, 4, 3), Batch((window[:, :-1],), window[:, 1:])
+    with pytest.raises(ValueError, match=r"batch\.targets = \(2, 4\): .*moved again\. Pass NextToken\(shifted=True\)"):
+        NextToken()(output, batch)
+    expected = torch.nn.functional.cross_entropy(output.flatten(0, 1), window[:, 1:].flatten())
+    torch.testing.assert_close(NextToken(shifted=True)(output, batch), expected)
+    NextToken()(output, Batch((window[:, :-1],), window[:, :-1]))
+    NextToken()(output, Batch((torch.ones_like(window[:, 1:]),), torch.ones_like(window[:, 1:])))  # both at once
+
+
 def test_the_next_token_is_shifted_and_padding_does_not_count():
     pairs = [(LOGITS[b, i], LABELS[b, i + 1]) for b, n in enumerate(LENGTHS) for i in range(n - 1)]
     expected = F.cross_entropy(torch.stack([o for o, _ in pairs]), torch.stack([y for _, y in pairs]))

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from continua.core.batch import Batch
-from continua.core.checks import fraction, is_a, refuse_where
+from continua.core.checks import fraction, is_a, is_traced, refuse_where
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Int, Tensor
 from continua.spaces import AbstractSampleRule
@@ -83,12 +83,23 @@ class NextToken(AbstractLabelLoss):
             batch = dataclasses.replace(batch, targets=batch.inputs[0])
         labels, counts = _labels_of_tokens(batch, output)
         if not self.shifted:
+            _refuse_moved(batch)
             # A pair counts where both of its tokens are there; the mask speaks of targets, so of the second alone.
             there = torch.ones_like(counts) if batch.present is None else batch.present
             counts = torch.cat([torch.zeros_like(counts[:, :1]), counts[:, 1:] & there[:, :-1]], 1)
             _check_range(labels, counts, output.shape[-1])  # before the shift, so that it names the label as passed
             output, labels, counts = output[:, :-1], labels[:, 1:], counts[:, 1:]
         return self._mean(output, labels, counts)
+
+
+def _refuse_moved(batch: Batch) -> None:
+    """Refuses targets that are the inputs moved by one: moved again, they would train for the second token ahead."""
+    tokens, targets = batch.inputs[0], batch.targets
+    if is_traced() or not isinstance(tokens, Tensor) or targets is None or targets.shape != tokens.shape:
+        return
+    if torch.equal(targets[:, :-1], tokens[:, 1:]) and not torch.equal(targets, tokens):
+        why, cure = "they are moved by one, and would be moved again", "Pass NextToken(shifted=True), or the tokens."
+        reject("batch.targets", tuple(targets.shape), why, cure)
 
 
 @final

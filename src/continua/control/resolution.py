@@ -150,7 +150,8 @@ class ResolutionReport:
             place = "" if resolution is None else f" at {_count(unit, resolution)}"
             continuum = "depth by tolerance" if unit == "rtol" and resolution is None else CONTINUA[UNITS[unit]]
             absent.append(f"left out, {continuum}{place}: {reason}")
-        solver = f"solver error {error}, against {self.reference_solver}"
+        whose = "in units of the tight output, changes in those of the model's own"
+        solver = f"solver error {error} ({whose}), against {self.reference_solver}"
         return "\n".join([f"the model as it is: {own}{loss}", *table, solver, *absent])
 
 

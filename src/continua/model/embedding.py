@@ -211,7 +211,8 @@ class VectorEmbedding(AbstractSampleEmbedding):
 
     def _states(self, samples: Tensor, present: Bool[Tensor, "batch tokens"] | None) -> Points:
         values = samples if present is None else samples.masked_fill(~present.unsqueeze(-1), 0.0)
-        cure = "Leave the sample out, its time too; present marks padding at the end."
+        cure = "Leave the sample out, its time too; present marks padding at the end. Where single features are "
+        cure += "missing, build the model with TokenTime(channels=...): each value is a token then."
         refuse_where(~torch.isfinite(values), "a sample is not finite", cure, values=values)
         return self.linear(values).to(values.dtype)  # under autocast a product has half precision, and states have not
 

@@ -188,7 +188,8 @@ def check_problem(
     if (x := state.x).numel() == 0:
         reject("x0", tuple(x.shape), "it is empty", "Pass a tensor with entries.")
     if x.dtype not in (torch.float32, torch.float64):
-        reject("x0", x.dtype, "the dtype is neither float32 nor float64", "Convert with .to(torch.float32).")
+        real, other = "Pass torch.view_as_real(x0), and view x as complex in f.", "Convert with .to(torch.float32)."
+        reject("x0", x.dtype, "the dtype is neither float32 nor float64", real if x.is_complex() else other)
     if not agree(holds(torch.isfinite(x.detach()).all(), unseen=True), all_ranks, x):
         reject("x0", x, "it holds nan or inf", "Mend the input, or give such tokens zero mass in a Cloud.")
     return (start, end), _check_depths(save_at, (start, end))

@@ -40,7 +40,7 @@ class Tolerance:
         """Rejects a tolerance that the dtype cannot resolve: no step, however short, would meet it."""
         finest = 4 * torch.finfo(x.dtype).eps
         if self.rtol < finest:
-            cure = f"Pass rtol >= {finest:.0e}, or work in float64: model.double() on float64 inputs."
+            cure = f"Pass rtol >= {finest:.0e}, or work in float64: x0.double(), or model.double() and its inputs."
             reject("rtol", self.rtol, f"{x.dtype} resolves no less than {finest:.1e}", cure)
 
     def scale(self, before: Tensor, after: Tensor) -> Tensor:
