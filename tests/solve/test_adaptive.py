@@ -9,6 +9,7 @@ import torchdiffeq
 from jaxtyping import config
 from scipy.integrate import solve_ivp
 
+import continua
 from continua.solve import (
     Adaptive,
     BogackiShampine,
@@ -252,3 +253,13 @@ def test_energy_of_a_decay_is_known():
         state = State(problem.start, (torch.zeros(2, dtype=torch.float64),))
         solution = integrate(bound, state, (0.0, 1.0), controller=controller)
         torch.testing.assert_close(solution.costs[0], exact, rtol=1e-7, atol=0.0)
+
+
+def test_one_tolerance_is_both():
+    f, x0 = lambda z, x: torch.sin(9.0 * z) * x, torch.ones(3, dtype=torch.float64)
+    short = continua.integrate(f, x0, (0.0, 1.0), rtol=1e-9)
+    for controller in (Adaptive(1e-9), Adaptive(rtol=1e-9, atol=1e-9)):
+        long = continua.integrate(f, x0, (0.0, 1.0), controller=controller)
+        assert torch.equal(long.x, short.x) and long.stats.evaluations == short.stats.evaluations
+    loose = continua.integrate(f, x0, (0.0, 1.0), controller=Adaptive(1e-9, 1e-4))
+    assert loose.stats.evaluations < short.stats.evaluations

@@ -214,7 +214,7 @@ class ContinuousTransformer(nn.Module):
         elif rtol is not None:
             own = self.solver.controller if isinstance(self.solver, Solver) else None
             kept = own if isinstance(own, Adaptive | PerSequence) else Adaptive()
-            solver = self._controlled_by(dataclasses.replace(kept, rtol=rtol, atol=rtol), adaptive=True)
+            solver = self._controlled_by(dataclasses.replace(kept, rtol=rtol, atol=None), adaptive=True)
         return self._with(embedding, flow, readout, solver or self.solver, gradient or self.gradient)
 
     def _flow_in_steps(self, flow: Flow, steps: int) -> Flow:

@@ -10,7 +10,7 @@ from continua.solve.integration import AbstractController, Observer, Solution, S
 from continua.solve.runge_kutta import (
     RK4, AbstractRungeKutta, AbstractStepper, BogackiShampine, DormandPrince, Euler, Heun, Midpoint, Step, Tsitouras,
 )  # fmt: skip
-from continua.solve.splitting import LieTrotter, Projected, Staggered, Strang, manifold_of
+from continua.solve.splitting import LieTrotter, Projected, Strang, manifold_of
 from continua.solve.step_size import StepSizeState
 from continua.solve.torchdiffeq import TorchdiffeqSolver
 from continua.solve.vector_field import AbstractVectorField, State, per_sequence, within
@@ -20,5 +20,5 @@ __all__ = [
     "AbstractStepper", "AbstractVectorField", "Adaptive", "Backsolve", "BogackiShampine", "Checkpointed", "Direct",
     "DormandPrince", "Euler", "Fixed", "Given", "Heun", "LieTrotter", "Midpoint", "Observer", "PerSequence",
     "Projected", "RK4", "Solution", "Solver", "State", "StateBuffer", "Stats", "Step", "StepSizeState",
-    "Staggered", "Strang", "TorchdiffeqSolver", "Tsitouras", "integrate", "manifold_of", "per_sequence", "within",
+    "Strang", "TorchdiffeqSolver", "Tsitouras", "integrate", "manifold_of", "per_sequence", "within",
 ]  # fmt: skip

@@ -75,7 +75,8 @@ class Backsolve(AbstractNodeGradient):
         gap, size = ((masses * x.square()).sum().sqrt().item() for x in (start - back, start))
         error = integration.stats.reconstruction_error = gap / (size or 1.0)
         if trust is None:
-            trust = 100.0 * (controller.rtol + controller.atol) if isinstance(controller, Adaptive) else 1e-3
+            tolerance = controller.tolerance if isinstance(controller, Adaptive) else None
+            trust = 1e-3 if tolerance is None else 100.0 * (tolerance.rtol + tolerance.atol)
         if not error <= trust:
             reason = f"the backward solve missed the start of the forward one by {error:.1e} (relative)"
             advice = "Use gradient=Checkpointed(), or tighten rtol and atol"

@@ -91,10 +91,10 @@ class Given(AbstractGridController):
 
 @dataclasses.dataclass(frozen=True)
 class AbstractAdaptive(AbstractController):
-    """A controller whose steps are as long as a tolerance permits."""
+    """A controller whose steps are as long as a tolerance permits; without `atol`, `rtol` is both."""
 
     rtol: float = 1e-4
-    atol: float = 1e-4
+    atol: float | None = None
     max_steps: int = 10_000
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class AbstractAdaptive(AbstractController):
 
     @property
     def tolerance(self) -> Tolerance:
-        return Tolerance(self.rtol, self.atol)
+        return Tolerance.of(self.rtol, self.atol)
 
     def _out_of_steps(self, what: str, z: float) -> SolveError:
         more = f"controller={type(self).__name__}(max_steps={2 * self.max_steps})"
@@ -116,10 +116,10 @@ class Adaptive(AbstractAdaptive):
     """Steps as long as the tolerance permits, the same for all sequences of the batch: the default.
 
     A step is accepted when the root mean square over the batch of the mass-weighted errors is at most 1, in units of
-    atol + rtol |x|. `all_ranks` reduces it over the default process group, so that every rank takes the same steps
-    (needed under FSDP). `first` is the first step tried (found from two evaluations otherwise). `costs` puts running
-    costs into the norm. Reference implementation: `scipy.integrate.solve_ivp`, whose elementary controller gives way to
-    Gustafsson's predictive one.
+    atol + rtol |x|; `Adaptive(1e-6)` sets both. `all_ranks` reduces it over the default process group, so that every
+    rank takes the same steps (needed under FSDP). `first` is the first step tried (found from two evaluations
+    otherwise). `costs` puts running costs into the norm. Reference implementation: `scipy.integrate.solve_ivp`, whose
+    elementary controller gives way to Gustafsson's predictive one.
     """
 
     first: float | None = None

@@ -31,6 +31,11 @@ class Tolerance:
     rtol: float
     atol: float
 
+    @classmethod
+    def of(cls, rtol: float, atol: float | None) -> "Tolerance":
+        """Without `atol`, `rtol` is both."""
+        return cls(rtol, rtol if atol is None else atol)
+
     def __post_init__(self) -> None:
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if not (value > 0 and math.isfinite(value)):

@@ -32,11 +32,11 @@ class TorchdiffeqSolver(AbstractSolver):
 
     method: str = "dopri8"
     rtol: float = 1e-4
-    atol: float = 1e-4
+    atol: float | None = None
     options: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        Tolerance(self.rtol, self.atol)
+        Tolerance.of(self.rtol, self.atol)
 
     def solve(
         self,
@@ -81,7 +81,8 @@ class TorchdiffeqSolver(AbstractSolver):
         z = torch.tensor(span, dtype=torch.float64, device=state.x.device)
         if self.method in _ADAPTIVE:  # they step beyond the end otherwise, where no field may be
             options.setdefault("step_t", z)
-        settings = {"rtol": self.rtol, "atol": self.atol, "method": self.method, "options": options}
+        tolerance = Tolerance.of(self.rtol, self.atol)
+        settings = {"rtol": tolerance.rtol, "atol": tolerance.atol, "method": self.method, "options": options}
         solve = torchdiffeq.odeint
         if isinstance(gradient, Backsolve):
             solve, settings["adjoint_params"] = torchdiffeq.odeint_adjoint, velocity.vector_field.tensors
