@@ -44,8 +44,8 @@ def test_tokens_that_are_moved_already_are_not_moved_again():
 def test_the_next_token_is_shifted_and_padding_does_not_count():
     pairs = [(LOGITS[b, i], LABELS[b, i + 1]) for b, n in enumerate(LENGTHS) for i in range(n - 1)]
     expected = F.cross_entropy(torch.stack([o for o, _ in pairs]), torch.stack([y for _, y in pairs]))
-    torch.testing.assert_close(NextToken()(LOGITS, batch(NONSENSE, present=PRESENT)), expected)
-    torch.testing.assert_close(NextToken()(LOGITS, Batch((NONSENSE,), None, present=PRESENT)), expected)
+    torch.testing.assert_close(NextToken()(LOGITS, batch(NONSENSE, target_present=PRESENT)), expected)
+    torch.testing.assert_close(NextToken()(LOGITS, Batch((NONSENSE,), None, target_present=PRESENT)), expected)
     shifted = torch.cat([NONSENSE[:, 1:], torch.full((3, 1), -100)], 1)
     there = torch.cat([PRESENT[:, 1:], torch.zeros(3, 1, dtype=torch.bool)], 1)
     torch.testing.assert_close(NextToken(shifted=True)(LOGITS, batch(shifted, mask=there)), expected)
@@ -55,13 +55,13 @@ def test_masked_tokens_alone_count():
     mask = torch.rand(3, 5, generator=torch.Generator().manual_seed(1)) < 0.6
     counts = mask & PRESENT
     expected = F.cross_entropy(LOGITS[counts], LABELS[counts])
-    torch.testing.assert_close(MaskedToken()(LOGITS, batch(NONSENSE, mask=mask, present=PRESENT)), expected)
+    torch.testing.assert_close(MaskedToken()(LOGITS, batch(NONSENSE, mask=mask, target_present=PRESENT)), expected)
 
 
 def test_squares_over_what_is_present():
     broken = VALUES.masked_fill(~PRESENT[..., None], torch.nan)
     expected = F.mse_loss(LOGITS[PRESENT], VALUES[PRESENT])
-    torch.testing.assert_close(MeanSquaredError()(LOGITS, batch(broken, present=PRESENT)), expected)
+    torch.testing.assert_close(MeanSquaredError()(LOGITS, batch(broken, target_present=PRESENT)), expected)
     torch.testing.assert_close(
         MeanSquaredError()(LOGITS[:, 0], batch(VALUES[:, 0])), F.mse_loss(LOGITS[:, 0], VALUES[:, 0])
     )
@@ -74,7 +74,7 @@ def test_relative_distances_are_integrals_over_time():
         gap, size = (trapezoid((x[b, :n] ** 2).sum(-1), TIMES[b, :n]) for x in (LOGITS - VALUES, VALUES))
         ratios.append((gap / size) ** 0.5)
     expected = pytest.approx(sum(ratios) / 3, rel=1e-12)
-    assert RelativeL2(Trapezoid())(LOGITS, batch(VALUES, present=PRESENT, times=TIMES)).item() == expected
+    assert RelativeL2(Trapezoid())(LOGITS, batch(VALUES, target_present=PRESENT, target_times=TIMES)).item() == expected
     weights = Trapezoid().mass(TIMES, PRESENT)
     assert RelativeL2()(LOGITS, batch(VALUES, mass=weights)).item() == expected
 
@@ -83,7 +83,7 @@ def test_absent_tokens_get_no_gradient_and_a_perfect_answer_a_finite_one():
     for loss in (NextToken(), MeanSquaredError(), RelativeL2()):
         output = LOGITS.clone().requires_grad_(True)
         targets = NONSENSE if isinstance(loss, NextToken) else VALUES
-        (g,) = torch.autograd.grad(loss(output, batch(targets, present=PRESENT)), output)
+        (g,) = torch.autograd.grad(loss(output, batch(targets, target_present=PRESENT)), output)
         assert bool((g[~PRESENT] == 0).all()) and bool((g[PRESENT] != 0).any())
     output = VALUES.clone().requires_grad_(True)
     (g,) = torch.autograd.grad(RelativeL2()(output, batch(VALUES)), output)
@@ -101,7 +101,7 @@ def test_absent_tokens_get_no_gradient_and_a_perfect_answer_a_finite_one():
         (CrossEntropy(), LOGITS[:, 0], None, {}, "compares with targets"),
         (NextToken(), LOGITS, NONSENSE, {}, r"batch.targets\[1, 3\] = -100"),
         (NextToken(), LOGITS[:, 0], LABELS, {}, "TokenReadout"),
-        (NextToken(), LOGITS, LABELS, {"present": torch.zeros(3, 5, dtype=torch.bool)}, "no target counts"),
+        (NextToken(), LOGITS, LABELS, {"target_present": torch.zeros(3, 5, dtype=torch.bool)}, "no target counts"),
         (MaskedToken(), LOGITS, LABELS, {}, "batch.mask = None"),
         (MaskedToken(), LOGITS, LABELS, {"mask": torch.ones(3, 4, dtype=torch.bool)}, "no mask of the tokens"),
         (MeanSquaredError(), LOGITS, VALUES * torch.nan, {}, "a target is not finite"),
@@ -109,7 +109,7 @@ def test_absent_tokens_get_no_gradient_and_a_perfect_answer_a_finite_one():
         (MeanSquaredError(), LOGITS, VALUES.float(), {}, "Convert with targets.to"),
         (MeanSquaredError(), LOGITS, VALUES, {"mass": -torch.ones(3, 5)}, "batch.mass"),
         (RelativeL2(), LOGITS, VALUES * 0.0, {}, r"norm of batch.targets\[0\] = 0.0: nothing is small"),
-        (RelativeL2(Trapezoid()), LOGITS, VALUES, {}, "batch.times = None"),
+        (RelativeL2(Trapezoid()), LOGITS, VALUES, {}, "batch.target_times = None"),
     ],
 )
 def test_bad_targets_are_named(loss, output, targets, given, message, unchecked):

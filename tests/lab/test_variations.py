@@ -104,7 +104,8 @@ def test_a_path_of_an_attention_flow_is_recognised_and_its_temperature_found(tmp
 
 def test_the_path_of_a_saved_model_is_held_against_its_own_flow(tmp_path, capsys):
     torch.manual_seed(0)
-    model = continua.transformer(width=8, outputs=4, features=2).double().eval()
+    depth = continua.Depth(4.0, continua.ScaledBasis(continua.Cosine(4), 0.8), stagger=False)  # two derivatives
+    model = continua.transformer(width=8, outputs=4, features=2, depth=depth).double().eval()
     values, times = torch.randn(1, 6, 2, dtype=torch.float64), torch.linspace(0, 1, 6, dtype=torch.float64)[None]
     depths = [model.flow.depth * k / 64 for k in range(65)]
     with torch.no_grad():
@@ -116,6 +117,8 @@ def test_the_path_of_a_saved_model_is_held_against_its_own_flow(tmp_path, capsys
     words = ("--trajectory", str(tmp_path / "path.npz"), "--model", str(tmp_path / "model"))
     code, found = ask(capsys, *words)
     assert code == 0 and found["measured"]["full of kinetic"] < 0.02
+    continua.save(continua.transformer(width=8, outputs=4, features=2), tmp_path / "model")
+    assert main(["lab", "run", "euler-lagrange", *words]) == 2 and "its flow is staggered" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_figures_are_plain_data(run):
     path = run.keep_section("loss", Lines(title="Loss", x=Scale("update"), y=Scale("loss"), curves=(series,)))
     plain = json.loads(path.read_text())
     assert path == run.folder / "figures" / "loss.json" and plain["kind"] == "lines"
-    assert plain["series"][0]["mark"] == "line" and plain["series"][0]["y"]["values"] == [1.0, None]
+    assert plain["curves"][0]["mark"] == "line" and plain["curves"][0]["y"]["values"] == [1.0, None]
 
 
 def test_a_state_comes_back_as_it_was(tmp_path):

@@ -17,7 +17,7 @@ from continua.spaces import AbstractSampleRule
 class AbstractLoss(abc.ABC):
     """The terminal loss: (output of the readout, batch) -> one number, the mean over what counts.
 
-    Absent tokens (`batch.present`) and targets outside `batch.mask` never count, whatever stands there.
+    Absent tokens (`batch.target_present`) and targets outside `batch.mask` never count, whatever stands there.
     """
 
     @abc.abstractmethod
@@ -85,7 +85,7 @@ class NextToken(AbstractLabelLoss):
         if not self.shifted:
             _refuse_moved(batch)
             # A pair counts where both of its tokens are there; the mask speaks of targets, so of the second alone.
-            there = torch.ones_like(counts) if batch.present is None else batch.present
+            there = torch.ones_like(counts) if batch.target_present is None else batch.target_present
             counts = torch.cat([torch.zeros_like(counts[:, :1]), counts[:, 1:] & there[:, :-1]], 1)
             _check_range(labels, counts, output.shape[-1])  # before the shift, so that it names the label as passed
             output, labels, counts = output[:, :-1], labels[:, 1:], counts[:, 1:]
@@ -133,7 +133,7 @@ class MeanSquaredError(AbstractLoss):
 class RelativeL2(AbstractLoss):
     """mean_b |output_b - y_b| / |y_b| with |u|^2 = sum_i w_i |u_i|^2, the usual loss of neural operators.
 
-    The weights w_i are those that `rule` gives to `batch.times`; without a rule, `batch.mass`; without either
+    The weights w_i are those that `rule` gives to `batch.target_times`; without a rule, `batch.mass`; without either
     each token counts alike. A target of norm zero is refused.
     """
 
@@ -176,7 +176,7 @@ def _counting_tokens(batch: Batch, like: Tensor) -> Bool[Tensor, "batch tokens"]
     """The tokens whose targets count: present, and in the mask where there is one. `like` is (batch, tokens, ...)."""
     size = tuple(like.shape[:2])
     counts = torch.ones(size, dtype=torch.bool, device=like.device)
-    for name, given in (("mask", batch.mask), ("present", batch.present)):
+    for name, given in (("mask", batch.mask), ("target_present", batch.target_present)):
         if given is None:
             continue
         if tuple(given.shape) != size or given.dtype != torch.bool:
@@ -214,7 +214,7 @@ def _labels(batch: Batch, output: Tensor) -> Int[Tensor, "*tokens"]:
 
 def _check_range(labels: Tensor, counts: Tensor, classes: int) -> None:
     wrong = counts & ((labels < 0) | (labels >= classes))
-    cure = f"Pass labels from 0 to {classes - 1}; leave targets out with batch.mask or batch.present."
+    cure = f"Pass labels from 0 to {classes - 1}; leave targets out with batch.mask or batch.target_present."
     refuse_where(wrong, f"there are {classes} classes", cure, **{"batch.targets": labels})
 
 
@@ -245,10 +245,10 @@ def _compare(output: Tensor, batch: Batch, rule: AbstractSampleRule | None) -> t
 def _weights(output: Tensor, batch: Batch, rule: AbstractSampleRule | None) -> Float[Tensor, "batch tokens"]:
     weights = batch.mass
     if rule is not None:
-        if batch.times is None:
-            cure = "Pass Batch(inputs, targets, times=...), or RelativeL2() without a rule."
-            reject("batch.times", None, f"{type(rule).__name__} weighs times", cure)
-        weights = rule.mass(batch.times, batch.present)
+        if batch.target_times is None:
+            cure = "Pass Batch(inputs, targets, target_times=...), or RelativeL2() without a rule."
+            reject("batch.target_times", None, f"{type(rule).__name__} weighs times", cure)
+        weights = rule.mass(batch.target_times, batch.target_present)
     if weights is None:
         return output.new_ones(output.shape[:2])
     if weights.shape != output.shape[:2] or not bool((weights >= 0).all()):

@@ -90,7 +90,7 @@ class Objective:
         """The terms of what a call of the model found."""
         if result.output.ndim == 3 and batch.query_times is None:  # tokens of the cloud are those of the targets
             cloud = result.cloud
-            own = {"mass": cloud.mass, "times": cloud.positions, "present": cloud.present}
+            own = {"mass": cloud.mass, "target_times": cloud.positions, "target_present": cloud.present}
             missing = {name: value for name, value in own.items() if getattr(batch, name) is None}
             batch = dataclasses.replace(batch, **missing)
         terminal = self.loss(result.output, batch)

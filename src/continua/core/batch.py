@@ -63,21 +63,21 @@ class Batch:
     - `mask`: which targets count, (batch, tokens); `None` means all.
     - `mass`: quadrature masses of the targets, (batch, tokens), for losses that are integrals over token time.
     - `query_times`: times (batch, queries) at which the targets are wanted, where these are not the tokens themselves.
-    - `times`, `present`: times of the targets and which of them are there.
+    - `target_times`, `target_present`: times of the targets, and which of them are there.
     - `reference`: what a reference method answers, where the network's output is added to it (`ReferenceAnswer`).
     - `offset`: logits of a reference method, which are added to those of the network.
     - `index`: which sequences of their split these are.
 
-    Where `mass`, `times` and `present` are not given, an objective takes them from the cloud that the model's
-    embedding made of the inputs.
+    Where `mass`, `target_times` and `target_present` are not given, an objective takes them from the cloud that the
+    model's embedding made of the inputs.
     """
 
     inputs: tuple[Any, ...]
     targets: Tensor | None
     mask: Bool[Tensor, "batch tokens"] | None = None
     mass: Float[Tensor, "batch tokens"] | None = None
-    times: Float[Tensor, "batch tokens"] | None = None
-    present: Bool[Tensor, "batch tokens"] | None = None
+    target_times: Float[Tensor, "batch tokens"] | None = None
+    target_present: Bool[Tensor, "batch tokens"] | None = None
     query_times: Float[Tensor, "batch tokens"] | None = None
     reference: ReferenceAnswer | None = None
     offset: Float[Tensor, "batch classes"] | None = None

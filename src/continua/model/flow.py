@@ -224,15 +224,15 @@ class Flow(nn.Module):
         second_derivatives: bool = False,
         random: bool | None = None,
         one_graph: bool = False,
-        windowed: bool = False,
+        windowed: bool = True,
     ) -> "FlowVectorField":
         """Fixes masses, positions and ALL randomness of one solve; rejections and replays reuse it.
 
         `random` says whether there is any (dropout); by default as the module's training mode has it. `generator`
         seeds it, torch's global one otherwise. `rates` are running costs, `second_derivatives` says they will be taken.
         With `one_graph`, where one backward pass goes through the whole solve or none, parameters are laid out once.
-        `windowed` is for steps that cannot stagger the parts by themselves: the velocity of a staggered flow says when
-        each of them acts. Otherwise all act at every depth, each by its own.
+        The velocity of a staggered flow is `windowed`, it says when each part acts, unless the steps of a solve stagger
+        the parts by themselves: then all act at every depth, each by its own.
         """
         self._check(cloud, encoded)
         noisy = self.training if random is None else random
@@ -451,7 +451,7 @@ class Setting:
     random: bool
     axis: Axis | None = None
     """The axis along which states are functions: its v_a weigh in every norm."""
-    windowed: bool = False
+    windowed: bool = True
     """Whether the velocity of a staggered flow says when each part acts; see `Flow.bind`."""
 
     def bind(

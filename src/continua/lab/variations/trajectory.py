@@ -106,6 +106,9 @@ class GivenPath(AbstractCell):
             if not isinstance(model, ContinuousTransformer):
                 reject("--model", self.model, "it has more than one flow", "Save its encoder or decoder alone.")
             flow = model.double().eval().requires_grad_(False).flow
+            if flow.stagger is not None:
+                why = "its flow is staggered: the velocity jumps, and a path has no acceleration there"
+                reject("--model", self.model, why, "Train it with --no-stagger, or build it with Depth(stagger=False).")
             return flow.depth, tangential(flow, mass, positions, 0.5 * (radii[1:] + radii[:-1])), {}
         beta = _fit_beta(path, mass) if self.beta is None else self.beta
         G, c, _ = _fit_pace(path, mass, beta)
