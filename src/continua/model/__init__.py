@@ -8,13 +8,13 @@ from continua.model.embedding import (
     AbstractEmbedding, AbstractEmbeddingWrapper, CloudEmbedding, NormedEmbedding, ProjectedEmbedding, TokenEmbedding,
     VectorEmbedding,
 )  # fmt: skip
-from continua.model.flow import (
-    AbstractProfile, BasisProfile, Cost, Flow, FlowVectorField, LinearProfile, Part, Rate, Setting,
-)  # fmt: skip
+from continua.model.flow import Flow, FlowVectorField, Part, Rate
 from continua.model.generation import CachedDecoder, Decoding, Window, generate, stream_tokens, why_not_cacheable
 from continua.model.positions import (
     AbstractPositionCode, Clock, FourierPositions, LearnedPositions, SinusoidalPositions,
 )  # fmt: skip
+from continua.model.profile import AbstractProfile, BasisProfile, LinearProfile
+from continua.model.setting import Cost, Setting
 from continua.model.standard import Layers, bert, decoder, encoder, encoder_decoder, gpt, macaron, parallel, sphere
 from continua.model.readout import (
     AbstractLinearReadout, AbstractReadout, AnalysisReadout, MeanReadout, NormReadout, SynthesisEmbedding, TokenReadout,

@@ -17,8 +17,9 @@ from continua.fields.field import AbstractField
 from continua.fields.heads import ContinuousHeads
 from continua.fields.hypernetwork import HeadHypernetwork, Hypernetwork
 from continua.model.embedding import AbstractEmbedding, CellEmbedding, NormedEmbedding, TokenEmbedding, VectorEmbedding
-from continua.model.flow import AbstractProfile, Flow, Part
+from continua.model.flow import Flow, Part
 from continua.model.positions import AbstractPositionCode, Clock
+from continua.model.profile import AbstractProfile
 from continua.model.readout import AbstractReadout, AnalysisReadout, MeanReadout, SynthesisEmbedding, TokenReadout
 from continua.model.stem import InterpolatedStem, StemEmbedding
 from continua.model.transformer import ContinuousTransformer

@@ -1,19 +1,19 @@
 """The flow dX/dz = sum_p f_p(theta_p(z), X): operators with their fields, and the vector field of one solve."""
 
-import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Protocol, cast, final, runtime_checkable
+from typing import Any, cast, final
 
 import torch
 from torch import nn
 
-from continua.core.checks import at_least, finite, is_a, positive
+from continua.core.checks import at_least, is_a, positive
 from continua.core.errors import reject
-from continua.core.seeds import branch_seed, fresh_seed, generator_of
+from continua.core.seeds import fresh_seed
 from continua.core.shapes import DepthValue, Float, Points, Present, Tensor
-from continua.fields import AbstractField, Expansion, ModalWeights, ModuleField, ModuleOperator, modal_weights
+from continua.fields import AbstractField, ModalWeights, ModuleField, ModuleOperator, modal_weights
+from continua.model.profile import AbstractProfile
 from continua.operators import (
     AbstractKernel,
     AbstractOperator,
@@ -23,15 +23,13 @@ from continua.operators import (
     Cross,
     Dropout,
     Exact,
-    Filled,
-    Spec,
     Theta,
     lay_out,
     leaves,
 )  # fmt: skip
 from continua.operators.kernels import AbstractFunctionKernel, shows_weights
 from continua.solve import AbstractVectorField, State, per_sequence, within
-from continua.spaces import AbstractBasis, Axis, Cloud
+from continua.spaces import Cloud
 from continua.spaces.bases import cell_of
 
 Act = Callable[[Theta], Points]
@@ -45,49 +43,6 @@ parameters, the points and the masses; another tensor that r depends on makes `C
 Split and projected steps show it their mean velocity. One with a method `of_step(dz, before, after)` gives its integral
 over such a step from the two ends, which a solve keeps anyway, where a velocity would be kept for its gradient alone.
 """
-
-
-class AbstractProfile(nn.Module, abc.ABC):
-    """zeta(z), a number that multiplies the whole velocity at depth z."""
-
-    reach: float
-    """The depth Z that it was built for, which is that of its flow."""
-    breaks: tuple[float, ...] = ()
-    """Depths where it jumps, increasing."""
-
-    @abc.abstractmethod
-    def forward(self, z: DepthValue, inside: DepthValue | None = None) -> DepthValue:
-        """zeta(z): a number or a tensor of one element for one depth, one entry per sequence for one depth each."""
-
-
-@final
-class LinearProfile(AbstractProfile):
-    """zeta(z) = start + (end - start) z/Z: fixed, such as a flow that comes to rest with end = 0."""
-
-    def __init__(self, start: float, end: float, depth: float = 1.0) -> None:
-        super().__init__()
-        positive(depth=depth)
-        finite(start=start, end=end)
-        self.start, self.end, self.depth, self.reach = float(start), float(end), float(depth), float(depth)
-
-    def forward(self, z: DepthValue, inside: DepthValue | None = None) -> DepthValue:
-        return self.start + (self.end - self.start) * (z / self.depth)
-
-
-@final
-class BasisProfile(AbstractProfile):
-    """zeta(z) = sum_k c_k b_k(z/Z), trained with the flow; one everywhere at initialisation."""
-
-    def __init__(self, basis: AbstractBasis, depth: float = 1.0) -> None:
-        super().__init__()
-        positive(depth=depth)
-        self.basis, self.depth, self.reach = basis, float(depth), float(depth)
-        self.expansion = Expansion((Spec((1,), Filled(1.0)),), basis, depth)
-        self.breaks = self.expansion.breaks
-
-    def forward(self, z: DepthValue, inside: DepthValue | None = None) -> DepthValue:
-        (zeta,) = self.expansion(z, inside)
-        return torch.flatten(zeta)
 
 
 class Part(nn.Module):
@@ -433,53 +388,6 @@ class _WindowedPart(AbstractVectorField):
 
     def costs_of_step(self, z: DepthValue, dz: float, before: Tensor, after: Tensor) -> tuple[Tensor, ...]:
         return ()
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class Setting:
-    """One solve before it begins: a flow, the cloud it will move, and the seed of all that is random in it.
-
-    Running costs are bound to it. Everything that is bound here sees the same dropout masks and the same nodes of
-    estimators as the solve itself.
-    """
-
-    flow: Flow
-    cloud: Cloud
-    encoded: Cloud | None
-    seed: int
-    random: bool
-    axis: Axis | None = None
-    """The axis along which states are functions: its v_a weigh in every norm."""
-    windowed: bool = True
-    """Whether the velocity of a staggered flow says when each part acts; see `Flow.bind`."""
-
-    def bind(
-        self, costs: Sequence["Cost"] = (), second_derivatives: bool = False, one_graph: bool = False
-    ) -> FlowVectorField:
-        """The vector field with running costs beside the tokens, always with the same randomness."""
-        rates = [cost.bind(self, place) for place, cost in enumerate(costs)]
-        generator = generator_of(branch_seed(self.seed, 0)) if self.random else None
-        how = second_derivatives, self.random, one_graph, self.windowed
-        return self.flow.bind(self.cloud, generator, self.encoded, rates, *how)
-
-    def signs(self, place: int) -> Points:
-        """Independent signs, one for each number of the state: the same at every call for one place."""
-        x = self.cloud.points
-        generator = generator_of(branch_seed(self.seed, 1 + place), x.device)
-        return torch.randint(0, 2, x.shape, generator=generator, device=x.device).to(x.dtype) * 2.0 - 1.0
-
-
-@runtime_checkable
-class Cost(Protocol):
-    """What a model integrates along depth: `continua.control` has the running costs of the control problem."""
-
-    random: ClassVar[bool]
-    """Whether it draws random numbers, once per solve."""
-
-    def bind(self, setting: Setting, place: int) -> Rate:
-        """Its rate in one solve; `place` tells costs of one solve apart."""
-        ...
 
 
 def is_causal(thing: Any) -> bool:

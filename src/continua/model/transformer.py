@@ -16,8 +16,9 @@ from continua.core.seeds import branch_seed, fresh_seed, generator_of
 from continua.core.shapes import Float, Tensor
 from continua.fields import AbstractHeadField, PiecewiseConstant, join_layers, parameter_spaces, to_layers
 from continua.model.embedding import AbstractEmbedding, AbstractEmbeddingWrapper, check_cloud
-from continua.model.flow import Cost, Flow, Part, Setting, check_width, draws, is_causal
+from continua.model.flow import Flow, Part, check_width, draws, is_causal
 from continua.model.readout import AbstractReadout, axis_of, embedding_at, readout_at
+from continua.model.setting import Cost, Setting
 from continua.operators import with_heads, with_nodes
 from continua.solve.checkpointed import Checkpointed
 from continua.solve.controllers import Adaptive, Fixed, Given, PerSequence
