@@ -267,7 +267,7 @@ def _check_rows(shape: torch.Size, times: Tensor | None, present: Tensor | None)
     if present is not None:
         if present.dtype != torch.bool:
             reject("present", present.dtype, "this is no mask", "Convert with present.bool(); true means present.")
-        cure = "Mark at least one token true, or leave the sequence out of the batch."
+        cure = "True means present, so pass ~mask of a padding mask; else leave the sequence out of the batch."
         refuse_where(~present.any(-1), "this sequence has no observed token", cure, present=present)
     if times is not None:
         check_times("times", times, torch.ones_like(times, dtype=torch.bool) if present is None else present)

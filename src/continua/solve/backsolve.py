@@ -39,11 +39,12 @@ class Backsolve(AbstractNodeGradient):
 
     def check(self, stepper: AbstractStepper, controller: AbstractController) -> None:
         """Rejects steps that cannot be retraced."""
-        cure = "Use gradient=Checkpointed(), which replays any step."
+        cure = "Use gradient=Checkpointed(), which replays any step"
         if not stepper.reversible:
-            reject("stepper", stepper, "Backsolve retraces an ODE, and split or projected steps are not one's", cure)
+            why = "Backsolve retraces an ODE backwards, which split or projected steps do not solve so"
+            reject("stepper", stepper, why, f"{cure}; or Runge-Kutta steps: model.at(rtol=1e-5, gradient=Backsolve()).")
         if isinstance(controller, PerSequence):
-            reject("controller", controller, "Backsolve retraces one grid for all sequences", cure)
+            reject("controller", controller, "Backsolve retraces one grid for all sequences", f"{cure}.")
 
     def run_forward(self, integration: Integration, start: State) -> tuple[Endpoint, list[Tensor], None]:
         refuse_shards(integration.vector_field.tensors, self)

@@ -47,7 +47,11 @@ class AbstractGridController(AbstractController):
 
 @dataclasses.dataclass(frozen=True)
 class Fixed(AbstractGridController):
-    """`steps` equal steps; where the flow jumps, each piece is divided evenly into steps no longer than that."""
+    """`steps` equal steps; where the flow jumps, each piece is divided evenly into steps no longer than that.
+
+    To Runge-Kutta steps a staggered flow, the default of the builder, jumps where its parts start and end: eight steps
+    are nine then.
+    """
 
     steps: int
 

@@ -20,11 +20,11 @@ class Stats:
     """Counts and records of one solve; the backward ones are filled in when its gradient is taken."""
 
     evaluations: int = 0
-    """Evaluations of the velocity in the forward solve."""
+    """Evaluations of the velocity in the forward solve; while only some of its parts act, as many as these would be."""
     backward_evaluations: int = 0
     """Evaluations in the backward pass: replays, or the backward solve."""
     accepted: int = 0
-    """Steps taken; summed over the sequences where each has its own."""
+    """Steps taken, more than were asked for where the flow jumps; summed over the sequences where each has its own."""
     rejected: int = 0
     """Steps tried in vain, summed likewise."""
     grid: list[float] = dataclasses.field(default_factory=list)

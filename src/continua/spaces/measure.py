@@ -27,7 +27,7 @@ def checked_samples(times: Tensor, present: Tensor | None = None) -> tuple[Tenso
         return times, seen
     last = (seen.sum(dim=1, keepdim=True) - 1).clamp_min(0)
     filled = torch.where(seen, times, torch.where(seen, times, 0.0).gather(1, last))
-    cure = "Move the absent tokens to the end of their row."
+    cure = "Move the absent tokens to the end of their row; true means present, so pass ~mask of a padding mask."
     refuse_where(~seen[:, :-1] & seen[:, 1:], "an absent token comes before a present one", cure, present=seen)
     check_times("times", times, seen)
     return filled, seen
