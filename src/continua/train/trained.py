@@ -276,11 +276,12 @@ def transform_files(task: AbstractTask) -> dict[str, bytes]:
 
 
 def load(folder: str | os.PathLike[str], model: str = "continuous") -> Any:
-    """What `continua.save` wrote, or the best model of a run with the transform of its data.
+    """What `continua.save` wrote, or the `model` that a run ended with, and the transform of its data.
 
     A folder of `save` gives the model. A run gives an object with `.model` and `.predict`, which takes and gives data
     in their own units: of `train csv` a CSV file or a DataFrame (`TrainedSeries`), of `train uea` series
-    (`TrainedLabels`), of `train text` a text (`TrainedText`); of other tasks, the model alone.
+    (`TrainedLabels`), of `train text` a text (`TrainedText`); of other tasks, the model alone. Its parameters are those
+    that were tested: of the lowest validation loss, or the last ones (docs/runs.md).
     """
     path = Path(folder)
     if not (path / "manifest.json").is_file() or (path / "model.json").is_file():
