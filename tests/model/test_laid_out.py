@@ -48,7 +48,7 @@ def test_weights_of_a_known_grid_are_made_at_once(heads):
     x, depths = torch.randn(2, 30, 16, dtype=torch.float64), (0.5, 1.5)
     found = []
     for expected in ((), depths):
-        f = model.flow.bind(Cloud(x), one_graph=True)
+        f = model.flow.bind(Cloud(x), one_graph=True, windowed=False)
         if expected:
             f.expect(expected)
         assert all([*w._ready] == [*expected] for w in f._weights)
@@ -65,7 +65,7 @@ def test_a_split_solve_reads_the_depths_that_it_told(training):
     model = built(AXES["spectral"], HeadMeasure(4, 3), depth=Depth(2.0, steps=3))
     x = torch.randn(2, 30, 16, dtype=torch.float64)
     with torch.set_grad_enabled(training):
-        f = model.flow.bind(Cloud(x), one_graph=True)
+        f = model.flow.bind(Cloud(x), one_graph=True, windowed=False)
         model.at(grid=(0.0, 0.3, 1.1, 2.0)).solver.solve(f, f.initial(), (0.0, 2.0), Direct())
     assert [len(w._ready) for w in f._weights] == ([3, 3] if training else [0, 0])
     assert all((not w._modes) == training for w in f._weights)  # nothing else was asked

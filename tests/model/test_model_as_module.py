@@ -8,6 +8,7 @@ import torch
 
 from continua.model import EncoderDecoder, Layers
 from continua.solve import Checkpointed, Direct, DormandPrince, Fixed, Given, Solver
+from continua.solve.step_size import Tolerance
 from models import adaptive_model
 from parity import run, shaken, tokens_and_padding
 from registries import VOCABULARY, all_presets
@@ -144,7 +145,7 @@ def test_at_keeps_the_stepper():
     assert model.at(steps=7).solver == Solver(DormandPrince(), Fixed(7))
     assert model.at(grid=[0.0, 0.5, 1.0]).solver.controller == Given((0.0, 0.5, 1.0))
     fine = model.at(rtol=1e-7).solver.controller
-    assert (fine.rtol, fine.atol) == (1e-7, 1e-7)
+    assert fine.tolerance == Tolerance(1e-7, 1e-7)
     with pytest.raises(ValueError, match=r"at = .*excludes the others. Pass one of"):
         model.at(steps=7, rtol=1e-7)
 

@@ -302,7 +302,8 @@ class FlowVectorField(AbstractVectorField):
         return State(points, tuple(points.new_zeros(points.shape[0]) for _ in self._rates))
 
     def expect(self, depths: Sequence[float]) -> None:
-        if torch.is_grad_enabled():  # autograd keeps the weights of all depths anyway; else one at a time is enough
+        # autograd keeps the weights of all depths anyway, else one at a time is enough; in windows each part has its own
+        if torch.is_grad_enabled() and not self._windowed:
             for weights in self._weights:
                 if weights is not None:
                     weights.expect(depths)
