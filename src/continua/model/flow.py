@@ -302,7 +302,7 @@ class FlowVectorField(AbstractVectorField):
         return State(points, tuple(points.new_zeros(points.shape[0]) for _ in self._rates))
 
     def expect(self, depths: Sequence[float]) -> None:
-        # autograd keeps the weights of all depths anyway, else one at a time is enough; in windows each part has its own
+        # autograd keeps the weights of all depths anyway, else one at a time is enough; in windows parts have their own
         if torch.is_grad_enabled() and not self._windowed:
             for weights in self._weights:
                 if weights is not None:
