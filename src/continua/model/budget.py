@@ -21,7 +21,7 @@ def at_budget(
     """The same model, parameters shared, with the most depth steps that a call on `inputs` takes in this time.
 
     Calls with more and more steps are timed, the median of `repeats`, until one is too slow: multiples and divisors of
-    the steps that a flow is staggered for, whose parameters may be read between these only; of layers those that they
+    the steps that a flow is staggered for, since parameters may vary steeply between these; of layers those that they
     have. `at_budget(model, (values, times), milliseconds=5).solver` says what was chosen.
     """
     positive(milliseconds=milliseconds)

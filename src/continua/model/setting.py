@@ -17,8 +17,8 @@ from continua.spaces import Axis, Cloud
 class Setting:
     """One solve before it begins: a flow, the cloud it will move, and the seed of all that is random in it.
 
-    Running costs are bound to it. Everything that is bound here sees the same dropout masks and the same nodes of
-    estimators as the solve itself.
+    Running costs are bound to it. Everything that is bound here sees the same dropout masks and the same drawn
+    tokens of an estimate as the solve itself.
     """
 
     flow: Flow
