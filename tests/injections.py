@@ -22,7 +22,8 @@ from continua.runs import Run
 from continua.train import Learner, Plan, Preset, Training, TrainingGrids, build_continuous, objective_of
 
 TINY = ["--updates", "3", "--batch-size", "4", "--width", "8", "--axis-nodes", "2", "--head-nodes", "2",
-        "--hidden", "8", "--depth-modes", "2", "--steps", "1", "--validations", "1", "--threads", "1"]  # fmt: skip
+        "--hidden", "8", "--depth-modes", "2", "--depth-steps", "1", "--validations", "1",
+        "--threads", "1"]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,7 @@ def go_on(folder: Path, updates: int) -> int:
     """Trains a small model from its latest checkpoint or from the beginning, without the command line."""
     task = Spirals(examples=40, tokens=8, queries=3)
     preset = Preset().replace(
-        width=8, head_nodes=2, hidden=16, axis_nodes=2, head_modes=2, depth_modes=2, depth_length=1.0, steps=1
+        width=8, head_nodes=2, hidden=16, axis_nodes=2, head_modes=2, depth_modes=2, depth_length=1.0, depth_steps=1
     )
     torch.manual_seed(0)
     model = build_continuous(task.form, preset.replace(dropout=0.1))

@@ -97,7 +97,7 @@ def build_learner(ranks: Ranks, options: dict) -> tuple[Spirals, Learner]:
         "depth_modes": 2,
         "depth_length": 1.0,
     }
-    preset = Preset().replace(**{**sizes, "steps": 2, **options})
+    preset = Preset().replace(**{**sizes, "depth_steps": 2, **options})
     torch.manual_seed(0)
     model, build, how = build_continuous(task.form, preset), OPTIMISERS[preset.training.optimizer], preset.depth
     objective, grids = objective_of(task.form, model, preset), TrainingGrids(how.jitter, how.refined, how.refined_nodes)

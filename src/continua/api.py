@@ -4,7 +4,7 @@
 from continua.control import (
     Batch, CrossEntropy, DebiasedObjective, FieldSize, HeadNegentropy, JacobianFrobenius, JacobianSpectral,
     KineticEnergy, MaskedToken, MeanSquaredError, NextToken, Objective, PathLength, RelativeL2, ResolutionReport,
-    Resolutions, SuccessiveApproximations, solve_extremal, pontryagin, resolution_report, with_token_integral,
+    Resolutions, SuccessiveApproximations, trace_costates, pontryagin, resolution_report, with_token_integral,
 )  # fmt: skip
 from continua.core.errors import ReconstructionWarning, SolveError
 from continua.fields import (
@@ -50,6 +50,6 @@ __all__ = [
     "Spectral", "Stem", "StemEmbedding", "Strang", "Subset", "SuccessiveApproximations", "Sum", "SynthesisEmbedding",
     "TokenEmbedding", "TokenReadout", "TokenTime", "Trapezoid", "Tsitouras", "VectorEmbedding", "Window", "at_budget",
     "bert", "citation", "encoder", "encoder_decoder", "from_layers", "from_torch", "generate", "gpt", "integrate",
-    "load", "macaron", "parallel", "pontryagin", "resolution_report", "save", "solve_extremal", "sphere", "to_layers",
+    "load", "macaron", "parallel", "pontryagin", "resolution_report", "save", "trace_costates", "sphere", "to_layers",
     "to_torch", "transformer", "use", "with_token_integral",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from continua.model.storage import hash_model
 from continua.runs import Run, storage
 from short_runs import SMALL, TASK, stop_after
 
-OPTIONS = [*SMALL, "--steps", "1", "--quiet"]
+OPTIONS = [*SMALL, "--depth-steps", "1", "--quiet"]
 TRAIN = ["train", *TASK, *OPTIONS]
 
 

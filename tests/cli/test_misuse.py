@@ -33,6 +33,12 @@ def quiet_environment(monkeypatch, tmp_path):
         ("train csv --file own.csv", "--series names the file of csv and uea, --text that of text."),
         ("generate run --prompt A --prompt=B", "--prompt is given twice. Pass it once."),
         ("train --learning-rat=3", "Did you mean '--learning-rate'?"),
+        (
+            "train --steps 2000",
+            "--updates counts those of the optimiser, --depth-steps those of the solve along depth.",
+        ),
+        ("train --optimizer kfac --damping 0.01", "--flow-damping is the gamma of -gamma x in the flow"),
+        ("generate run --steps 8", "Did you mean '--depth-steps'?"),
         ("train -x", "there is no option '-x' of `continua train`."),
         ("train --updates x", "--updates = 'x': this is no whole number. Pass one, such as 8."),
         ("train --updates 1e3", "Pass one, such as 1000."),
@@ -95,8 +101,8 @@ def test_wrong_words_are_one_line_in_one_style(words, told, capsys):
             {"text": Path("a.txt"), "learning_rate": 0.5, "updates": 1000, "seed": -3, "compare": ("layers",)},
         ),
         (
-            "train --kernel_learning_rate 0.1 --batch_size 3 --stem-gaps --energy -1 digits",
-            {"kernel_learning_rate": 0.1, "batch_size": 3, "stem_gaps": True, "energy": -1.0, "task": "digits"},
+            "train --kernel_learning_rate 0.1 --batch_size 3 --stem-gaps --energy-cost -1 digits",
+            {"kernel_learning_rate": 0.1, "batch_size": 3, "stem_gaps": True, "energy_cost": -1.0, "task": "digits"},
         ),
         ("generate run --prompt=--help --stop -1 --temperature 2", {"prompt": "--help", "stop": "-1"}),
         ("generate run --prompt None", {"prompt": "None", "stop": None, "folder": Path("run")}),
@@ -171,7 +177,7 @@ EARLY = [
     (["--optimizer", "soap"], "`--optimizer soap` needs pytorch_optimizer, which is not installed. Install it"),
     (["--optimizer", "shampoo"], "-e '.[optim]'"),
     (["--width", "7"], "--width = 7: it does not split into parts of even size"),
-    (["--steps", "0"], "--steps = 0: it must be a whole number, at least 1"),
+    (["--depth-steps", "0"], "--depth-steps = 0: it must be a whole number, at least 1"),
     (["--updates", "0"], "--updates = 0: it must be a whole number, at least 1"),
     (["--batch-size", "0"], "--batch-size = 0: it must be a whole number, at least 1"),
     (["--batch-size", "9999"], "--batch-size = 9999: the training split has"),
@@ -251,7 +257,7 @@ def test_commands_for_copying_quote_what_has_a_space(capsys):
     folder = Path("my run")
     run = Run.begin(folder, "train", {"task": "spirals"})
     assert main(["train", "spirals", "--output", "my run"]) == 2
-    assert "`continua train --resume 'my run'`." in capsys.readouterr().err
+    assert "`continua train --resume 'my run'` goes on" in capsys.readouterr().err
     with pytest.raises(Interrupted, match=r"Go on with: continua train --resume 'my run'$"), note_failure(run, 3):
         raise Interrupted("stopped")
     run.end("finished")
@@ -350,7 +356,7 @@ def test_paths_and_lists_that_are_something_else(words, told, capsys):
 
 def test_a_run_in_an_odd_folder_is_told_in_full(capsys):
     """Brackets are no markup, and a line of measures is not broken."""
-    small = "--updates 1 --batch-size 2 --width 8 --axis-nodes 2 --hidden 8 --steps 1 --validations 1 --threads 1"
+    small = "--updates 1 --batch-size 2 --width 8 --axis-nodes 2 --hidden 8 --depth-steps 1 --validations 1 --threads 1"
     rows = (f"{i},{'' if i % 9 == 4 else i % 7}" for i in range(200))
     Path("own.csv").write_text("\n".join(["t,x", *rows]))
     folder = "caf\u00e9 [c]"

@@ -13,12 +13,12 @@ pytestmark = pytest.mark.usefixtures("unchecked_module")
 UPDATES = "--updates 20 "
 WORDS = (
     f"{UPDATES}--batch-size 8 --width 16 --axis-nodes 4 --head-nodes 2 --head-modes 2 --hidden 16 --depth-modes 2 "
-    "--steps 2 --lr 0.01 --warmup-ratio 0 --validations 1 --threads 1 --quiet"
+    "--depth-steps 2 --lr 0.01 --warmup-ratio 0 --validations 1 --threads 1 --quiet"
 )
 CHOICES = {
     "": ["ContinuousHeads", "Spectral", "staggered for 2 steps", "LieTrotter", "Direct"],
     "--field legendre --stepper strang --dropout 0.1": ["Expansion", "Strang", "Dropout"],
-    "--field hypernetwork --damping 0.1": ["HeadHypernetwork", "Damping"],
+    "--field hypernetwork --flow-damping 0.1": ["HeadHypernetwork", "Damping"],
     "--field piecewise --head-modes 0 --stepper euler": ["PiecewiseConstant", "Euler"],
     "--axis-nodes 1 --spectral-limit 2": ["(vectors)", "SpectrallyNormed"],
     "--axis-kernel fft --integral subset --integral-tokens 3": ["Convolution", "Subset"],
@@ -26,9 +26,10 @@ CHOICES = {
     "--axis-modes 2 --integral debiased --integral-tokens 3": ["Debiased"],
     "--integral nystrom --integral-tokens 4 --batch-size 100": ["Nystrom"],
     "--stepper rk4 --gradient checkpointed --dtype float64": ["RK4", "Checkpointed"],
-    "--rtol 0.1 --gradient backsolve --clip-costate 10": ["Adaptive", "Backsolve(clip=10"],
-    "--energy 0.01 --path-length 0.01 --head-negentropy 0.01 --jacobian 1e-4 --jacobian-frobenius 1e-4": [],
-    "--field-size 1e-5 --weight-decay 0 --jitter 0.5 --refined 0.8 --refined-nodes 0.5": [],
+    "--rtol 0.1 --gradient backsolve --clip-adjoint 10": ["Adaptive", "Backsolve(clip=10"],
+    "--energy-cost 0.01 --path-length-cost 0.01 --head-negentropy-cost 0.01 --jacobian-cost 1e-4 "
+    "--jacobian-frobenius-cost 1e-4": [],
+    "--field-size-cost 1e-5 --weight-decay 0 --jitter 0.5 --refined 0.8 --refined-nodes 0.5": [],
     "--optimizer soap --token-budget 1280": [],
     "--optimizer shampoo --no-plateaus --no-stagger": ["depth: [0, 4], Solver"],
     "--optimizer kfac": [],
@@ -93,8 +94,8 @@ def test_a_training_of_some_seconds_has_the_updates_that_fit(training_alone):
         ("--rtol -1", "--rtol = -1.0: it must be finite and not negative"),
         ("--integral-tokens 0", "--integral-tokens = 0: it must be a whole number, at least 1"),
         ("--spectral-limit -1", "--spectral-limit = -1.0"),
-        ("--clip-costate -1", "--clip-costate = -1.0"),
-        ("--path-length -1", "--path-length = -1.0"),
+        ("--clip-adjoint -1", "--clip-adjoint = -1.0"),
+        ("--path-length-cost -1", "--path-length-cost = -1.0"),
         (
             "--axis-kernel unitary",
             "--optimizer = 'adamw': its steps leave the unitary kernels that --axis-kernel asks for.",

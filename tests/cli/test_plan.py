@@ -17,8 +17,8 @@ from continua.train.counting import CountModel, count_update, example_batch, tex
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
 full = pytest.mark.faults
-SPECTRAL = {"hidden": 2, "axis_nodes": 2, "head_nodes": 2, "steps": 2}
-DENSE = {"hidden": 4, "axis_nodes": 1, "head_nodes": 2, "head_modes": 0, "steps": 3, "gradient": "checkpointed"}
+SPECTRAL = {"hidden": 2, "axis_nodes": 2, "head_nodes": 2, "depth_steps": 2}
+DENSE = {"hidden": 4, "axis_nodes": 1, "head_nodes": 2, "head_modes": 0, "depth_steps": 3, "gradient": "checkpointed"}
 
 
 def sized(options: dict, width: int) -> Preset:
@@ -44,18 +44,22 @@ def test_counts_are_foreseen_at_sizes_that_were_not_counted(options):
 
 
 HELD_OUT = (
-    ({"width": 48, "hidden": 96, "axis_nodes": 6, "steps": 3}, 40, 12),
-    ({"width": 128, "hidden": 256, "axis_nodes": 4, "steps": 3, "gradient": "checkpointed"}, 64, 6),
-    ({"width": 96, "hidden": 384, "axis_nodes": 1, "head_modes": 0, "steps": 4}, 32, 10),
-    ({"width": 32, "hidden": 128, "axis_nodes": 2, "steps": 6, "stepper": "rk4"}, 128, 8),
-    ({"width": 160, "hidden": 640, "axis_nodes": 1, "head_modes": 0, "steps": 2, "gradient": "checkpointed"}, 96, 8),
-    ({"width": 80, "hidden": 320, "axis_nodes": 5, "steps": 3, "gradient": "checkpointed"}, 112, 6),
-    ({"width": 224, "hidden": 448, "axis_nodes": 1, "head_modes": 0, "steps": 2}, 40, 6),
-    ({"width": 40, "hidden": 160, "axis_nodes": 4, "steps": 5, "stepper": "midpoint"}, 144, 5),
-    ({"width": 72, "hidden": 144, "axis_nodes": 3, "head_nodes": 3, "steps": 5}, 56, 9),
-    ({"width": 112, "hidden": 448, "axis_nodes": 1, "head_modes": 0, "steps": 3, "stepper": "midpoint"}, 80, 6),
-    ({"width": 208, "hidden": 416, "axis_nodes": 2, "steps": 2, "gradient": "checkpointed"}, 72, 4),
-    ({"width": 24, "hidden": 96, "axis_nodes": 2, "steps": 8}, 256, 3),
+    ({"width": 48, "hidden": 96, "axis_nodes": 6, "depth_steps": 3}, 40, 12),
+    ({"width": 128, "hidden": 256, "axis_nodes": 4, "depth_steps": 3, "gradient": "checkpointed"}, 64, 6),
+    ({"width": 96, "hidden": 384, "axis_nodes": 1, "head_modes": 0, "depth_steps": 4}, 32, 10),
+    ({"width": 32, "hidden": 128, "axis_nodes": 2, "depth_steps": 6, "stepper": "rk4"}, 128, 8),
+    (
+        {"width": 160, "hidden": 640, "axis_nodes": 1, "head_modes": 0, "depth_steps": 2, "gradient": "checkpointed"},
+        96,
+        8,
+    ),
+    ({"width": 80, "hidden": 320, "axis_nodes": 5, "depth_steps": 3, "gradient": "checkpointed"}, 112, 6),
+    ({"width": 224, "hidden": 448, "axis_nodes": 1, "head_modes": 0, "depth_steps": 2}, 40, 6),
+    ({"width": 40, "hidden": 160, "axis_nodes": 4, "depth_steps": 5, "stepper": "midpoint"}, 144, 5),
+    ({"width": 72, "hidden": 144, "axis_nodes": 3, "head_nodes": 3, "depth_steps": 5}, 56, 9),
+    ({"width": 112, "hidden": 448, "axis_nodes": 1, "head_modes": 0, "depth_steps": 3, "stepper": "midpoint"}, 80, 6),
+    ({"width": 208, "hidden": 416, "axis_nodes": 2, "depth_steps": 2, "gradient": "checkpointed"}, 72, 4),
+    ({"width": 24, "hidden": 96, "axis_nodes": 2, "depth_steps": 8}, 256, 3),
 )
 """Options, tokens and batches of models that no machine is measured on."""
 
@@ -73,7 +77,8 @@ def test_times_are_foreseen_for_models_that_were_not_timed():
 
 def plan(tmp_path: Path, capsys, *words: str) -> dict:
     (tmp_path / "run.toml").write_text('task = "text"\nwidth = 64\nhidden = 128\naxis_nodes = 1\nhead_nodes = 2\n'
-                                       'head_modes = 0\nsteps = 1\ndepth_modes = 2\nbatch_size = 64\n')  # fmt: skip
+                                       'head_modes = 0\ndepth_steps = 1\ndepth_modes = 2\n'
+                                       'batch_size = 64\n')  # fmt: skip
     given = ["--flops", "100T", "--bandwidth", "2TB", "--vocabulary", "50", "--context-length", "512", "--json"]
     assert main(["plan", str(tmp_path / "run.toml"), *given, *words]) == 0
     return json.loads(capsys.readouterr().out)["needs"]

@@ -157,7 +157,18 @@ def test_generate_writes_the_same_with_the_same_seed(text_run, capsys):
         told.append(capsys.readouterr().out)
     assert told[0] == told[1] != told[2]
     assert told[0].startswith("the ") and len(told[0]) == 4 + 20 + 1
-    finer = ["generate", str(text_run), "--prompt", "the ", "--max-new-tokens", "20", "--seed", "1", "--steps", "9"]
+    finer = [
+        "generate",
+        str(text_run),
+        "--prompt",
+        "the ",
+        "--max-new-tokens",
+        "20",
+        "--seed",
+        "1",
+        "--depth-steps",
+        "9",
+    ]
     assert main(finer) == 0 and len(capsys.readouterr().out) == len(told[0])
     trained = continua.load(text_run)
     assert "the " + trained.predict("the ", max_new_tokens=20, seed=1) + "\n" == told[0]
@@ -231,7 +242,7 @@ def test_the_likeliest_characters_need_no_seed(text_run, capsys):
 
 def test_json_lines_and_the_next_free_folder(capsys):
     Run.begin(Path("runs/burgers-001"), "train", {})
-    assert main(["train", "burgers", "--points", "16", *SMALL, "--steps", "1", "--json"]) == 0
+    assert main(["train", "burgers", "--points", "16", *SMALL, "--depth-steps", "1", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert rows[-1]["run"] == "runs/burgers-002" and "relative L2 error" in json.dumps(rows)
     assert claim_folder("burgers").name == "burgers-003"
@@ -244,7 +255,7 @@ def test_the_plane_at_another_resolution(tmp_path):
         "--points",
         "8",
         *SMALL,
-        "--steps",
+        "--depth-steps",
         "1",
         "--depth-length",
         "0.5",
@@ -262,7 +273,7 @@ def test_series_of_ones_own_stopped_with_75_and_gone_on_with(tmp_path, capsys, m
     (tmp_path / "own.csv").write_text("\n".join(["hour,x,y,z", *rows]))
     words = ["train", "csv", "--series", "own.csv", "--window", "16", "--columns", "x,y", *SMALL]
     done = stop_after(monkeypatch, 2, signal.SIGTERM)
-    assert main([*words, "--steps", "1", "--depth-length", "0.5", "--quiet", "--output", "run"]) == 75
+    assert main([*words, "--depth-steps", "1", "--depth-length", "0.5", "--quiet", "--output", "run"]) == 75
     assert "continua train --resume run" in capsys.readouterr().err
     assert main(["train", "--resume", "run", "--quiet"]) == 0
     run = Run.open(tmp_path / "run")
@@ -301,7 +312,7 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
 def test_a_config_file_and_words_that_come_before_it(tmp_path):
     text = 'task = "burgers"\npoints = 16\nupdates = 9\ndepth_length = 1\noutput = "there"\n'
     (tmp_path / "run.toml").write_text(text)
-    config = values_of(read_command(Train, "train", ["--config", "run.toml", *SMALL, "--steps", "1", "--quiet"]))
+    config = values_of(read_command(Train, "train", ["--config", "run.toml", *SMALL, "--depth-steps", "1", "--quiet"]))
     assert config["task"] == "burgers" and config["updates"] == 3 and config["depth_length"] == 1.0
     assert config["points"] == 16 and config["output"] == Path("there")
 
@@ -362,13 +373,13 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
             ["train", "spirals", "--field", "piecewise"],
             "--head-modes = 3: a field that is constant on pieces of depth has counted heads",
         ),
-        (["train", "--field-size", "1"], "the objective has an L2 term of the parameters already"),
+        (["train", "--field-size-cost", "1"], "the objective has an L2 term of the parameters already"),
         (["train", "--min-lr-ratio", "2"], "--min-lr-ratio = 2.0"),
         (["train", "--warmup-ratio", "1"], "--warmup-ratio = 1.0"),
         (["train", "--beta2", "1"], "--beta2 = 1.0"),
         (["train", "--stepper", "leap"], "--stepper = 'leap'"),
         (["train", "--missing", "2"], "--missing = 2.0"),
-        (["train", "--energy", "-1"], "--energy = -1.0"),
+        (["train", "--energy-cost", "-1"], "--energy-cost = -1.0"),
         (["train", "digits", "--mode-ratio", "0"], "--mode-ratio = 0.0"),
         (["train", "digits", "--jitter", "2"], "--jitter = 2.0"),
         (["train", "--threads", "-1"], "--threads = -1"),

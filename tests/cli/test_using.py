@@ -13,8 +13,8 @@ from continua.data import Csv
 from continua.runs import Run
 from continua.train import warnings_of
 
-SMALL = ["--updates", "2", "--batch-size", "4", "--width", "8", "--axis-nodes", "2", "--hidden", "8", "--steps", "1",
-         "--validations", "1", "--depth-length", "0.5", "--threads", "1", "--quiet"]  # fmt: skip
+SMALL = ["--updates", "2", "--batch-size", "4", "--width", "8", "--axis-nodes", "2", "--hidden", "8",
+         "--depth-steps", "1", "--validations", "1", "--depth-length", "0.5", "--threads", "1", "--quiet"]  # fmt: skip
 SERIES = "@classLabel true up down\n@data\n"
 
 

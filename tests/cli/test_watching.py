@@ -13,7 +13,7 @@ from continua.cli.main import COMMANDS, main
 from continua.train import Bar, JsonLines, Plan, Row, reporter
 from short_runs import SMALL
 
-STEP = [*SMALL, "--steps", "1"]
+STEP = [*SMALL, "--depth-steps", "1"]
 
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
@@ -93,7 +93,7 @@ def test_every_line_of_a_json_run_parses(capsys):
 def test_asked_times_have_costates_too(tmp_path):
     from continua.runs import Run
 
-    assert main(["train", "spirals", *STEP, "--jacobian", "0.01", "--quiet", "--output", "run"]) == 0
+    assert main(["train", "spirals", *STEP, "--jacobian-cost", "0.01", "--quiet", "--output", "run"]) == 0
     run = Run.open(tmp_path / "run")
     assert any("Optimal control" in section.heading for section in run.sections())
     assert all("at_random_depth" in each["running"] for each in run.records("update"))

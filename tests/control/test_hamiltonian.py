@@ -18,7 +18,7 @@ from continua.control import (
     SuccessiveApproximations,
     free_parameters,
     pontryagin,
-    solve_extremal,
+    trace_costates,
 )
 from continua.fields import Constant, Expansion, parameter_spaces
 from continua.model import (
@@ -92,7 +92,7 @@ def test_a_field_that_moves_does_not(unchecked):
 def test_costates_are_those_of_autograd_divided_by_the_weights(gradient, unchecked):
     """At the depths of `save_at`, by solving the rest of the way anew from there."""
     model, batch, save_at = plain_model(smooth, gradient, 1e-3), batch_of(LOSS), (0.23, 0.61)
-    path = solve_extremal(model, batch, PRICED, save_at)
+    path = trace_costates(model, batch, PRICED, save_at)
     mass = model.embedding(*batch.inputs).mass
     assert set(save_at) <= set(path.depths) and mass[1, -1] == 0.0
     for z in save_at:
@@ -114,16 +114,16 @@ def test_costates_are_those_of_autograd_divided_by_the_weights(gradient, uncheck
 
 def test_the_size_of_costates_is_their_mean_square_over_the_batch_in_l2(unchecked):
     model, batch = plain_model(smooth, rtol=1e-2), batch_of(LOSS)
-    path, report = solve_extremal(model, batch, PRICED), pontryagin(model, batch, PRICED)
+    path, report = trace_costates(model, batch, PRICED), pontryagin(model, batch, PRICED)
     mass = model.embedding(*batch.inputs).mass
     squares = (mass[..., None] * path.costates.square()).sum((-1, -2))
-    np.testing.assert_allclose(report.costates, squares.mean(-1).sqrt().numpy(), rtol=1e-12)
+    np.testing.assert_allclose(report.costate_norms, squares.mean(-1).sqrt().numpy(), rtol=1e-12)
 
 
 def test_the_terminal_adjoint_is_the_softmax_residual(unchecked):
     """Behind logits W X: a(Z) = W^T (softmax - onehot), of norm at most sqrt(2) |W|."""
     model, batch = plain_model(smooth), batch_of(LOSS)
-    path = solve_extremal(model, batch, Objective(LOSS))
+    path = trace_costates(model, batch, Objective(LOSS))
     W, mass = model.readout.linear.weight.detach(), model.embedding(*batch.inputs).mass
     residual = path.terms.output.softmax(-1) - F.one_hot(batch.targets, CLASSES)
     # the readout takes the mean under the masses, and so the density of its derivative has their total below it
@@ -143,7 +143,7 @@ def quadrature_of_gradient(model, batch, objective, sign: float = 1.0, seen: boo
     Without `seen` the cost's own derivative by theta is left out.
     """
     priced = objective if sign > 0 else signed(objective)
-    path = solve_extremal(model, batch, priced)
+    path = trace_costates(model, batch, priced)
     names = dict(model.flow.named_parameters())
     total = {name: torch.zeros_like(p) for name, p in names.items()}
     evaluate = path.evaluator()
@@ -177,7 +177,7 @@ def test_the_gradient_is_the_integral_of_its_derivative_and_the_opposite_sign_is
 
     def error(steps: int, **settings) -> float:
         model = plain_model(smooth, normed=False).at(steps=steps)
-        exact = solve_extremal(model, batch, objective).gradients
+        exact = trace_costates(model, batch, objective).gradients
         found = quadrature_of_gradient(model, batch, objective, **settings)
         size = sum(float(g.square().sum()) for g in exact.values()) ** 0.5
         return sum(float((found[n] - exact[n]).square().sum()) for n in exact) ** 0.5 / size
@@ -207,7 +207,7 @@ def test_costs_with_second_derivatives_are_reported(unchecked):
 def test_refusals(unchecked):
     model, batch = plain_model(Constant), batch_of(LOSS)
     with pytest.raises(ValueError, match="a grid of its own"):
-        solve_extremal(model.at(solver=Solver(Tsitouras(), PerSequence())), batch, PRICED)
+        trace_costates(model.at(solver=Solver(Tsitouras(), PerSequence())), batch, PRICED)
     with pytest.raises(ValueError, match="tangent spaces"):
         pontryagin(model.at(solver=Solver(Projected(Tsitouras(), Sphere()), Fixed(2))), batch, PRICED)
     splitting = Solver(Strang(Projected(Tsitouras(), Sphere())), Fixed(2))
@@ -215,13 +215,13 @@ def test_refusals(unchecked):
         pontryagin(model.at(solver=splitting), batch, PRICED)
     for z in (2.0, math.nan):
         with pytest.raises(ValueError, match=rf"save_at = \({z},\)"):
-            solve_extremal(model, batch, PRICED, save_at=(z,))
+            trace_costates(model, batch, PRICED, save_at=(z,))
     with pytest.raises(ValueError, match="no ContinuousTransformer"):
-        solve_extremal(torch.nn.Linear(1, 1), Batch((1,), None), PRICED)
+        trace_costates(torch.nn.Linear(1, 1), Batch((1,), None), PRICED)
 
 
 @pytest.mark.parametrize(
-    "ask", [solve_extremal, pontryagin, SuccessiveApproximations()], ids=["solve_extremal", "report", "msa"]
+    "ask", [trace_costates, pontryagin, SuccessiveApproximations()], ids=["trace_costates", "report", "msa"]
 )
 def test_what_is_no_problem_of_control_is_named(ask, unchecked):
     model, batch = plain_model(Constant), batch_of(LOSS)
@@ -236,7 +236,7 @@ def test_what_is_no_problem_of_control_is_named(ask, unchecked):
 
 
 def test_a_depth_that_is_named_twice_is_there_once(unchecked):
-    path = solve_extremal(
+    path = trace_costates(
         plain_model(Constant, rtol=1e-2), batch_of(LOSS), PRICED, save_at=(0.3, 0.3, 0.3 + 1e-15, 0.0)
     )
     assert sum(abs(z - 0.3) < 1e-9 for z in path.depths) == 1 and path.depths[0] == 0.0
@@ -257,7 +257,7 @@ def test_a_decoder_is_reported_on_what_it_reads(unchecked):
     encoded = model.encode(source)
     whole = objective(model, Batch(((source,), (target,)), targets))
     whole.total.backward()
-    path = solve_extremal(model.decoder, Batch((target,), targets), objective, encoded=encoded)
+    path = trace_costates(model.decoder, Batch((target,), targets), objective, encoded=encoded)
     assert float(path.terms.total) == pytest.approx(whole.total.item(), rel=1e-12)
     for name, p in model.decoder.flow.named_parameters():
         torch.testing.assert_close(path.gradients[name], p.grad, rtol=1e-9, atol=1e-12)
@@ -289,7 +289,7 @@ def test_gradients_by_masses_are_those_along_the_simplex(field, unchecked):
     torch.manual_seed(0)
     operator = Attention(3, 2, head_masses=True)
     flow = Flow([Part(operator, field(operator.spec(WIDTH)))])
-    path = solve_extremal(within_spaces(flow), batch_of(LOSS), Objective(LOSS))
+    path = trace_costates(within_spaces(flow), batch_of(LOSS), Objective(LOSS))
     (name,) = [n for n, _ in flow.named_parameters() if n.split(".")[-1] == "p"]
     g = path.gradients[name]
     assert float(g.abs().max()) > 1e-6 and float(g.sum(-1).abs().max()) < 1e-15
@@ -310,7 +310,7 @@ def orthonormal_model() -> ContinuousTransformer:
 
 def test_gradients_by_orthonormal_kernels_are_tangent(unchecked):
     model = orthonormal_model()
-    path = solve_extremal(model, batch_of(LOSS), Objective(LOSS))
+    path = trace_costates(model, batch_of(LOSS), Objective(LOSS))
     at_start = by_parameters_at_start(path)
     for name in ("w1", "w2"):
         U = model.flow.parts[0].field.values[name].detach()

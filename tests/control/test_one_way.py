@@ -14,7 +14,7 @@ from continua.control import (
     SuccessiveApproximations,
     pontryagin,
     resolution_report,
-    solve_extremal,
+    trace_costates,
 )
 from continua.fields import Constant
 from continua.model import ContinuousTransformer, Flow, MeanReadout, Part, VectorEmbedding
@@ -52,7 +52,7 @@ def counting(forward, kind, calls):
 
 TOOLS = {
     "objective": lambda model, batch, objective: objective(model, batch),
-    "solve_extremal": solve_extremal,
+    "trace_costates": trace_costates,
     "report": pontryagin,
     "successive": SuccessiveApproximations(iterations=2, inner=2),
     "resolution": report,
@@ -71,7 +71,7 @@ def test_nothing_reads_a_model_but_its_call(tool, monkeypatch, unchecked):
     assert calls[ContinuousTransformer] == calls[MeanReadout] > 0
 
 
-@pytest.mark.parametrize(("name", "times"), [("objective", 1), ("solve_extremal", 2), ("report", 2), ("debiased", 3)])
+@pytest.mark.parametrize(("name", "times"), [("objective", 1), ("trace_costates", 2), ("report", 2), ("debiased", 3)])
 def test_hooks_of_the_model_fire(name, times, unchecked):
     """Once per call of it: an extremal takes one to find its grid and one on it, a difference of level 1 three."""
     model, seen = build(), []

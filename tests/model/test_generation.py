@@ -169,3 +169,16 @@ def test_prompts_and_words_of_other_libraries_are_met_with_what_to_pass(unchecke
     for name, value, meant in (("window", 48, r"Window\(64\)"), ("decoding", 0.8, r"Decoding\(0\.8\)")):
         with pytest.raises(ValueError, match=rf"{name} = '.*': this is no {name.title()}\. Pass .*{meant}"):
             generate(model, PROMPT.unsqueeze(0), 4, **{name: value})
+
+
+def test_who_looks_for_generate_finds_it():
+    with pytest.raises(ValueError, match=r"Call continua\.generate\(model, prompt, max_new_tokens\)"):
+        model_of("continuous").generate(PROMPT.unsqueeze(0), 3)
+
+
+def test_beyond_a_table_of_positions_a_window_is_the_cure():
+    layers = continua.Layers(count=1, width=8, heads=2, hidden=8)
+    model = continua.gpt(layers, TokenEmbedding(9, 8, continua.LearnedPositions(4, 8)), TokenReadout(8, 9))
+    with pytest.raises(ValueError, match=r"reaches from 0 to 3\. .*generate with window=Window\(4\)"):
+        generate(model, PROMPT.unsqueeze(0), 3)
+    assert generate(model, PROMPT.unsqueeze(0), 3, window=Window(4)).shape == (1, 6)

@@ -119,3 +119,10 @@ def test_a_token_at_the_origin_has_a_finite_gradient(norm, kind):
     x = torch.zeros(1, 2, WIDTH, requires_grad=True)
     operator.velocity(NormedTheta(draw_theta(norm.spec(WIDTH)), NoTheta()), Cloud(x)).sum().backward()
     assert x.grad is not None and bool(torch.isfinite(x.grad).all())
+
+
+@pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
+def test_a_width_in_place_of_eps_is_named(norm):
+    """torch's own norms take their width first."""
+    with pytest.raises(ValueError, match=rf"eps = 8.0: .*the width is that of the tokens\. Pass {norm.__name__}\(\)"):
+        norm(8.0)

@@ -88,7 +88,7 @@ def test_there_and_back(gradient, choice):
     w, x0 = torch.tensor(0.8, **DOUBLE, requires_grad=True), start(2, 3).requires_grad_(True)
     f = lambda z, x: w * torch.sin(z) * x  # noqa: E731
     seen = []
-    observer = Observer(costate=lambda z, x, a: seen.append(z))
+    observer = Observer(cotangent=lambda z, x, a: seen.append(z))
     solution = integrate(
         f, x0, (2.0, 0.5), gradient=gradient, save_at=(2.0, 1.7, 1.3, 0.5), observers=[observer], **choice
     )

@@ -31,7 +31,7 @@ class Notes:
         self.costates: list[tuple] = []
         self.observer = Observer(
             step=lambda z, dz, state: self.steps.append((z, dz, state)),
-            costate=lambda z, points, a: self.costates.append((z, points, a)),
+            cotangent=lambda z, points, a: self.costates.append((z, points, a)),
         )
 
 

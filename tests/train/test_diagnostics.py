@@ -103,7 +103,7 @@ def test_the_hamiltonian_is_the_costate_times_the_velocity(model, sections):
     hamiltonian, sizes, table = sections["Optimal control"].figures
     batch, seen = batch_of(), []
     cloud = model.embedding(*batch.inputs)
-    watch = continua.Observer(costate=lambda z, x, a: seen.append((float(z), x.clone(), a.clone())))
+    watch = continua.Observer(cotangent=lambda z, x, a: seen.append((float(z), x.clone(), a.clone())))
     ours = model.at()
     ours.training = False
     loss = torch.nn.functional.cross_entropy(ours(cloud, observers=[watch]), batch.targets)
@@ -162,7 +162,7 @@ def test_a_resolution_report_becomes_a_table():
     )
 
 
-PAID = Preset().replace(width=8, head_nodes=2, hidden=8, axis_nodes=2, depth_modes=2, steps=2)
+PAID = Preset().replace(width=8, head_nodes=2, hidden=8, axis_nodes=2, depth_modes=2, depth_steps=2)
 
 
 def test_costates_of_asked_times_are_those_of_the_asking_objective():

@@ -23,7 +23,7 @@ from continua.train import (
 from continua.train.settling import _trust, _width, share_of_logits
 
 SMALL = Preset().replace(
-    width=8, hidden=8, axis_nodes=2, head_nodes=2, head_modes=0, steps=1, depth_length=0.5, stem_radius=3.0
+    width=8, hidden=8, axis_nodes=2, head_nodes=2, head_modes=0, depth_steps=1, depth_length=0.5, stem_radius=3.0
 )
 
 

@@ -66,7 +66,10 @@ def test_tokens_start_at_unit_variance(tasks):
 
 
 def test_energy_is_a_running_cost_of_the_objective():
-    task, preset = Digits(), Preset().replace(width=8, hidden=16, axis_nodes=2, head_modes=0, head_nodes=2, energy=0.5)
+    task, preset = (
+        Digits(),
+        Preset().replace(width=8, hidden=16, axis_nodes=2, head_modes=0, head_nodes=2, energy_cost=0.5),
+    )
     model = build_continuous(task.form, preset)
     batch = task.training_batch(4, 0, 0)
     plain, paid = objective_of(task.form)(model, batch), objective_of(task.form, model, preset)(model, batch)
@@ -78,7 +81,7 @@ def test_energy_is_a_running_cost_of_the_objective():
 
 
 def test_jitter_moves_the_inner_depths_of_the_grid_within_half_a_step():
-    task, preset = Digits(), Preset().replace(width=8, hidden=16, axis_nodes=2, steps=3, depth_length=1.5)
+    task, preset = Digits(), Preset().replace(width=8, hidden=16, axis_nodes=2, depth_steps=3, depth_length=1.5)
     model, grids = build_continuous(task.form, preset), []
     for seed in range(20):
         grid = TrainingGrids(jitter=0.6).draw_grid(model, generator_of(seed))
@@ -138,6 +141,6 @@ def test_a_finer_axis_makes_no_wider_baseline():
     assert preset.model.axis_nodes == 2 * preset.model.axis_modes
     parameters = count_parameters(build_continuous(form, preset))
     baseline = build_baseline(form, preset, parameters)
-    assert len(baseline.flow.fields[0].breaks) == 3 and preset.depth.steps == 4
+    assert len(baseline.flow.fields[0].breaks) == 3 and preset.depth.depth_steps == 4
     assert baseline.readout.linear.in_features == preset.model.width // 2
     assert abs(count_parameters(baseline) / parameters - 1.0) <= 0.05

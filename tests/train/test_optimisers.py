@@ -18,7 +18,15 @@ from continua.train import PRESETS, Learner, Plan, Preset, Training, TrainingGri
 BETAS = (0.9, 0.98)
 TASK = Spirals(examples=40, tokens=8, queries=3)
 SMALL = Preset().replace(
-    width=8, head_nodes=2, hidden=16, axis_nodes=1, head_modes=0, depth_modes=2, steps=1, stem_radius=3.0, stem_modes=3
+    width=8,
+    head_nodes=2,
+    hidden=16,
+    axis_nodes=1,
+    head_modes=0,
+    depth_modes=2,
+    depth_steps=1,
+    stem_radius=3.0,
+    stem_modes=3,
 )
 
 

@@ -12,7 +12,7 @@ from continua.runs import Heat, Run, Table
 from continua.train import Preset, build_baseline, build_continuous, prediction_section
 from continua.train.examples import Answers, calibration
 
-SMALL = Preset().replace(width=8, head_nodes=2, hidden=8, axis_nodes=2, depth_modes=2, steps=1)
+SMALL = Preset().replace(width=8, head_nodes=2, hidden=8, axis_nodes=2, depth_modes=2, depth_steps=1)
 
 
 def model_for(task):

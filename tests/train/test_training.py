@@ -50,7 +50,7 @@ SMALL = Preset().replace(
     head_modes=2,
     depth_modes=2,
     depth_length=1.0,
-    steps=2,
+    depth_steps=2,
     stem_radius=3.0,
     stem_modes=3,
     learning_rate=1e-2,
@@ -232,7 +232,7 @@ def test_every_preset_has_its_baseline_within_five_percent(task, stepper, name):
 
 
 def test_deep_baselines_have_the_hidden_size_of_the_preset_in_as_many_layers_as_there_are_steps():
-    preset = Preset().replace(steps=12, axis_nodes=1, head_modes=0)
+    preset = Preset().replace(depth_steps=12, axis_nodes=1, head_modes=0)
     model, deep = build_continuous(TASK.form, preset), build_baseline(TASK.form, preset, 0, "deep")
     layered = preset.replace(field="piecewise", depth_modes=12, depth_length=12.0)
     assert (
@@ -413,11 +413,12 @@ def test_a_batch_counts_the_tokens_it_asks_for():
 
 def test_objectives_pay_for_what_training_the_model_needs():
     """The negentropy wherever a density of heads is trained, and every cost that has a weight."""
-    free = Preset().replace(energy=0.0)
+    free = Preset().replace(energy_cost=0.0)
     model = build_continuous(TASK.form, SMALL.replace(head_modes=0))
     form = dataclasses.replace(TASK.form, queries=False)
     assert objective_of(form, model, free).costs == () and objective_of(form).costs == ()
-    all_paid = free.replace(energy=1.0, path_length=2.0, jacobian=3.0, jacobian_frobenius=4.0, field_size=5.0, steps=8)
+    all_paid = free.replace(energy_cost=1.0, path_length_cost=2.0, jacobian_cost=3.0, jacobian_frobenius_cost=4.0,
+                            field_size_cost=5.0, depth_steps=8)  # fmt: skip
     found = objective_of(form, model, all_paid)
     assert found.coefficients == (1.0, 2.0, 3.0, 4.0, 5.0)
     assert [cost.fraction for cost in found.costs if isinstance(cost, AtRandomDepth)] == [1 / 8, 1 / 8]

@@ -200,9 +200,11 @@ def check_sharding(run: RunOptions, preset: Preset) -> None:
     if depth.gradient == "backsolve":
         why = "the adjoint equation sums gradients along depth before ranks could average them"
         reject("--sharding", run.sharding, why, "Pass --gradient checkpointed or direct, or --sharding none.")
-    if costs.jacobian or costs.jacobian_frobenius:
+    if costs.jacobian_cost or costs.jacobian_frobenius_cost:
         why = "norms of the Jacobian are paid at a depth that each rank draws, and parameters are gathered together"
-        reject("--sharding", run.sharding, why, "Pass --jacobian 0 --jacobian-frobenius 0, or --sharding none.")
+        reject(
+            "--sharding", run.sharding, why, "Pass --jacobian-cost 0 --jacobian-frobenius-cost 0, or --sharding none."
+        )
 
 
 def check_options(run: RunOptions, model: ModelOptions, training: TrainingOptions) -> None:

@@ -30,7 +30,7 @@ _LONG = "\u2010-\u2015\u2212"
 _LONG_DASH = re.compile(rf"[-{_LONG}]*[{_LONG}][-{_LONG}]*(?=[^\W\d])")
 _HELP = ("-h", "--help")
 _FLAT = (tyro.conf.OmitArgPrefixes,)
-_OTHERWISE = {"file": "series", "run": "resume", "folder": "output", "batch": "batch_size"}
+_OTHERWISE = {"file": "series", "run": "resume", "folder": "output", "batch": "batch_size", "steps": "depth_steps"}
 """Arguments of the library that have other names as options."""
 _ELSEWHERE = {
     "--updates": ("epochs", "num-epochs", "num-train-epochs", "max-epochs", "max-steps", "max-iters", "iterations"),
@@ -38,6 +38,7 @@ _ELSEWHERE = {
     "--width": ("d-model", "n-embd", "embed-dim", "hidden-size"),
     "--head-nodes": ("heads", "num-heads", "n-head"),
     "--depth-length": ("depth",),
+    "--depth-steps": ("steps", "num-steps"),
     "--time-column": ("time", "time-col"),
     "--id-column": ("id", "id-col"),
     "--context-length": ("block-size", "seq-len", "sequence-length"),
@@ -59,6 +60,11 @@ _INSTEAD = {
             "--depth-modes",
             "N layers are N constant pieces along depth: --field piecewise --head-modes 0 --depth-modes N. ",
         ),
+    ),
+    "steps": ("--updates", "--updates counts those of the optimiser, --depth-steps those of the solve along depth. "),
+    "damping": (
+        "--flow-damping",
+        "--flow-damping is the gamma of -gamma x in the flow; that of K-FAC is an argument of continua.KFAC. ",
     ),
     "file": ("--series", "--series names the file of csv and uea, --text that of text. "),
 }

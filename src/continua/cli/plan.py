@@ -209,16 +209,20 @@ def time_updates(cases: Sequence[Case], rounds: int = 10) -> list[float]:
 
 
 CALIBRATION: tuple[tuple[dict[str, Any], int, int], ...] = (
-    ({"width": 16, "hidden": 32, "axis_nodes": 4, "steps": 2}, 16, 2),
-    ({"width": 32, "hidden": 64, "axis_nodes": 4, "steps": 4, "gradient": "checkpointed"}, 32, 4),
-    ({"width": 64, "hidden": 256, "axis_nodes": 1, "head_modes": 0, "steps": 2}, 64, 8),
-    ({"width": 96, "hidden": 192, "axis_nodes": 6, "steps": 3}, 64, 16),
-    ({"width": 128, "hidden": 512, "axis_nodes": 8, "steps": 2}, 48, 4),
-    ({"width": 64, "hidden": 64, "axis_nodes": 4, "steps": 8, "stepper": "rk4", "gradient": "checkpointed"}, 32, 8),
-    ({"width": 16, "hidden": 32, "axis_nodes": 2, "steps": 4}, 192, 8),
-    ({"width": 256, "hidden": 1024, "axis_nodes": 1, "head_modes": 0, "steps": 1}, 64, 8),
-    ({"width": 128, "hidden": 512, "axis_nodes": 1, "head_modes": 0, "steps": 2}, 96, 8),
-    ({"width": 192, "hidden": 768, "axis_nodes": 1, "head_modes": 0, "steps": 2}, 64, 4),
+    ({"width": 16, "hidden": 32, "axis_nodes": 4, "depth_steps": 2}, 16, 2),
+    ({"width": 32, "hidden": 64, "axis_nodes": 4, "depth_steps": 4, "gradient": "checkpointed"}, 32, 4),
+    ({"width": 64, "hidden": 256, "axis_nodes": 1, "head_modes": 0, "depth_steps": 2}, 64, 8),
+    ({"width": 96, "hidden": 192, "axis_nodes": 6, "depth_steps": 3}, 64, 16),
+    ({"width": 128, "hidden": 512, "axis_nodes": 8, "depth_steps": 2}, 48, 4),
+    (
+        {"width": 64, "hidden": 64, "axis_nodes": 4, "depth_steps": 8, "stepper": "rk4", "gradient": "checkpointed"},
+        32,
+        8,
+    ),
+    ({"width": 16, "hidden": 32, "axis_nodes": 2, "depth_steps": 4}, 192, 8),
+    ({"width": 256, "hidden": 1024, "axis_nodes": 1, "head_modes": 0, "depth_steps": 1}, 64, 8),
+    ({"width": 128, "hidden": 512, "axis_nodes": 1, "head_modes": 0, "depth_steps": 2}, 96, 8),
+    ({"width": 192, "hidden": 768, "axis_nodes": 1, "head_modes": 0, "depth_steps": 2}, 64, 4),
 )
 """Options, tokens and batches of the models on which a machine is measured."""
 

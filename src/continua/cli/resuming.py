@@ -74,7 +74,7 @@ def note_failure(run: Run, updates: int) -> Iterator[None]:
         raise TrainingError(f"{error}. Go on from there, with half the learning rate: {command}") from error
     except SolveError as error:
         run.end("failed")
-        advice = "In training, lower --learning-rate, pay for motion with --energy, or take more --steps."
+        advice = "In training, lower --learning-rate, pay for motion with --energy-cost, or take more --depth-steps."
         raise TrainingError(f"{error} {advice}") from error
     except OSError as error:
         with suppress(OSError, ValueError):  # the folder itself may be gone

@@ -116,7 +116,7 @@ class Generate:
     """a full window moves on by so many characters at once: more is faster, but each is drawn from fewer before it"""
     model: str = "continuous"
     """which model of the run"""
-    steps: Count = None
+    depth_steps: Count = None
     """depth steps (default: as trained)"""
     uncached: Flag = False
     """without a KV cache: solve the whole window for every character, the same text, slower"""
@@ -134,7 +134,7 @@ class Generate:
         if self.stop == "":
             reject("--stop", self.stop, "nothing is written before it", "Pass some text, or leave it out.")
         model, alphabet = models[self.model], facts["alphabet"]
-        model = model if self.steps is None else model.at(steps=self.steps)
+        model = model if self.depth_steps is None else model.at(steps=self.depth_steps)
         decoding, window = Decoding(self.temperature, self.top_k), Window(facts["context_length"], self.slide)
         prompt = encode(self.prompt, alphabet, "--prompt").repeat(self.num_return_sequences, 1)
         tokens = stream_tokens(model, prompt, decoding, window, generator_of(self.seed), not self.uncached)
@@ -235,7 +235,7 @@ class Predict:
     """the file to write; an existing one is replaced"""
     model: str = "continuous"
     """which model of the run"""
-    steps: Count = None
+    depth_steps: Count = None
     """depth steps (default: as trained)"""
     max_new_tokens: int = 500
     """text: characters to write"""
@@ -256,7 +256,7 @@ class Predict:
             reject("--output", str(self.output), "this is a folder", "Name a file in it.")
         check_writable("--output", self.output.parent, self.output)
         trained = load(self.folder, self.model)
-        trained = trained if self.steps is None else trained.at(steps=self.steps)
+        trained = trained if self.depth_steps is None else trained.at(steps=self.depth_steps)
         content, told = self._answer(trained, self.input)
         write_whole(self.output, content.encode())
         console.print(f"{told}: {self.output}", highlight=False, markup=False, soft_wrap=True)

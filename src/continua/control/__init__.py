@@ -5,7 +5,7 @@ from continua.control.costs import (
     AbstractRunningCost, AtRandomDepth, FieldSize, HeadNegentropy, KineticEnergy, PathLength,
 )  # fmt: skip
 from continua.control.debiased import Criterion, DebiasedObjective, with_token_integral
-from continua.control.hamiltonian import Extremal, HamiltonianValue, free_parameters, solve_extremal
+from continua.control.hamiltonian import CostateTrace, HamiltonianValue, free_parameters, trace_costates
 from continua.control.jacobian import JacobianFrobenius, JacobianSpectral
 from continua.control.losses import (
     AbstractLoss, CrossEntropy, MaskedToken, MeanSquaredError, NextToken, RelativeL2, SeriesScore,
@@ -19,9 +19,9 @@ from continua.core.batch import Batch
 
 __all__ = [
     "AbstractLoss", "AbstractRunningCost", "Approximations", "AtRandomDepth", "Batch", "Criterion", "CrossEntropy",
-    "DebiasedObjective", "Extremal", "FieldSize", "HamiltonianValue", "HeadNegentropy", "JacobianFrobenius",
+    "DebiasedObjective", "CostateTrace", "FieldSize", "HamiltonianValue", "HeadNegentropy", "JacobianFrobenius",
     "JacobianSpectral", "KineticEnergy", "L2", "LeftOut", "MaskedToken", "MeanSquaredError", "NextToken", "Objective",
     "PathLength", "PontryaginReport", "RelativeL2", "ResolutionReport", "ResolutionRow", "Resolutions", "SeriesScore",
-    "Sobolev", "SuccessiveApproximations", "Terms", "call_model", "solve_extremal", "free_parameters", "pontryagin",
+    "Sobolev", "SuccessiveApproximations", "Terms", "call_model", "trace_costates", "free_parameters", "pontryagin",
     "resolution_report", "unwrap", "with_token_integral",
 ]  # fmt: skip

@@ -49,8 +49,8 @@ class KineticEnergy(AbstractRunningCost):
     """r = |f|^2. Under splitting and projection a step from x to x + dx costs |dx|^2 / dz.
 
     Of all flows that bring the tokens to the same end it prefers those with straight paths at constant speed, which
-    take few steps to solve. `KineticEnergy(L2(mean=True))` is a mean over tokens and channels, as `--energy` of the
-    command line has it; the default is a sum, larger by the width and by the mass of a sequence.
+    take few steps to solve. `KineticEnergy(L2(mean=True))` is a mean over tokens and channels, as `--energy-cost` has
+    it; the default is a sum, larger by the number of channels and by the mass of a sequence.
 
     C. Finlay, J.-H. Jacobsen, L. Nurbekyan, A. Oberman, How to train your neural ODE, ICML 2020.
     """

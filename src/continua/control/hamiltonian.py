@@ -43,10 +43,10 @@ class HamiltonianValue(NamedTuple):
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Extremal:
+class CostateTrace:
     """States x(z) and cotangents dJ/dx(z) of one solve at every depth of its grid, detached.
 
-    `gradients` are dJ/dphi for the parameters phi of the flow.
+    Those of any parameters, optimal or not. `gradients` are dJ/dphi for the parameters phi of the flow.
     """
 
     objective: Objective
@@ -102,15 +102,17 @@ class Extremal:
         return evaluate
 
 
-def solve_extremal(
+def trace_costates(
     model: ContinuousTransformer,
     batch: Batch,
     objective: Objective,
     save_at: Sequence[float] = (),
     generator: torch.Generator | None = None,
     encoded: Cloud | None = None,
-) -> Extremal:
-    """Solves forwards on the grid that the model's own controller accepts, and backwards as its gradient has it.
+) -> CostateTrace:
+    """One solve forwards, on the grid that the model's own controller accepts, and one backwards, by its gradient.
+
+    Nothing is optimised: the parameters are the model's own (`SuccessiveApproximations` improves them).
 
     Depths of `save_at` join the grid, so that costates there are those of the discrete solve and not interpolated.
     `encoded` is the cloud that cross-attention reads: of an encoder-decoder, its decoder with `both.encode(*source)`.
@@ -153,10 +155,10 @@ class ControlProblem:
             cure = "Use model.at(steps=...) or model.at(solver=Solver(stepper, Adaptive()))."
             reject("model.solver", model.solver, "every sequence has a grid of its own, and costates need one", cure)
 
-    def trace(self) -> Extremal:
+    def trace(self) -> CostateTrace:
         """The extremal at the current parameters."""
         seen: list[tuple[float, Tensor, Tensor]] = []
-        watch = Observer(costate=lambda z, points, a: seen.append((float(z), points.clone(), a.clone())))
+        watch = Observer(cotangent=lambda z, points, g: seen.append((float(z), points.clone(), g.clone())))
         flow, cloud = self.model.flow, self.start.cloud
         names = {name: p for name, p in flow.named_parameters() if p.requires_grad}
         with torch.enable_grad():
@@ -174,7 +176,7 @@ class ControlProblem:
         spaces, each = parameter_spaces(flow), zip(names.items(), gradients, strict=True)
         bare = {name: getattr(terms, name).detach() for name in ("total", "terminal", "output")}
         running = {name: cost.detach() for name, cost in terms.running.items()}
-        return Extremal(
+        return CostateTrace(
             self.objective,
             dataclasses.replace(found.setting, cloud=cloud.at(start.detach())),
             terms._replace(**bare, running=running),

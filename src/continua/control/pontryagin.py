@@ -6,7 +6,7 @@ from typing import final
 import numpy as np
 import torch
 
-from continua.control.hamiltonian import Extremal, solve_extremal
+from continua.control.hamiltonian import CostateTrace, trace_costates
 from continua.control.norms import relative
 from continua.control.objective import Objective
 from continua.core.batch import Batch
@@ -27,8 +27,8 @@ class PontryaginReport:
     - `defects`: for each step, |a' + dH/dX| / max_z |a|, the residual of the costate equation on the cubic through both
       ends of the step (Simpson's rule; what `scipy.integrate.solve_bvp` measures). It falls with the steps;
     - `projected_gradient`: |dJ/dphi| over the parameters of the flow, which training drives to zero;
-    - `gradients`: |dH/dtheta(z)| at each depth. Its maximum `unprojected_gradient` does not vanish for a field of few
-      modes: it is what a richer field would gain;
+    - `gradient_norms`: |dH/dtheta(z)| at each depth. Its maximum `unprojected_gradient` does not vanish for a field of
+      few modes: it is what a richer field would gain;
     - `hamiltonian`: H_b(z) for each sequence. `drift` is max |H_b(z) - H_b(0)|, zero to solver accuracy where the
       parameters do not depend on depth; elsewhere H may change, dH/dz being its partial derivative.
 
@@ -41,9 +41,9 @@ class PontryaginReport:
     projected_gradient: float
     depths: Float[np.ndarray, " depths"]
     hamiltonian: Float[np.ndarray, "depths batch"]
-    costates: Float[np.ndarray, " depths"]
+    costate_norms: Float[np.ndarray, " depths"]
     """|a(z)| in L2, the root mean square over the batch."""
-    gradients: Float[np.ndarray, " depths"]
+    gradient_norms: Float[np.ndarray, " depths"]
     defects: Float[np.ndarray, " steps"]
     breaks: tuple[float, ...] = ()
     autonomous: bool = False
@@ -56,7 +56,7 @@ class PontryaginReport:
     @property
     def unprojected_gradient(self) -> float:
         """max_z |dH/dtheta(z)|."""
-        return float(self.gradients.max())
+        return float(self.gradient_norms.max())
 
     @property
     def drift(self) -> float:
@@ -90,9 +90,9 @@ def pontryagin(
 ) -> PontryaginReport:
     """The report for a model, on the grid that its own controller accepts and by its own gradient.
 
-    `encoded` is the cloud that cross-attention reads, as for `solve_extremal`.
+    `encoded` is the cloud that cross-attention reads, as for `trace_costates`.
     """
-    path = solve_extremal(model, batch, objective, generator=generator, encoded=encoded)
+    path = trace_costates(model, batch, objective, generator=generator, encoded=encoded)
     if isinstance(model.solver, Solver) and manifold_of(model.solver.stepper) is not None:
         cure = "Report on the model without projection: model.at(solver=Solver(DormandPrince()))."
         reject("model.solver", model.solver.stepper, "a projected flow has its costates in tangent spaces", cure)
@@ -105,15 +105,15 @@ def pontryagin(
         projected_gradient=_size(path.gradients),
         depths=np.array(path.depths),
         hamiltonian=hamiltonian,
-        costates=_array(costates),
-        gradients=gradients,
+        costate_norms=_array(costates),
+        gradient_norms=gradients,
         defects=defects,
         breaks=path.setting.bind().breaks,
         autonomous=_autonomous(path),
     )
 
 
-def _along(path: Extremal) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _along(path: CostateTrace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """H and |dH/dtheta| at every depth, and the costate defect of every step."""
     evaluate = path.evaluator()
     values, sizes, defects = [], [], []
@@ -136,7 +136,7 @@ def _along(path: Extremal) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.stack(values), np.array(sizes), np.array(defects)
 
 
-def _autonomous(path: Extremal) -> bool:
+def _autonomous(path: CostateTrace) -> bool:
     """Whether the parameters are the same at every depth of the grid."""
     flow = path.setting.flow
     if flow.profile is not None:

@@ -7,7 +7,7 @@ from typing import NamedTuple, final
 
 import torch
 
-from continua.control.hamiltonian import ControlProblem, Extremal
+from continua.control.hamiltonian import ControlProblem, CostateTrace
 from continua.control.norms import state_weights
 from continua.control.objective import Objective
 from continua.core.batch import Batch
@@ -80,7 +80,7 @@ class SuccessiveApproximations:
     ) -> Approximations:
         """Trains the flow of `model` in place and leaves it at the best parameters that were found.
 
-        `encoded` is the cloud that cross-attention reads, as for `solve_extremal`; it stays as it is.
+        `encoded` is the cloud that cross-attention reads, as for `trace_costates`; it stays as it is.
         """
         problem = ControlProblem(model, batch, objective, generator, encoded)
         solver = model.solver
@@ -142,7 +142,7 @@ class _Run:
         within = self.gradients[-1] <= self.rule.tolerance
         return within, f"iterations = {self.rule.iterations} were used, |dJ/dphi| = {self.gradients[-1]:.1e}"
 
-    def _path(self) -> Extremal | None:
+    def _path(self) -> CostateTrace | None:
         """The extremal at the current parameters, or nothing where it is not finite."""
         try:
             path = self.problem.trace()
@@ -151,12 +151,12 @@ class _Run:
         finite = math.isfinite(float(path.terms.total)) and bool(torch.isfinite(path.cotangents).all())
         return path if finite else None
 
-    def _record(self, path: Extremal) -> float:
+    def _record(self, path: CostateTrace) -> float:
         self.values.append(float(path.terms.total))
         self.gradients.append(sum(float(g.square().sum()) for g in path.gradients.values()) ** 0.5)
         return self.values[-1]
 
-    def _minimise(self, path: Extremal) -> None:
+    def _minimise(self, path: CostateTrace) -> None:
         """L-BFGS on the (augmented) Hamiltonian along the path."""
         ends = {"max_iter": self.rule.inner, "tolerance_grad": 0.1 * self.rule.tolerance, "tolerance_change": 0.0}
         optimiser = torch.optim.LBFGS(self.parameters, **ends, line_search_fn="strong_wolfe")
@@ -175,7 +175,7 @@ class _Run:
         optimiser.step(closure)  # pyright: ignore[reportArgumentType]
         self._set_gradients(before)
 
-    def _step(self, path: Extremal, vector_field: FlowVectorField, k: int, w: Tensor) -> Float[Tensor, ""]:
+    def _step(self, path: CostateTrace, vector_field: FlowVectorField, k: int, w: Tensor) -> Float[Tensor, ""]:
         """<a_{k+1}, x_{k+1}(phi) - x_{k+1}> + costs, and how far the step leaves the path."""
         z, dz = path.depths[k], path.depths[k + 1] - path.depths[k]
         x = path.points[k].clone().requires_grad_(self.rho > 0.0)

@@ -14,7 +14,7 @@ from continua.core.shapes import DepthValue, Float, Tensor
 from continua.fields.constant import PiecewiseConstant
 from continua.fields.field import AbstractField, generator_shape, parameter_dict, to_parameter, turn
 from continua.operators import AttentionTheta, Filled, Role, Spec, Structure, Theta, leaves, rebuild
-from continua.spaces.bases import AbstractBasis, BSpline, cell_of
+from continua.spaces.bases import AbstractBasis, BSpline, PlateauBasis, cell_of
 from continua.spaces.parameter_spaces import AbstractParameterSpace, FlatSpace, SimplexSpace, StiefelSpace
 from continua.spaces.quadrature import GaussLegendre
 
@@ -110,7 +110,8 @@ def turning_leaves(structure: Structure) -> list[tuple[int, str, StiefelSpace]]:
 
 def spread_of(basis: AbstractBasis) -> Tensor:
     """s_k = 1/sqrt(sum_l int b_l^2): with coefficients s_k xi_k, xi of unit variance, int var theta(z) dz = 1."""
-    values, weights = _sample(basis)
+    # that of `inner`, so that a model starts alike, and with equal steps trains alike, with and without plateaus
+    values, weights = _sample(basis.inner if isinstance(basis, PlateauBasis) else basis)
     return torch.rsqrt((weights[:, None] * values**2).sum()).expand(basis.size)
 
 

@@ -34,8 +34,8 @@ _MEMORY = "checkpoints of 0.1"
 """The tip that changes no number of a training, and is meant for memory."""
 TIPS: Mapping[str, Mapping[str, Any]] = {
     "RK45 at 1e-4": {"rtol": 1e-4, "jitter": 0.0, "refined": 0.0},
-    "Jacobian penalty": {"jacobian": 1e-3},
-    "head nodes with entropy": {"head_nodes": 6, "head_modes": 3, "head_negentropy": 1e-2},
+    "Jacobian penalty": {"jacobian_cost": 1e-3},
+    "head nodes with entropy": {"head_nodes": 6, "head_modes": 3, "head_negentropy_cost": 1e-2},
     "unitary FFT kernels": {"axis_kernel": "unitary", "optimizer": "recipe"},
     _MEMORY: {"gradient": "checkpointed"},
     "Shampoo for kernels": {"optimizer": "shampoo"},
@@ -121,8 +121,8 @@ class TrainedWay(AbstractCell):
     def _preset(self, width: int, way: str | None = None) -> Preset:
         way = way or self.way
         ours = Preset().replace(
-            width=width, hidden=2 * width, axis_nodes=4, head_nodes=4, head_modes=3, stem_radius=5.5,
-            stem_modes=11, head_negentropy=0.0, updates=self.updates, batch_size=self.batch_size, learning_rate=5e-3,
+            width=width, hidden=2 * width, axis_nodes=4, head_nodes=4, head_modes=3, stem_radius=5.5, stem_modes=11,
+            head_negentropy_cost=0.0, updates=self.updates, batch_size=self.batch_size, learning_rate=5e-3,
         )  # fmt: skip
         if way == _SHEET:
             sheet: dict[str, Any] = {}

@@ -57,7 +57,9 @@ _CHANNELS = 4
 @final
 @dataclasses.dataclass(frozen=True)
 class Stem:
-    """A continuous local stem before the flow: `radius` in units of the spacing of samples, `modes` of its kernel.
+    """A continuous local stem before the flow: `radius` in spacings of samples, `modes` of its kernel.
+
+    `InterpolatedStem`, which it becomes, has its radius in token time.
 
     With `gaps` it also receives the distance to the nearest sample, for signals with missing samples.
     """
@@ -81,8 +83,10 @@ class TokenTime:
     Large times, such as seconds since 1970, come in float64.
 
     `rule` turns times into masses (trapezoid; a causal one for causal models), `positions` are rotary by default, their
-    frequencies made for span and spacing; a position code is added to the embedding instead. Signals pass a local
-    `stem` (`None`: none). The time of whole numbers is their index. With `queries` outputs may be asked for at times
+    frequencies made for span and spacing; a position code is added to the embedding instead. Rules, frequencies and
+    codes that you pass read token time, 0 at `start` and 1 at `end`: `BackwardRectangle(start=-1 / 48)` is one hour
+    before 48, `SinusoidalPositions(width, fastest=120)` turns by 2.5 per sample of 48. Signals pass a local `stem`
+    (`None`: none). The time of whole numbers is their index. With `queries` outputs may be asked for at times
     without a sample, `model(values, times, query_times=...)`. With `channels` samples are cells of so many sensors, at
     times of their own: a value, the channel by a 1 among 0s, then static numbers (`CellEmbedding`). `integral`
     evaluates the token integral: exactly, or by an estimate for long sequences.
@@ -121,7 +125,8 @@ class EmbeddingAxis:
     Kernels along it are spectral, with `modes` cosine modes (default: as many as nodes). If `periodic` they are
     convolutions by FFT with `modes` frequencies (default: those that the nodes resolve), and `unitary` keeps every
     frequency's matrix unitary at every depth. With fewer modes activations alias less. A model is best read at a
-    multiple of `modes` nodes, since rotary frequencies are constant on as many cells (`Rotary`).
+    multiple of as many nodes as its kernels have functions (`modes`, of frequencies 2 `modes` + 1), since rotary
+    frequencies are constant on so many cells (`Rotary`).
     """
 
     nodes: int = 8
@@ -184,6 +189,9 @@ class HypernetworkField:
 @dataclasses.dataclass(frozen=True)
 class Depth:
     """Depth: a flow of `length` Z, solved in `steps` equal steps (default: of length 1), or adaptively at `rtol`.
+
+    `transformer(depth=12)` is `Depth(12.0)`: twelve steps, and as many parameters as four layers, since they are those
+    of `field`. `Depth(12.0, field=12)` is twelve layers.
 
     `field` says how the parameters vary along it: in a basis (an `AbstractBasis`; by default four cosines that weigh
     0.8^k, with plateaus in the middles of equal steps), made by a hypernetwork (`HypernetworkField`), or constant on so

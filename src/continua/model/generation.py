@@ -168,8 +168,9 @@ def generate(
 ) -> Int[Tensor, "batch more"]:
     """The prompt of each sequence with `max_new_tokens` more, drawn one after the other.
 
-    The model sees all tokens, or those that a `window` shows. Keys and values are cached wherever the model allows it
-    (`why_not_cacheable`). Reference implementation: the `generate` of Hugging Face's causal language models.
+    Prompts of one batch have equal lengths. The model sees all tokens, or those that a `window` shows. Keys and values
+    are cached wherever the model allows it (`why_not_cacheable`). Reference implementation: the `generate` of Hugging
+    Face's causal language models.
     """
     at_least(1, max_new_tokens=max_new_tokens)
     _check_prompt(prompt)

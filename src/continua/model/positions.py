@@ -22,18 +22,18 @@ class Clock:
     usually in another unit, are refused. The difference to `start` is taken in the precision of the times themselves:
     seconds since 1970 in float64 keep their digits in a float32 model; in float32, which does not tell samples
     `finest` apart (a 32nd of the span where it is not given), they are refused. Where no times are given, samples are
-    equispaced from `start` to `end`, or, in causal models, `spacing` apart from `start`.
+    equispaced from `start` to `end`, or, with `untimed_spacing` (causal models), so far apart from `start` on.
     """
 
     start: float = 0.0
     end: float = 1.0
-    spacing: float | None = None
+    untimed_spacing: float | None = None
     finest: float | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.start) and self.start < self.end < math.inf):
             reject("end", self.end, f"time goes on from start = {self.start}", "Pass finite start < end.")
-        positive(spacing=self.spacing, finest=self.finest)
+        positive(untimed_spacing=self.untimed_spacing, finest=self.finest)
 
     def read(self, times: Tensor, present: Bool[Tensor, "batch tokens"] | None, like: Tensor) -> Positions:
         """Times of tokens or queries as token time, in the dtype of `like`."""
@@ -55,22 +55,22 @@ class Clock:
     ) -> Positions:
         """Token times of samples that came without times."""
         index = torch.arange(shape[1], dtype=like.dtype, device=like.device).expand(shape)
-        if self.spacing is not None:
+        if self.untimed_spacing is not None:
             if not is_traced():
                 self._refuse_long(shape[1] if present is None else int(present.sum(1).max()))
-            return index * (self.spacing / (self.end - self.start))
+            return index * (self.untimed_spacing / (self.end - self.start))
         count = shape[1] if present is None else present.sum(1, keepdim=True)
         last = torch.as_tensor(count, device=like.device).to(like.dtype) - 1.0
         return torch.minimum(index / last.clamp_min(1.0), index.new_ones(()))
 
     def _refuse_long(self, count: int) -> None:
-        """Samples without times, `spacing` apart, reach as far as times may."""
-        assert self.spacing is not None
+        """Samples without times, so far apart, reach as far as times may."""
+        assert self.untimed_spacing is not None
         span = self.end - self.start
-        last = (count - 1) * self.spacing
+        last = (count - 1) * self.untimed_spacing
         if last > 2.0 * span:
             how = f"time=TokenTime({self.start:g}, {self.end:g}, spacing={span / (count - 1):.3g})"
-            why = f"Samples without times are {self.spacing:g} apart in a causal model"
+            why = f"Samples without times are {self.untimed_spacing:g} apart in a causal model"
             self._refuse_far(self.start + last, f"{why}: give times, or build it with {how}.")
 
     def _refuse_far(self, value: float, cure: str) -> NoReturn:
@@ -111,7 +111,8 @@ class LearnedPositions(AbstractPositionCode):
         index = positions.long()
         cure = "Use SinusoidalPositions, which reads any time."
         refuse_where(positions != index, "a learned table knows whole numbers only", cure, times=positions)
-        why, cure = f"the table reaches from 0 to {self.length - 1}", "Shorten the sequence, or build a longer table."
+        why = f"the table reaches from 0 to {self.length - 1}"
+        cure = f"Shorten the sequence, build a longer table, or generate with window=Window({self.length})."
         refuse_where((index < 0) | (index >= self.length), why, cure, positions=index)
         return self.table[index]
 
@@ -122,7 +123,8 @@ class FourierPositions(AbstractPositionCode):
         om_k = scale sqrt(2) erfinv((k + 1/2) / features) ,   k = 0, ..., features - 1
 
     The frequencies are quantiles of the normal law of deviation `scale`, so <phi(t), phi(s)> tends to the Gaussian
-    kernel e^{-scale^2 (t - s)^2 / 2}: 1/scale is the time over which the code changes. A. Rahimi and B. Recht, Random
+    kernel e^{-scale^2 (t - s)^2 / 2}: 1/scale is the time over which the code changes (of signals in a model of
+    `transformer` a fraction of the span). A. Rahimi and B. Recht, Random
     features for large-scale kernel machines (2007), with quantiles in place of draws, as time has one dimension;
     M. Tancik et al., Fourier features let networks learn high frequency functions (2020).
     """
@@ -154,7 +156,8 @@ class SinusoidalPositions(AbstractPositionCode):
         om_k = fastest (slowest / fastest)^(2k / width) ,   k = 0, ..., width/2 - 1
 
     The code of A. Vaswani et al., Attention is all you need (2017), has fastest = 1 and slowest = 1e-4 on integer t
-    (there sines and cosines alternate).
+    (there sines and cosines alternate). Signals in a model of `transformer` have times in [0, 1], and want `fastest` of
+    one to three times the number of samples.
     """
 
     def __init__(self, width: int, fastest: float = 1.0, slowest: float = 1e-4) -> None:

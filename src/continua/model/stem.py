@@ -29,8 +29,9 @@ class InterpolatedStem(nn.Module):
     """y(t_i) = int kappa(u) x^(t_i - R u) du, x^ the linear interpolant of the tokens that have mass.
 
     The kernel is kappa(u) = sum_m C_m N_m(u) for |u| < 1 (0 < u < 1 if `causal`), u = (t - s)/R: N_m are the cubic
-    B-splines that vanish with two derivatives at both ends, C_m matrices. Tokens of `width` numbers become `outputs`
-    numbers, by default as many. At the start a signal that is constant over the radius R keeps its variance.
+    B-splines that vanish with two derivatives at both ends, C_m matrices; R = `radius` is a token time. Tokens of
+    `width` numbers become `outputs` numbers, by default as many. At the start a signal that is constant over the radius
+    R keeps its variance.
 
     x^ is constant beyond the first and the last of the tokens and, if `causal`, beyond the last one up to t_i. A rule
     for kappa x that used the masses would ask for several samples within each N_m; here kappa meets the interpolant

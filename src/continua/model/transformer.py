@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, NoReturn, final
 
 import torch
 from torch import nn
@@ -169,13 +169,18 @@ class ContinuousTransformer(nn.Module):
         """The axis along which states are functions; `None` where they are plain vectors."""
         return axis_of(self.embedding)
 
+    def generate(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: `continua.generate(model, prompt, max_new_tokens)` continues prompts."""
+        cure = "Call continua.generate(model, prompt, max_new_tokens)."
+        reject("generate", "a method", "generating is a function of a model", cure)
+
     @advise(
         "model.at",
         {
             "nodes": "axis_nodes= (embedding axis) or head_nodes=",
             "heads": "head_nodes=",
             "axis": "axis_nodes=",
-            "depth": "steps= or grid=; the length of the flow is trained",
+            "depth": "steps= or grid=; the length of the flow is that of training",
             "atol": "rtol=, which sets both tolerances",
             **dict.fromkeys(("stepper", "controller", "method"), "solver=Solver(RK4(), Fixed(8))"),
         },

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple, final
 import torch
 import torch.nn.functional as F
 
+from continua.core.errors import reject
 from continua.core.shapes import Float, Points, Tensor
 from continua.operators.kernels import per_token, synthesise
 from continua.operators.operator import AbstractOperator, Binding, Filled, NoTheta, Spec, Theta
@@ -57,6 +58,9 @@ class AbstractAffineNorm(AbstractNorm):
     written: bool = False
 
     def __post_init__(self) -> None:
+        if not 0.0 <= self.eps < 1.0:  # torch's own take their width first
+            name = type(self).__name__
+            reject("eps", self.eps, "it is added to a variance; the width is that of the tokens", f"Pass {name}().")
         _ = self.axis is None or self._synthesis  # made here, so that compiled code finds a tensor
 
     @final

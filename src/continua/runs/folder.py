@@ -60,8 +60,11 @@ class Run:
     def check_free(folder: Path) -> None:
         """Refuses a folder that holds a run or something else, or that cannot be written to; nothing is made."""
         if (folder / "manifest.json").exists():
-            resume = f"`continua train --resume {shlex.quote(str(folder))}`"
-            cure = f"Choose another folder, or go on with this run: {resume}."
+            name = shlex.quote(str(folder))
+            cure = (
+                f"Choose another folder. If it was stopped, `continua train --resume {name}` goes on with it; if it is "
+            )
+            cure += f"finished, `continua report {name}` shows it."
             reject("folder", str(folder), "there is a run in it already", cure)
         storage.check_writable("folder", folder)
         if folder.is_dir() and not storage.is_empty(folder):

@@ -119,7 +119,7 @@ class Checkpointed(AbstractNodeGradient):
             end, visited = integration.replay(State(start, zeros), shorter)
         visited.append((z, end.state.x))
         # a costate is the cotangent of an inner state: asked for only where somebody watches, as it keeps buffers alive
-        inputs = [x for _, x in visited] if integration.observes_costate else [start]
+        inputs = [x for _, x in visited] if integration.observes_cotangent else [start]
         # a function may read another parameter at another depth; a flow knows its own, but not what a cost reads
         doubtful = not needed.sharded and (isinstance(integration.vector_field, FunctionVectorField) or bool(zeros))
         suspects = hidden_leaves(end.flat, [start, *needed.tensors]) if doubtful else []

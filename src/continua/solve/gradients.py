@@ -43,7 +43,7 @@ class Direct(AbstractGradient):
     one_graph: ClassVar[bool] = True
 
     def solve(self, integration: Integration, state: State) -> Endpoint:
-        if not (integration.observes_costate and needs_gradient(state, integration.vector_field.tensors)):
+        if not (integration.observes_cotangent and needs_gradient(state, integration.vector_field.tensors)):
             return integration.run(state)
         # a hook at every depth of the grid tells observers of the costate; at the start it is on an alias:
         # the caller's tensor is neither hooked for good nor counted where it is used elsewhere

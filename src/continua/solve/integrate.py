@@ -143,7 +143,7 @@ def integrate(  # noqa: PLR0913 - a front door: one word for each choice, all bu
     check_autocast(state.x.device)
     vector_field = FunctionVectorField(f)
     check_problem(state, span, save_at, observers)  # before f is called at all
-    watched = any(observer.costate is not None for observer in observers)
+    watched = any(observer.cotangent is not None for observer in observers)
     if torch.is_grad_enabled() and (watched or not isinstance(gradient, Direct)):
         vector_field.find_parameters(float(span[0]), state.x, parameters)
     return solver.solve(vector_field, state, span, gradient, save_at, observers)
@@ -173,7 +173,7 @@ def check_problem(
     """Span and saved depths as numbers; a state that a solve can start from, and observers that can observe it."""
     is_a((list, tuple), "Pass a list of observers, [Observer(step=...)].", observers=observers)
     for observer in observers:
-        is_a(Observer, "Pass [Observer(step=..., costate=...)].", observers=observer)
+        is_a(Observer, "Pass [Observer(step=..., cotangent=...)].", observers=observer)
     if not hasattr(span, "__len__") or len(span) != 2:
         reject("span", span, "a span has two ends", "Pass (start, end), and further depths as save_at=[...].")
     if torch.is_grad_enabled() and any(isinstance(z, Tensor) and z.requires_grad for z in span):

@@ -72,13 +72,14 @@ class Observer:
     """Watches both solves; it sees detached values and changes nothing.
 
     - `step(z, dz, state)` is called after each accepted step of the forward solve with the state at z + dz;
-    - `costate(z, x, a)` is called during the backward pass, from the end to the start, with a = dJ/dx at every depth of
-      the grid (`Backsolve`: of the backward solve's own grid). Where J depends on the saved state at that very depth, a
-      includes it; saved states between two depths of the grid are interpolated, hence part of both.
+    - `cotangent(z, x, g)` is called during the backward pass, from the end to the start, with g = dJ/dx of autograd at
+      every depth of the grid (`Backsolve`: of the backward solve's own grid). Where J depends on the saved state
+      at that very depth, g includes it; saved states between two depths of the grid are interpolated, hence part of
+      both. The costate of the control problem is its density in L2 (`trace_costates`).
     """
 
     step: Callable[[DepthValue, DepthValue, State], None] | None = None
-    costate: Callable[[DepthValue, Tensor, Tensor], None] | None = None
+    cotangent: Callable[[DepthValue, Tensor, Tensor], None] | None = None
 
 
 class Endpoint(NamedTuple):
@@ -114,9 +115,9 @@ class Integration:
     stats: Stats
 
     @property
-    def observes_costate(self) -> bool:
-        """Whether anybody wants to know the costate."""
-        return any(observer.costate is not None for observer in self.observers)
+    def observes_cotangent(self) -> bool:
+        """Whether anybody wants to know the cotangents."""
+        return any(observer.cotangent is not None for observer in self.observers)
 
     @property
     def slack(self) -> float:
@@ -167,10 +168,10 @@ class Integration:
             state = select(step.dz != 0.0, result.state, state) if isinstance(step.dz, Tensor) else result.state
         return Endpoint(state, tuple(saved)), visited
 
-    def notify(self, z: DepthValue, x: Tensor, costate: Tensor) -> None:
+    def notify(self, z: DepthValue, x: Tensor, cotangent: Tensor) -> None:
         for observer in self.observers:
-            if observer.costate is not None:
-                observer.costate(z, x.detach(), costate.detach())
+            if observer.cotangent is not None:
+                observer.cotangent(z, x.detach(), cotangent.detach())
 
     def saved_within(self, step: Step) -> list[float]:
         """The depths of `save_at` in (z, z + dz], or in [z + dz, z) where the span runs backwards."""

@@ -116,7 +116,8 @@ class BackwardRectangle(AbstractCausalRule):
 
     First order for every `int_start^{t_i}`; no leak, and every row reads the same masses. With `t_j = j` and
     `start = 0` all masses are 1: text under this rule is the counting measure. Tied tokens see each other and
-    share the mass of their time.
+    share the mass of their time. `start` has the unit of the times that the rule reads: inside `TokenTime` these are
+    scaled to [0, 1].
     """
 
     start: float = 0.0

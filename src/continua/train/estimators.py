@@ -39,15 +39,15 @@ _ELSEWHERE = {
     **dict.fromkeys(("epochs", "n_epochs", "num_epochs", "max_epochs", "n_iter", "updates"), "max_iter="),
     **dict.fromkeys(("lr", "learning_rate_init", "eta"), "learning_rate="),
     **dict.fromkeys(("d_model", "hidden_size", "hidden_layer_sizes", "n_units"), "width="),
-    **dict.fromkeys(("n_layers", "num_layers", "layers"), "depth="),
+    **dict.fromkeys(("n_layers", "num_layers", "layers"), "depth=Depth(4.0, field=4)"),
     **dict.fromkeys(("n_heads", "num_heads", "nhead"), "heads="),
     **dict.fromkeys(("seed", "random_seed"), "random_state="),
     **dict.fromkeys(("patience", "early_stopping"), "n_iter_no_change="),
-    "horizon": "y of shape (samples, horizon) to fit",
+    "horizon": "y of shape (series, horizon) to fit",
 }
 """What other libraries call the arguments, updates and not epochs being counted here."""
 _SMALL = 40
-"""With fewer samples none are held out: so few could not say when to stop."""
+"""With fewer series none are held out: so few could not say when to stop."""
 _ROWS = 512
 """Series that are answered at once."""
 
@@ -55,13 +55,14 @@ _ROWS = 512
 class AbstractSeriesEstimator(BaseEstimator, abc.ABC):
     """What both estimators share: series in, a trained network inside.
 
-    Parameters have the names of `sklearn.neural_network`. `max_iter` counts updates of the optimiser, of `batch_size`
-    samples each; a fraction `validation_fraction` of the samples, where there are 40 or more, chooses the best of them
-    and ends the training after `n_iter_no_change` readings without a lower loss (20 readings in all).
+    `max_iter` counts updates of the optimiser, of `batch_size` series each, where `sklearn.neural_network` counts
+    epochs. A fraction `validation_fraction` of the series, where there are 40 or more, is held out: its loss, read 20
+    times in all, chooses the best parameters and ends the training after `n_iter_no_change` readings without a lower
+    one. `learning_rate` is a number, the highest one of a schedule.
     """
 
     answers_many: ClassVar[bool]
-    """Whether a sample may have several targets."""
+    """Whether a series may have several targets."""
     width: int
     depth: float | Depth
     heads: int
@@ -135,7 +136,7 @@ class AbstractSeriesEstimator(BaseEstimator, abc.ABC):
         )
 
     def _hold_out(self, samples: int, labels: np.ndarray | None = None) -> np.ndarray:
-        """Which samples choose the best parameters: none of few, and of every class a fraction."""
+        """Which series choose the best parameters: none of few, and of every class a fraction."""
         held_out = np.zeros(samples, dtype=bool)
         count = int(self.validation_fraction * samples)
         rare = labels is not None and (np.bincount(labels).min() < 2 or count < labels.max() + 1)
@@ -156,8 +157,8 @@ class AbstractSeriesEstimator(BaseEstimator, abc.ABC):
 class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
     """Equispaced series -> class, `ContinuousClassifier().fit(X, y).predict(X)`; irregular times go in as a channel.
 
-    X is (series, times), (series, times, channels) or a list of arrays of different lengths; NaN is a missing sample,
-    so that series on a common grid may have gaps. Irregular times of each series go in as one more channel, or into
+    X is (series, times), (series, times, channels) or a list of arrays of different lengths; NaN is a missing value,
+    so that series with common times may have gaps. Irregular times of each series go in as one more channel, or into
     `continua.transformer`, which takes them as they are. It works inside pipelines and cross-validation as well.
     Channels are centred and scaled by the training part. Logits are those of a `reference_` (kernel ridge, as of
     `continua train uea`) and a fraction a of the network's,
@@ -165,7 +166,7 @@ class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
         logits = reference(x) + a network(x) ,
 
     which learns what the reference leaves of series that are left out; a, from 0 to 1, is the one that serves the
-    held-out samples best (1 where none are held out). `width`, `depth` and `heads` are those of `continua.transformer`;
+    held-out series best (1 where none are held out). `width`, `depth` and `heads` are those of `continua.transformer`;
     the trained network is `model_`, and `model_.at(steps=8)` reads it otherwise.
     """
 
@@ -229,13 +230,14 @@ class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
 class ContinuousForecaster(RegressorMixin, AbstractSeriesEstimator):
     """Equispaced windows -> what comes next: `ContinuousForecaster().fit(windows, horizons).predict(windows)`.
 
-    X is as for `ContinuousClassifier`; y (samples,) or (samples, horizon) are values of the channel `target` of X after
-    the window, or between its samples. Each window is seen relative to its own last value l and its own deviation s,
+    X is as for `ContinuousClassifier`; y (series,) or (series, horizon) are values of the channel `target` of X after
+    the past that X holds, or between its times. Each row of X, a window, is seen relative to its own last value l and
+    its own deviation s,
 
         y = l + s (ridge(w) + a network(w)) ,   w = (window - l)/s
 
     so that a trend may leave the range of training. The ridge regression reads the window with gaps interpolated; the
-    network learns what it leaves, and its factor a, from 0 to 1, is the one that serves the held-out samples best
+    network learns what it leaves, and its factor a, from 0 to 1, is the one that serves the held-out windows best
     (1 where none are held out). Without `network` it is the ridge regression alone.
     """
 

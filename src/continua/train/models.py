@@ -133,8 +133,8 @@ def build_baseline(form: Form, preset: Preset, parameters: int, name: BaselineNa
 
     each = 3 if preset.depth.stepper == "strang" else STEPPERS[preset.depth.stepper].stages  # one part takes half-steps
     if name in ("deep", "deep-regularized"):
-        return build(each * preset.depth.steps, vectors.hidden)
-    for layers in range(each * preset.depth.steps, 0, -1):
+        return build(each * preset.depth.depth_steps, vectors.hidden)
+    for layers in range(each * preset.depth.depth_steps, 0, -1):
         one, two = (count_parameters(build(layers, hidden)) for hidden in (1, 2))
         hidden = round(1 + (parameters - one) / (two - one))  # the number of parameters is affine in it
         if hidden >= vectors.width // 2 or (layers == 1 and hidden >= 1):
@@ -198,7 +198,7 @@ def _depth(how: DepthOptions) -> Depth:
 
     def modes(kind: type[Cosine | Legendre]) -> AbstractBasis:
         basis = ScaledBasis(kind(how.depth_modes), how.mode_ratio)
-        return PlateauBasis(basis, how.steps) if how.plateaus and isinstance(stepper, LieTrotter) else basis
+        return PlateauBasis(basis, how.depth_steps) if how.plateaus and isinstance(stepper, LieTrotter) else basis
 
     bases: dict[str, AbstractBasis | HypernetworkField | int] = {
         "cosine": modes(Cosine),
@@ -207,11 +207,11 @@ def _depth(how: DepthOptions) -> Depth:
         "piecewise": how.depth_modes,
     }
     gradients: dict[str, AbstractGradient] = {
-        "direct": Direct(), "checkpointed": Checkpointed(), "backsolve": Backsolve(clip=how.clip_costate or None)
+        "direct": Direct(), "checkpointed": Checkpointed(), "backsolve": Backsolve(clip=how.clip_adjoint or None)
     }  # fmt: skip
-    steps, rtol = (None, how.rtol) if adaptive else (how.steps, None)
+    steps, rtol = (None, how.rtol) if adaptive else (how.depth_steps, None)
     return Depth(how.depth_length, bases[how.field], steps, rtol, stepper, gradient=gradients[how.gradient],
-                 damping=how.damping, spectral_limit=how.spectral_limit or None, stagger=how.stagger)  # fmt: skip
+                 damping=how.flow_damping, spectral_limit=how.spectral_limit or None, stagger=how.stagger)  # fmt: skip
 
 
 def _even_heads(sizes: ModelOptions) -> int:
@@ -235,10 +235,11 @@ def check_sizes(preset: Preset) -> None:
         head_nodes=sizes.head_nodes,
         integral_tokens=sizes.integral_tokens,
     )
-    at_least(1, stem_modes=sizes.stem_modes, depth_modes=depth.depth_modes, steps=depth.steps)
+    at_least(1, stem_modes=sizes.stem_modes, depth_modes=depth.depth_modes, depth_steps=depth.depth_steps)
     at_least(0, axis_modes=sizes.axis_modes, head_modes=sizes.head_modes)
-    not_negative(stem_radius=sizes.stem_radius, rtol=depth.rtol, damping=depth.damping, clip_costate=depth.clip_costate,
-                 spectral_limit=depth.spectral_limit, **dataclasses.asdict(preset.costs))  # fmt: skip
+    not_negative(stem_radius=sizes.stem_radius, rtol=depth.rtol, flow_damping=depth.flow_damping,
+                 clip_adjoint=depth.clip_adjoint, spectral_limit=depth.spectral_limit,
+                 **dataclasses.asdict(preset.costs))  # fmt: skip
     positive(depth_length=depth.depth_length)
     fraction(none=False, mode_ratio=depth.mode_ratio)
     fraction(all=False, dropout=sizes.dropout)
@@ -272,17 +273,17 @@ def objective_of(form: Form, model: ContinuousTransformer | None = None, preset:
     forms its matrix of weights there; they are paid at one random step per update. A validation reads the loss alone:
     `objective_of(form)`.
     """
-    paid = CostOptions(0.0, head_negentropy=0.0) if preset is None else preset.costs
-    share_of_step = 1.0 if preset is None else 1.0 / preset.depth.steps
+    paid = CostOptions(0.0, head_negentropy_cost=0.0) if preset is None else preset.costs
+    share_of_step = 1.0 if preset is None else 1.0 / preset.depth.depth_steps
     mean = L2(mean=True)
     weighted: list[tuple[AbstractRunningCost, float]] = [
-        (KineticEnergy(mean), paid.energy),
-        (PathLength(mean), paid.path_length),
-        (AtRandomDepth(JacobianSpectral(), share_of_step), paid.jacobian),
-        (AtRandomDepth(JacobianFrobenius(), share_of_step), paid.jacobian_frobenius),
-        (FieldSize(), paid.field_size),
+        (KineticEnergy(mean), paid.energy_cost),
+        (PathLength(mean), paid.path_length_cost),
+        (AtRandomDepth(JacobianSpectral(), share_of_step), paid.jacobian_cost),
+        (AtRandomDepth(JacobianFrobenius(), share_of_step), paid.jacobian_frobenius_cost),
+        (FieldSize(), paid.field_size_cost),
     ]
     if model is not None and HeadNegentropy.applies(model.flow):
-        weighted.append((HeadNegentropy(), paid.head_negentropy))
+        weighted.append((HeadNegentropy(), paid.head_negentropy_cost))
     costs = [(cost, weight) for cost, weight in weighted if weight != 0.0]
     return Objective(_LOSSES[form.question], tuple(c for c, _ in costs), tuple(w for _, w in costs))

@@ -35,7 +35,7 @@ class ModelOptions:
     axis_kernel: KernelName = "spectral"
     """kernels along the embedding axis: in cosine modes, periodic convolutions by FFT, or these unitary"""
     axis_modes: int = 0
-    """basis functions of the kernels; 0: as many as axis nodes, of a convolution the frequencies that they resolve"""
+    """cosine modes of the kernels, of fft and unitary their frequencies; 0: as many as the axis nodes resolve"""
     head_nodes: int = 4
     """attention heads in training: nodes of the measure of heads, or with --head-modes 0 as many counted heads"""
     head_modes: int = 3
@@ -69,8 +69,8 @@ class DepthOptions:
     """scale of each depth mode relative to the one before: smaller values give parameters that vary more smoothly"""
     plateaus: bool = True
     """parameters in modes vary between the equal depth steps of training more than within each"""
-    steps: int = 4
-    """equal depth steps in training"""
+    depth_steps: int = 4
+    """equal steps of the solve along depth, one evaluation of the flow each"""
     stagger: bool = True
     """attention starts and ends half a training step before the feed-forward, which makes split steps second-order"""
     rtol: float = 0.0
@@ -79,16 +79,16 @@ class DepthOptions:
     """how a step of depth is taken; lie: attention and feed-forward in turn (Lie-Trotter), strang: symmetrically"""
     gradient: GradientName = "direct"
     """autograd through the solve, the checkpointed adjoint (less memory), or the adjoint equation solved backwards"""
-    clip_costate: float = 0.0
-    """largest costate that enters the adjoint equation of backsolve; 0: no limit"""
+    clip_adjoint: float = 0.0
+    """largest norm of dJ/dx, per sequence, that enters the adjoint equation of backsolve; 0: no limit"""
     jitter: float = 0.0
     """random shift of the inner depths of the grid in each update: 1 by up to half a step, 0 none"""
     refined: float = 0.5
     """fraction of the updates, the last ones, with twice the depth steps, head or axis nodes on a part of the batch"""
     refined_nodes: float = 0.25
     """fraction of the refined updates with twice the head or axis nodes, not depth steps, where the model has them"""
-    damping: float = 0.0
-    """gamma of -gamma x, which pulls every token towards the origin"""
+    flow_damping: float = 0.0
+    """gamma of the term -gamma x of the flow, which pulls every token towards the origin"""
     spectral_limit: float = 0.0
     """largest spectral norm of a kernel of the flow; 0: no limit"""
 
@@ -98,17 +98,17 @@ class DepthOptions:
 class CostOptions:
     """Running costs, integrated along depth: what each is multiplied by in the objective; 0: not used."""
 
-    energy: float = 0.1
+    energy_cost: float = 0.1
     """kinetic energy, a mean over tokens and channels: larger values give a smoother flow, which needs fewer steps"""
-    path_length: float = 0.0
+    path_length_cost: float = 0.0
     """length of the tokens' paths, a mean over tokens and channels"""
-    jacobian: float = 0.0
+    jacobian_cost: float = 0.0
     """spectral norm of the flow's Jacobian, at one random step per update, for flows that steps do not resolve"""
-    jacobian_frobenius: float = 0.0
+    jacobian_frobenius_cost: float = 0.0
     """Frobenius norm of the flow's Jacobian, at one random step per update"""
-    head_negentropy: float = 1e-3
+    head_negentropy_cost: float = 1e-3
     """negentropy of the density of heads: larger values keep it from collapsing on few heads"""
-    field_size: float = 0.0
+    field_size_cost: float = 0.0
     """squared norm of the parameters, integrated along depth; needs --weight-decay 0, which has the same effect"""
 
 
@@ -193,8 +193,8 @@ _DEMO = {
                    updates=600, batch_size=8, learning_rate=8e-3, weight_decay=0.0),
     "uea": _demo(stem_radius=5.0, stem_modes=9, updates=500, batch_size=16),
     # small: a file of the user's has a few thousand rows, and a linear reference has taken what is linear in them
-    "csv": _demo(width=32, hidden=64, axis_nodes=4, steps=3, refined=0.0, stem_radius=6.0, stem_gaps=True, updates=150,
-                 batch_size=32, validations=10, patience=4),
+    "csv": _demo(width=32, hidden=64, axis_nodes=4, depth_steps=3, refined=0.0, stem_radius=6.0, stem_gaps=True,
+                 updates=150, batch_size=32, validations=10, patience=4),
 }  # fmt: skip
 _LONGER = {"mnist1d": 10_000, "text": 10_000, "digits": 4000, "spirals": 6000, "burgers": 6000, "darcy": 6000,
            "uea": 5000, "csv": 1000}  # fmt: skip

@@ -201,7 +201,7 @@ def _along_depth(report: PontryaginReport, measured: str) -> tuple[Lines, Lines]
         curves=(Curve.of("H", z, np.median(H, axis=1), *np.quantile(H, [0.1, 0.9], axis=1), mark="both"),),
         **about,
     )
-    sizes = {"costates |a(z)|": report.costates, "gradient |∂H/∂θ(z)|": report.gradients}
+    sizes = {"costates |a(z)|": report.costate_norms, "gradient |∂H/∂θ(z)|": report.gradient_norms}
     norms = Lines(
         title="Costates and gradients along depth",
         caption="How strongly the objective answers to the tokens, and to the parameters, at each depth.",

@@ -6,7 +6,7 @@ from typing import final
 
 import torch
 
-from continua.control import CrossEntropy, Objective, SuccessiveApproximations, pontryagin, solve_extremal
+from continua.control import CrossEntropy, Objective, SuccessiveApproximations, pontryagin, trace_costates
 from continua.core.batch import Batch
 from continua.data import Digits, Split
 from continua.fields import Expansion
@@ -112,7 +112,7 @@ class TrainedClassifier(AbstractCell):
         }
 
     def _adjoint(self, model: ContinuousTransformer, batch: Batch, objective: Objective) -> tuple[float, float]:
-        path = solve_extremal(model, batch, objective)
+        path = trace_costates(model, batch, objective)
         readout = model.readout
         assert isinstance(readout, MeanReadout) and batch.targets is not None
         W = readout.linear.weight
