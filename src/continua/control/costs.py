@@ -78,7 +78,7 @@ class _Energy:
     def __call__(self, z: DepthValue, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
         return self.norm.squared_norm(velocity, self.measure)
 
-    def of_step(self, dz: float, before: Points, after: Points) -> Float[Tensor, " batch"]:
+    def of_step(self, z: DepthValue, dz: float, before: Points, after: Points) -> Float[Tensor, " batch"]:
         return self.norm.squared_distance(after, before, self.measure) / dz
 
 
@@ -119,15 +119,25 @@ class HeadNegentropy(AbstractRunningCost):
         if not measures:
             cure = "Build the flow with Attention(..., head_masses=True) and a field such as ContinuousHeads."
             reject("flow", [type(f).__name__ for f in setting.flow.fields], "no head of this flow has a mass", cure)
+        return _Negentropy(measures)
 
-        def rate(z: DepthValue, points: Points, velocity: Points) -> Float[Tensor, " batch"]:
-            total = points.new_zeros(points.shape[0])
-            for p, om in [pair for field in measures for pair in _head_masses(field, z)]:
-                alive = torch.where(p > 0, p, om)  # 0 log 0 = 0 = om log(om/om), and the slope is not -infinity
-                total = total + (alive * torch.log(alive / om)).sum(-1)
-            return total
 
-        return rate
+@final
+@dataclasses.dataclass(frozen=True)
+class _Negentropy:
+    """sum_k p_k log(p_k / om_k) of all measures of heads at one depth, which hangs on no token."""
+
+    measures: list[AbstractField]
+
+    def __call__(self, z: DepthValue, points: Points, velocity: Points | None = None) -> Float[Tensor, " batch"]:
+        total = points.new_zeros(points.shape[0])
+        for p, om in [pair for field in self.measures for pair in _head_masses(field, z)]:
+            alive = torch.where(p > 0, p, om)  # 0 log 0 = 0 = om log(om/om), and the slope is not -infinity
+            total = total + (alive * torch.log(alive / om)).sum(-1)
+        return total
+
+    def of_step(self, z: DepthValue, dz: float, before: Points, after: Points) -> Float[Tensor, " batch"]:
+        return dz * self(z, before)
 
 
 @final

@@ -40,8 +40,8 @@ Rate = Callable[[DepthValue, Points, Points], Float[Tensor, " batch"]]
 At a jump it is asked one rounding unit inside the step, so fields may be read at z as it is. Gradients reach the flow's
 parameters, the points and the masses; another tensor that r depends on makes `Checkpointed` and `Backsolve` raise.
 
-Split and projected steps show it their mean velocity. One with a method `of_step(dz, before, after)` gives its integral
-over such a step from the two ends, which a solve keeps anyway, where a velocity would be kept for its gradient alone.
+Split and projected steps show it their mean velocity. One with a method `of_step(z, dz, before, after)` gives its
+integral over such a step from the two ends, which a solve keeps anyway, where a velocity would be made for it alone.
 """
 
 
@@ -328,10 +328,10 @@ class FlowVectorField(AbstractVectorField):
         return tuple([rate(z, x, velocity) for rate in self._rates])
 
     def costs_of_step(self, z: DepthValue, dz: float, before: Points, after: Points) -> tuple[Tensor, ...]:
-        velocity, rates = (after - before) / dz, self._rates
         return tuple([
-            rate.of_step(dz, before, after) if hasattr(rate, "of_step") else dz * rate(z, before, velocity)  # pyright: ignore[reportFunctionMemberAccess]
-            for rate in rates
+            rate.of_step(z, dz, before, after)  # pyright: ignore[reportFunctionMemberAccess]
+            if hasattr(rate, "of_step") else dz * rate(z, before, (after - before) / dz)
+            for rate in self._rates
         ])  # fmt: skip
 
     def _bind(self, inside: DepthValue) -> None:
