@@ -96,7 +96,7 @@ def test_asked_times_have_costates_too(tmp_path):
     assert main(["train", "spirals", *STEP, "--jacobian-cost", "0.01", "--quiet", "--output", "run"]) == 0
     run = Run.open(tmp_path / "run")
     assert any("Optimal control" in section.heading for section in run.sections())
-    assert all("at_random_depth" in each["running"] for each in run.records("update"))
+    assert all("jacobian_spectral" in each["running"] for each in run.records("update"))
 
 
 def test_tensorboard_reads_what_was_written(tmp_path, capsys):

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import continua
 from continua.control import (
     L2,
     AbstractRunningCost,
@@ -18,6 +19,7 @@ from continua.control import (
     JacobianSpectral,
     KineticEnergy,
     MeanSquaredError,
+    NextToken,
     Objective,
     PathLength,
     Sobolev,
@@ -243,7 +245,7 @@ def test_a_dear_cost_at_a_random_stretch_is_differentiated(control, unchecked):
         terms = Objective(loss, (cost,), (1.0,))(model, batch, torch.Generator().manual_seed(seed))
         terms.total.backward()
         assert all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in model.parameters())
-        found.append(terms.running["at_random_depth"].item())
+        found.append(terms.running["jacobian_spectral"].item())
     assert max(found) > 0.0 and len(set(found)) > 1
 
 
@@ -308,3 +310,23 @@ def test_an_l2_term_meets_no_weight_decay(unchecked):
 def test_mistakes_are_named(make, message, unchecked):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_ties_would_tell_the_next_token():
+    model = continua.transformer(8, 5, vocabulary=5, causal=True, axis=1, heads=2)
+    tokens, times = torch.tensor([[0, 1, 2, 3]]), torch.tensor([[0.0, 0.0, 1.0, 2.0]])
+    with pytest.raises(ValueError, match=r"tokens of one time see each other.*times that differ"):
+        Objective(NextToken())(model, Batch((tokens, times), tokens))
+    Objective(NextToken())(model, Batch((tokens, times.cumsum(1) + torch.arange(4)), tokens))
+
+
+@pytest.mark.parametrize("mask", [[1, 1, 1], [0.0, 1.0, 1.0]])
+def test_a_mask_in_the_place_of_times_is_named(mask):
+    model = continua.transformer(8, 5, vocabulary=5, causal=True, axis=1, heads=2)
+    with pytest.raises(ValueError, match=r"this looks like a mask.*present=mask.bool\(\)"):
+        model(torch.tensor([[0, 1, 2]]), torch.tensor([mask]))
+
+
+def test_a_cost_at_random_depths_keeps_its_name():
+    costs = tuple(AtRandomDepth(cost) for cost in (JacobianSpectral(), JacobianFrobenius()))
+    assert Objective(all_losses[0], costs, (1.0, 1.0)).names == ("jacobian_spectral", "jacobian_frobenius")

@@ -18,6 +18,8 @@ from continua import (
     HeadMeasure,
     HypernetworkField,
     Midpoint,
+    Rotary,
+    SinusoidalPositions,
     Stem,
     TokenTime,
     transformer,
@@ -322,3 +324,32 @@ def test_parameters_are_shared_between_readings():
     alone = copy.deepcopy(model)
     assert {id(p) for p in alone.parameters()}.isdisjoint({id(p) for p in model.parameters()})
     assert count_numbers(model.flow.parts[1].field.spec) > 0
+
+
+@pytest.mark.parametrize(
+    ("time", "name"),
+    [
+        (48.0, "time.end = 48.0"),
+        (TokenTime(spacing=2.0), "time.spacing = 2.0"),
+        (TokenTime(stem=Stem(3.0)), "time.stem = Stem"),
+        (TokenTime(channels=3), "time.channels = 3"),
+    ],
+    ids=str,
+)
+def test_units_of_whole_numbers_are_refused_and_not_forgotten(time, name):
+    with pytest.raises(ValueError, match=rf"{name}.*1 from one token to the next.*divide your times"):
+        transformer(8, 5, vocabulary=5, time=time, axis=1)
+
+
+def test_named_positions_have_the_frequencies_of_the_default():
+    """`Rotary()` and `SinusoidalPositions(width)` are made for the index; signals have times in [0, 1]."""
+
+    def attention(**named):
+        return transformer(8, 1, features=1, axis=1, heads=2, time=TokenTime(spacing=0.05, **named)).flow.parts[0]
+
+    assert attention(positions=Rotary()).operator == attention().operator
+    code = TokenTime(spacing=0.05, positions=SinusoidalPositions(8), stem=None)
+    embedding = transformer(8, 1, features=1, axis=1, heads=2, time=code).embedding.inner
+    assert embedding.code.fastest == pytest.approx(50.0)
+    kept = TokenTime(spacing=0.05, positions=SinusoidalPositions(8, fastest=7.0), stem=None)
+    assert transformer(8, 1, features=1, axis=1, heads=2, time=kept).embedding.inner.code.fastest == 7.0

@@ -44,6 +44,11 @@ def test_a_short_expansion_is_not_extrapolated():
         Flow([Part(FeedForward(3), Expansion(SPEC, Legendre(3)))], depth=2.0)
 
 
+def test_without_a_depth_a_flow_has_that_of_its_fields():
+    assert Flow([Part(FeedForward(3), Expansion(SPEC, Legendre(3), 4.0))]).depth == 4.0
+    assert Flow([Part(FeedForward(3), Constant(SPEC))]).depth == 1.0
+
+
 @pytest.mark.parametrize(
     ("points", "message"),
     [

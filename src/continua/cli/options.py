@@ -111,8 +111,8 @@ class DataOptions:
     points: Count = None
     """burgers, darcy: points in training (default: burgers 64; darcy 16 along each side)"""
     missing: Measure = None
-    """up to this fraction of the samples is left out at random, such as 0.5: mnist1d, digits, uea in training
-    (default: 0), spirals (default: 0.5) and csv of all that a model sees (default: 0)"""
+    """fraction of the samples that is left out at random, such as 0.5: at most so many of mnist1d, digits, uea in
+    training (default: 0) and of spirals (default: 0.5), of csv so many of all that a model sees (default: 0)"""
     interpolated: Toggle = False
     """uea: samples that are left out are filled in again by linear interpolation, at regular times"""
 

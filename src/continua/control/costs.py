@@ -39,8 +39,9 @@ class AbstractRunningCost(abc.ABC):
     @final
     @property
     def name(self) -> str:
-        """The words of the class, joined: `kinetic_energy`."""
-        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+        """The words of the class, joined: `kinetic_energy`; at random depths, those of the cost that is met there."""
+        kind = type(self.cost if isinstance(self, AtRandomDepth) else self)
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
 
 
 @final

@@ -1,4 +1,4 @@
-"""Costs of the Jacobian df/dX: its Frobenius norm by Hutchinson's estimate, its spectral norm by power iterations.
+"""Costs of the Jacobian df/dX: its Frobenius norm, squared, by Hutchinson's estimate; its spectral norm by iterations.
 
 On a measure the Jacobian is that of a map between weighted L2 spaces, J~ = W^1/2 (df/dX) W^-1/2 with W = diag(w_i v_a);
 tokens without mass are left out, and v_a are the weights of the model's axis unless another is given.

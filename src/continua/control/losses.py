@@ -117,9 +117,10 @@ class MaskedToken(AbstractLabelLoss):
 @final
 @dataclasses.dataclass(frozen=True)
 class MeanSquaredError(AbstractLoss):
-    """sum_bi w_bi mean_c |output - y|^2 / sum_bi w_bi over all tokens that count; without weights each counts alike.
+    """sum_bi w_bi mean_c |output - y|^2 / sum_bi w_bi over all tokens that count, w the masses of `batch.mass`.
 
-    One output per sequence: the plain mean. Reference implementation: `torch.nn.functional.mse_loss` on the present.
+    An `Objective` takes those of the cloud, so that with one output per token this is the mean over token time. With
+    `Batch(mass=torch.ones(...))`, and with one output per sequence, it is `torch.nn.functional.mse_loss`.
     """
 
     def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:

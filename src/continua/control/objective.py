@@ -84,7 +84,11 @@ class Objective:
             reject("batch.inputs", kinds, why, "Pass Batch(((source, ...), (target, ...)), targets).")
         if isinstance(self.loss, NextToken):
             _check_causal(unwrap(model))
-        return self.read(call_model(model, batch, self.costs, generator, grid), batch)
+        result = call_model(model, batch, self.costs, generator, grid)
+        if isinstance(self.loss, NextToken) and result.cloud.measure.tied:
+            why = "tokens of one time see each other, so that the model reads the token it is to predict"
+            reject("times", "tied", why, "Give tokens times that differ, or leave times out: then time is the index.")
+        return self.read(result, batch)
 
     def read(self, result: Result, batch: Batch) -> Terms:
         """The terms of what a call of the model found."""
@@ -101,7 +105,7 @@ class Objective:
         return Terms(total, terminal, running, result.solution.stats, result.output)
 
     def check(self, optimiser: torch.optim.Optimizer, model: nn.Module | None = None) -> None:
-        """Refuses an L2 term in J together with weight decay: both shrink the same parameters, to no common minimum.
+        """Refuses a penalty on the parameters in J together with weight decay: both shrink them, to no common minimum.
 
         With `model` only weight decay on the parameters of its flow counts, which are those that the term sees.
         """

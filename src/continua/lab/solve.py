@@ -150,7 +150,7 @@ class Solve:
         console.print(*(show_table(figure) for figure in figures if isinstance(figure, Table)), sep="\n")
         gap = _gap_to_torch(self.width, layers=3, seed=self.seed)
         console.print(
-            f"GPT is the special case of weights constant on each layer and steps of length 1: "
+            f"GPT is the special case of parameters constant on each layer and steps of length 1: "
             f"torch's own layers and this library differ by [bold]{gap:.0e}[/bold].\n"
         )
         drawings = [figure for figure in figures if not isinstance(figure, Table)]
@@ -166,8 +166,8 @@ def _introduce(console: Console, model: ContinuousTransformer, options: Solve) -
     parameters = sum(p.numel() for p in model.parameters())
     console.print(
         f"\n[bold]dX/dz = A(X) + F(X)[/bold],  z from 0 to {options.depth_length:g}\n"
-        f"A: causal attention on the masses of irregular times, weights smooth in z\n"
-        f"F: feed-forward whose weights jump at z = {options.depth_length / 2:g}\n"
+        f"A: causal attention on the masses of irregular times, parameters smooth in z\n"
+        f"F: feed-forward whose parameters jump at z = {options.depth_length / 2:g}\n"
         f"{_BATCH} signals of {options.tokens} tokens, width {options.width}, {parameters:,} parameters, float64\n",
         highlight=False,
     )

@@ -18,7 +18,7 @@ from continua.fields.heads import ContinuousHeads
 from continua.fields.hypernetwork import HeadHypernetwork, Hypernetwork
 from continua.model.embedding import AbstractEmbedding, CellEmbedding, NormedEmbedding, TokenEmbedding, VectorEmbedding
 from continua.model.flow import Flow, Part
-from continua.model.positions import AbstractPositionCode, Clock
+from continua.model.positions import AbstractPositionCode, Clock, SinusoidalPositions
 from continua.model.profile import AbstractProfile
 from continua.model.readout import AbstractReadout, AnalysisReadout, MeanReadout, SynthesisEmbedding, TokenReadout
 from continua.model.stem import InterpolatedStem, StemEmbedding
@@ -85,8 +85,10 @@ class TokenTime:
     `rule` turns times into masses (trapezoid; a causal one for causal models), `positions` are rotary by default, their
     frequencies made for span and spacing; a position code is added to the embedding instead. Rules, frequencies and
     codes that you pass read token time, 0 at `start` and 1 at `end`: `BackwardRectangle(start=-1 / 48)` is one hour
-    before 48, `SinusoidalPositions(width, fastest=120)` turns by 2.5 per sample of 48. Signals pass a local `stem`
-    (`None`: none). The time of whole numbers is their index. With `queries` outputs may be asked for at times
+    before 48, `SinusoidalPositions(width, fastest=120)` turns by 2.5 per sample of 48. `Rotary()` and
+    `SinusoidalPositions(width)` get frequencies for span and spacing. Signals pass a local `stem`
+    (`None`: none). The time of whole numbers is their index, and times that are given with them are taken
+    as they are: span, spacing and stem are for signals. With `queries` outputs may be asked for at times
     without a sample, `model(values, times, query_times=...)`. With `channels` samples are cells of so many sensors, at
     times of their own: a value, the channel by a 1 among 0s, then static numbers (`CellEmbedding`). `integral`
     evaluates the token integral: exactly, or by an estimate for long sequences.
@@ -303,7 +305,8 @@ def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; t
     """A Transformer continuous in token time, embedding, heads and depth: pre-normed attention and feed-forward.
 
     Give `features` for signals over real time (one output per sequence unless `per_token`) or `vocabulary` for whole
-    numbers (one output per token unless `per_token=False`). Each continuum takes a number or an object:
+    numbers (one output per token unless `per_token=False`). In a `causal` model a token sees those of earlier times and
+    of its own. Each continuum takes a number or an object:
 
     - `time`: the end of the span that times come from, or `TokenTime(...)`;
     - `axis`: nodes of the embedding axis, or `EmbeddingAxis(...)`; 1 makes states plain vectors;
@@ -322,6 +325,8 @@ def transformer(  # noqa: PLR0913 - one argument per choice that a user makes; t
         reject("features", features, f"with vocabulary = {vocabulary} the input is not decided", cure)
     is_a((TokenTime, int, float), "Pass the end of the span, or TokenTime(start, end).", time=time)
     when = time if isinstance(time, TokenTime) else TokenTime(end=float(time))
+    if vocabulary is not None:
+        _refuse_units(when)
     is_a((Depth, int, float), "Pass a length, or Depth(...).", depth=depth)
     is_a((HeadMeasure, int), "Pass a number, or HeadMeasure(...).", heads=heads)
     is_a((EmbeddingAxis, int), "Pass a number of nodes, or EmbeddingAxis(...).", axis=axis)
@@ -406,12 +411,28 @@ def _part(operator: AbstractOperator, width: int, dropout: float, depth: Depth, 
     return Part(Dropout(operator, dropout) if dropout > 0.0 else operator, field)
 
 
+def _refuse_units(time: TokenTime) -> None:
+    """Refuses what says how times of signals are scaled and smoothed, which nothing does for whole numbers."""
+    usual, named = TokenTime(), ("start", "end", "spacing", "channels")
+    given = [name for name in named if getattr(time, name) != getattr(usual, name)]
+    given += [] if time.stem in (None, Stem()) else ["stem"]
+    if given:
+        why = "times of whole numbers are taken as they are, 1 from one token to the next, and pass no stem"
+        cure = "Leave it out, and divide your times by their usual spacing."
+        reject(f"time.{given[0]}", getattr(time, given[0]), why, cure)
+
+
 def _rotary(time: TokenTime, vocabulary: int | None) -> Rotary | None:
-    if time.positions is not None:
-        return time.positions if isinstance(time.positions, Rotary) else None
-    if vocabulary is not None:
-        return Rotary()
-    return Rotary(_FASTEST / time.relative_spacing, min(3.0, _FASTEST / time.relative_spacing))
+    positions = Rotary() if time.positions is None else time.positions
+    if not isinstance(positions, Rotary):
+        return None
+    return positions if vocabulary is not None or positions != Rotary() else Rotary(*_frequencies(time))
+
+
+def _frequencies(time: TokenTime) -> tuple[float, float]:
+    """The fastest and the slowest for signals: those that turn by `_FASTEST` per sample, and by 3 over the span."""
+    fastest = _FASTEST / time.relative_spacing
+    return fastest, min(3.0, fastest)
 
 
 def _embedding(
@@ -420,7 +441,7 @@ def _embedding(
     """Tokens start at unit variance: the slope of a norm is one over the token's own deviation, so small ones would
     make the flow stiff."""
     if vocabulary is not None:
-        code, rule = _code(time), time.rule or Counting()
+        code, rule = _code(time, vocabulary), time.rule or Counting()
         embedding: AbstractEmbedding = TokenEmbedding(vocabulary, state.inner, code, rule, time.queries)
     else:
         assert features is not None
@@ -455,8 +476,11 @@ def _signal_embedding(features: int, width: int, causal: bool, time: TokenTime) 
     return StemEmbedding(VectorEmbedding(features, narrow, None, rule, time.queries, clock), stem)
 
 
-def _code(time: TokenTime) -> AbstractPositionCode | None:
-    return time.positions if isinstance(time.positions, AbstractPositionCode) else None
+def _code(time: TokenTime, vocabulary: int | None = None) -> AbstractPositionCode | None:
+    code = time.positions
+    if vocabulary is None and isinstance(code, SinusoidalPositions) and code.is_default:
+        return SinusoidalPositions(code.width, *_frequencies(time))
+    return code if isinstance(code, AbstractPositionCode) else None
 
 
 def _readout(state: _State, outputs: int, per_token: bool) -> AbstractReadout:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import nn
 
-from continua.core.checks import at_least, has_shape, is_a, refuse_where
+from continua.core.checks import at_least, has_shape, is_a, is_traced, refuse_where
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Points, Tensor
 from continua.fields import Constant
@@ -93,6 +93,8 @@ class AbstractSampleEmbedding(AbstractEmbedding):
         """The weighted cloud of embedded tokens; without times and without a clock, time is the index."""
         self._check(samples)
         _check_rows(samples.shape[:2], times, present)
+        if times is not None and isinstance(self, TokenEmbedding):
+            _refuse_mask(times)
         points, code, rule = self._states(samples, present), self.code, self.rule
         t = self._token_times(points, times, present)
         if code is not None:
@@ -271,6 +273,13 @@ def _check_rows(shape: torch.Size, times: Tensor | None, present: Tensor | None)
         refuse_where(~present.any(-1), "this sequence has no observed token", cure, present=present)
     if times is not None:
         check_times("times", times, torch.ones_like(times, dtype=torch.bool) if present is None else present)
+
+
+def _refuse_mask(times: Tensor) -> None:
+    """Refuses times of three or more tokens that are all 0 or 1: the mask that others take as second argument."""
+    if not is_traced() and times.shape[1] > 2 and bool(((times == 0) | (times == 1)).all()):
+        cure = "Pass it as present=mask.bool(), true where a token is; without times, time is the index."
+        reject("times", tuple(times.shape), "all are 0 or 1: this looks like a mask", cure)
 
 
 class AbstractEmbeddingWrapper(AbstractEmbedding):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast, final
 
@@ -115,8 +116,9 @@ def _act(operator: AbstractOperator, cloud: Cloud, theta: Theta) -> Points:
 class Flow(nn.Module):
     """dX/dz = zeta(z) sum of its parts f_p(theta_p(z), X), z in [0, depth] (docs/mathematics.md, section 3).
 
-    The depth profile zeta is one where none is given. The order of the parts matters to splitting steps alone, and to
-    a flow that is `stagger`ed for N of them. Its first part starts D = Z/(2N + 1) before the others, ends as much
+    By default `depth` is that of its fields, 1 where these go on for ever. The depth profile zeta is one where none is
+    given. The order of the parts matters to splitting steps alone, and to a flow that is `stagger`ed for N of them. Its
+    first part starts D = Z/(2N + 1) before the others, ends as much
     before them, and each has a depth of its own that goes from 0 to Z:
 
         dX/dz = c (1[z < Z - D] f_1(theta_1(c z), X) + 1[z > D] sum_{p > 1} f_p(theta_p(c (z - D)), X)) ,
@@ -128,7 +130,7 @@ class Flow(nn.Module):
     def __init__(
         self,
         parts: Sequence[Part],
-        depth: float = 1.0,
+        depth: float | None = None,
         profile: AbstractProfile | None = None,
         stagger: int | None = None,
     ) -> None:
@@ -136,6 +138,8 @@ class Flow(nn.Module):
         if len(parts) == 0:
             reject("parts", parts, "a flow needs at least one part", "Pass [Part(operator, field), ...].")
         positive(depth=depth)
+        reach = min(part.field.reach for part in parts)
+        depth = (1.0 if reach == math.inf else reach) if depth is None else depth
         _check_reach(parts, depth, profile)
         self.parts = cast("Sequence[Part]", nn.ModuleList(parts))
         at_least(1, stagger=stagger)

@@ -156,8 +156,8 @@ class SinusoidalPositions(AbstractPositionCode):
         om_k = fastest (slowest / fastest)^(2k / width) ,   k = 0, ..., width/2 - 1
 
     The code of A. Vaswani et al., Attention is all you need (2017), has fastest = 1 and slowest = 1e-4 on integer t
-    (there sines and cosines alternate). Signals in a model of `transformer` have times in [0, 1], and want `fastest` of
-    one to three times the number of samples.
+    (there sines and cosines alternate). A signal model of `transformer` has times in [0, 1], and replaces these two
+    defaults by frequencies for its span and spacing.
     """
 
     def __init__(self, width: int, fastest: float = 1.0, slowest: float = 1e-4) -> None:
@@ -168,6 +168,8 @@ class SinusoidalPositions(AbstractPositionCode):
         if not (0 < slowest <= fastest and math.isfinite(fastest)):
             reject("slowest", slowest, f"fastest = {fastest}: frequencies are ordered", "Pass 0 < slowest <= fastest.")
         self.width, self.fastest, self.slowest = width, fastest, slowest
+        self.is_default = (fastest, slowest) == (1.0, 1e-4)
+        """Whether the frequencies are those for the index."""
 
     def frequencies(self) -> Float[Tensor, " half"]:
         """om_k in float64: a buffer would round them to whatever dtype the model passes through."""

@@ -24,7 +24,8 @@ class Rotary:
     """Queries and keys turned by their times: <R(t) q, R(s) k> = <q, R(s - t) k> depends on s - t alone.
 
     R(t) turns the pair (x_r, x_{r + n/2}) by om_r t, the frequencies om_r spaced geometrically from `fastest` towards
-    `slowest`. J. Su et al., RoFormer (2021), has fastest = 1 and slowest = 1e-4 on the index. Any real time will do.
+    `slowest`. J. Su et al., RoFormer (2021), has fastest = 1 and slowest = 1e-4 on the index. Signals, whose token time
+    is [0, 1], want `fastest` of one to three times their number of samples, which `transformer` gives to `Rotary()`.
     Along an embedding axis the frequencies are step functions om_r(d), constant on as many equal cells as the axis has
     modes, which so share out the whole range: with as many nodes as modes they are those of a plain vector of the same
     width. Frequencies that vary smoothly would need a node for every half turn of cos((om(d) - om(d')) (s - t)): twice

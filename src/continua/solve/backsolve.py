@@ -1,4 +1,4 @@
-"""The continuous adjoint: state, costate and parameter gradient integrated backwards in constant memory."""
+"""The continuous adjoint: state, cotangent and parameter gradient integrated backwards in constant memory."""
 
 import dataclasses
 import warnings
@@ -26,9 +26,9 @@ class Backsolve(AbstractNodeGradient):
     it exceeds `trust` (`None`: 100 (rtol + atol), or 1e-3 on a given grid). The adjoint of the ODE, not of the discrete
     solve: both agree to the solver's tolerance. Reference implementation: torchdiffeq's `odeint_adjoint`.
 
-    `clip` bounds the costate that enters the adjoint ODE: wherever |a| > clip for a sequence, clip a/|a| takes its
-    place on the right-hand side, so that a grows at most linearly, |a(0)| <= |a(Z)| + clip int |df/dx| dz. What comes
-    out is then no longer the gradient.
+    a is the cotangent dJ/dx of autograd, and no density of it (`trace_costates`). `clip` bounds what of it enters the
+    adjoint ODE: wherever |a| > clip for a sequence, clip a/|a| takes its place on the right-hand side, so that a grows
+    at most linearly, |a(0)| <= |a(Z)| + clip int |df/dx| dz. What comes out is then no longer the gradient.
     """
 
     trust: float | None = None
@@ -61,7 +61,7 @@ class Backsolve(AbstractNodeGradient):
         adjoint = Adjoint(
             integration.vector_field, kept[0].shape, needed, [g / unit for g in cotangent.state.costs], clip
         )
-        # what joins the costate on the way back: the cotangents of the end and of saved depths, the farthest first
+        # what joins it on the way back: the cotangents of the end and of saved depths, the farthest first
         joins = {integration.span[1]: cotangent.state.x / unit}
         for z, g in reversed(list(zip(integration.save_at, cotangent.saved, strict=True))):
             joins[z] = joins[z] + g / unit if z in joins else g / unit
@@ -87,7 +87,7 @@ class Backsolve(AbstractNodeGradient):
 
 
 class Adjoint(AbstractVectorField):
-    """The flow of (x, a | g) in `Backsolve`: state and costate side by side along the width, the g as costs.
+    """The flow of (x, a | g) in `Backsolve`: state and cotangent side by side along the width, the g as costs.
 
     `parameters` are phi, `costs` the cotangents c of the running costs r, which do not change along depth, and `clip`
     bounds |a| of each sequence on the right-hand side.
@@ -146,7 +146,7 @@ class Adjoint(AbstractVectorField):
 def _back(
     integration: Integration, adjoint: Adjoint, end: Tensor, joins: dict[float, Tensor], unit: float
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """x and costate at the start and the gradient of every tensor, solved backwards from join to join."""
+    """x and cotangent at the start and the gradient of every tensor, solved backwards from join to join."""
     state = State(adjoint.join(end, torch.zeros_like(end)), tuple(torch.zeros_like(t) for t in adjoint.inputs))
     depths = [*joins, integration.span[0]]
     for z, to, g in zip(depths[:-1], depths[1:], joins.values(), strict=True):

@@ -41,7 +41,7 @@ class StateBuffer:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpointed(AbstractNodeGradient):
-    """The exact gradient of the discrete solve in the memory of one segment: the default.
+    """The exact gradient of the discrete solve in the memory of one segment: the default of `integrate`.
 
     The forward solve keeps the accepted grid and the state at the start of each segment; a segment ends after `segment`
     (a fraction of the depth) or `steps` steps, whichever comes first (`None`: as many steps as have together the stages
@@ -118,17 +118,17 @@ class Checkpointed(AbstractNodeGradient):
             shorter = [Step(z + i * (dz / n), dz / n) for z, dz in steps for i in range(n)]
             end, visited = integration.replay(State(start, zeros), shorter)
         visited.append((z, end.state.x))
-        # a costate is the cotangent of an inner state: asked for only where somebody watches, as it keeps buffers alive
+        # the cotangent of an inner state is asked for only where somebody watches, as it keeps buffers alive
         inputs = [x for _, x in visited] if integration.observes_cotangent else [start]
         # a function may read another parameter at another depth; a flow knows its own, but not what a cost reads
         doubtful = not needed.sharded and (isinstance(integration.vector_field, FunctionVectorField) or bool(zeros))
         suspects = hidden_leaves(end.flat, [start, *needed.tensors]) if doubtful else []
         found = pull_back(end.flat, cotangent.flat, inputs, needed)
-        # `found` goes on with the gradients of the parameters; unless somebody watches, only the start has a costate
-        costates = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=False)]
-        for (depth, x), a in reversed(list(zip(visited[1:], costates[1:], strict=False))):
+        # `found` goes on with the gradients of the parameters; unless somebody watches, only the start has one
+        cotangents = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=False)]
+        for (depth, x), a in reversed(list(zip(visited[1:], cotangents[1:], strict=False))):
             integration.notify(depth, x, a)
-        return costates[0], found[len(inputs) :], suspects
+        return cotangents[0], found[len(inputs) :], suspects
 
 
 def _length(steps: list[Step]) -> float:

@@ -45,7 +45,7 @@ class Direct(AbstractGradient):
     def solve(self, integration: Integration, state: State) -> Endpoint:
         if not (integration.observes_cotangent and needs_gradient(state, integration.vector_field.tensors)):
             return integration.run(state)
-        # a hook at every depth of the grid tells observers of the costate; at the start it is on an alias:
+        # a hook at every depth of the grid tells observers of the cotangent; at the start it is on an alias:
         # the caller's tensor is neither hooked for good nor counted where it is used elsewhere
         x = state.x
         start = State(x.view_as(x) if x.requires_grad else x.detach().requires_grad_(True), state.costs)

@@ -78,7 +78,7 @@ def displace(f: AbstractVectorField, z: DepthValue, dz: DepthValue, before: Stat
     assert not isinstance(dz, Tensor), "without an error estimate no sequence has steps of its own"
     added = f.costs_of_step(z, dz, before.x, x)
     costs = [cost + more for cost, more in zip(before.costs, added, strict=True)]
-    # an alias, which the cost of this step does not read: its cotangent is the costate after the step
+    # an alias, which the cost of this step does not read: its cotangent is that after the step
     return State(x.view_as(x), tuple(costs))
 
 

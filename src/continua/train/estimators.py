@@ -36,7 +36,11 @@ from continua.train.models import scale_outputs
 from continua.train.settling import share_of_logits
 
 _ELSEWHERE = {
-    **dict.fromkeys(("epochs", "n_epochs", "num_epochs", "max_epochs", "n_iter", "updates"), "max_iter="),
+    **dict.fromkeys(
+        ("epochs", "n_epochs", "num_epochs", "max_epochs"),
+        "max_iter=, which counts updates: epochs * series / batch_size",
+    ),
+    **dict.fromkeys(("n_iter", "updates"), "max_iter="),
     **dict.fromkeys(("lr", "learning_rate_init", "eta"), "learning_rate="),
     **dict.fromkeys(("d_model", "hidden_size", "hidden_layer_sizes", "n_units"), "width="),
     **dict.fromkeys(("n_layers", "num_layers", "layers"), "depth=Depth(4.0, field=4)"),
@@ -167,7 +171,7 @@ class ContinuousClassifier(ClassifierMixin, AbstractSeriesEstimator):
 
     which learns what the reference leaves of series that are left out; a, from 0 to 1, is the one that serves the
     held-out series best (1 where none are held out). `width`, `depth` and `heads` are those of `continua.transformer`;
-    the trained network is `model_`, and `model_.at(steps=8)` reads it otherwise.
+    `max_iter` counts updates, not epochs; the trained network is `model_`, and `model_.at(steps=8)` reads it otherwise.
     """
 
     answers_many = False
@@ -238,7 +242,8 @@ class ContinuousForecaster(RegressorMixin, AbstractSeriesEstimator):
 
     so that a trend may leave the range of training. The ridge regression reads the window with gaps interpolated; the
     network learns what it leaves, and its factor a, from 0 to 1, is the one that serves the held-out windows best
-    (1 where none are held out). Without `network` it is the ridge regression alone.
+    (1 where none are held out). Without `network` it is the ridge regression alone. `max_iter` counts
+    updates, not epochs.
     """
 
     answers_many = True

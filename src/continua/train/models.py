@@ -172,22 +172,23 @@ def _time(form: Form, sizes: ModelOptions) -> TokenTime:
     stem = None
     if sizes.stem_radius > 0.0:
         stem = Stem(sizes.stem_radius, sizes.stem_modes, sizes.stem_gaps or form.gaps)
-    rotary = None  # the builder's own for signals
-    if form.vocabulary is not None:
-        rotary = Rotary(_FASTEST / form.spacing, min(3.0 / form.span, _FASTEST / form.spacing))
     integrals: dict[str, AbstractTokenIntegral] = {
         "exact": Exact(), "subset": Subset(sizes.integral_tokens), "debiased": Debiased(sizes.integral_tokens),
         "nystrom": Nystrom(sizes.integral_tokens),
     }  # fmt: skip
-    return TokenTime(0.0, form.span, form.spacing, positions=rotary, stem=stem, queries=form.queries,
-                     integral=integrals[sizes.integral], channels=form.channels)  # fmt: skip
+    integral = integrals[sizes.integral]
+    if form.vocabulary is not None:  # times are the index
+        rotary = Rotary(_FASTEST / form.spacing, min(3.0 / form.span, _FASTEST / form.spacing))
+        return TokenTime(positions=rotary, stem=None, queries=form.queries, integral=integral)
+    return TokenTime(0.0, form.span, form.spacing, stem=stem, queries=form.queries, integral=integral,
+                     channels=form.channels)  # fmt: skip
 
 
 def _textbook_time(form: Form, width: int) -> TokenTime:
     if form.vocabulary is not None:
         code = LearnedPositions(round(form.span / form.spacing) + 1, width)
-    else:
-        code = SinusoidalPositions(width, fastest=_FASTEST * form.span / form.spacing, slowest=0.5)
+        return TokenTime(rule=Counting(), positions=code, stem=None, queries=form.queries)
+    code = SinusoidalPositions(width, fastest=_FASTEST * form.span / form.spacing, slowest=0.5)
     return TokenTime(0.0, form.span, form.spacing, Counting(), code, None, form.queries)
 
 

@@ -70,7 +70,7 @@ class DepthOptions:
     plateaus: bool = True
     """parameters in modes vary between the equal depth steps of training more than within each"""
     depth_steps: int = 4
-    """equal steps of the solve along depth, one evaluation of the flow each"""
+    """equal steps of the solve along depth, each one evaluation of the flow (lie, euler) or several"""
     stagger: bool = True
     """attention starts and ends half a training step before the feed-forward, which makes split steps second-order"""
     rtol: float = 0.0
@@ -101,11 +101,11 @@ class CostOptions:
     energy_cost: float = 0.1
     """kinetic energy, a mean over tokens and channels: larger values give a smoother flow, which needs fewer steps"""
     path_length_cost: float = 0.0
-    """length of the tokens' paths, a mean over tokens and channels"""
+    """length of the path of all tokens, speeds as root mean squares over tokens and channels"""
     jacobian_cost: float = 0.0
     """spectral norm of the flow's Jacobian, at one random step per update, for flows that steps do not resolve"""
     jacobian_frobenius_cost: float = 0.0
-    """Frobenius norm of the flow's Jacobian, at one random step per update"""
+    """squared Frobenius norm of the flow's Jacobian, at one random step per update"""
     head_negentropy_cost: float = 1e-3
     """negentropy of the density of heads: larger values keep it from collapsing on few heads"""
     field_size_cost: float = 0.0
