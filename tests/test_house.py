@@ -306,9 +306,10 @@ def test_examples_run(page, tmp_path, monkeypatch, unchecked):
     check_md_file(readme, memory=True)
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/tasks.md", "docs/how-to.md", "docs/mathematics.md", "docs/choose.md", "docs/scale.md"]
-)
+PAGES = ("tasks", "results", "how-to", "mathematics", "choose", "scale")
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in PAGES)])
 def test_options_of_training_exist(page):
     values = values_of(Train())
     known = {flag(name) for name in values} | {"--help"}
