@@ -103,7 +103,7 @@ def test_absent_tokens_get_no_gradient_and_a_perfect_answer_a_finite_one():
         (NextToken(), LOGITS[:, 0], LABELS, {}, "TokenReadout"),
         (NextToken(), LOGITS, LABELS, {"target_present": torch.zeros(3, 5, dtype=torch.bool)}, "no target counts"),
         (MaskedToken(), LOGITS, LABELS, {}, "batch.mask = None"),
-        (MaskedToken(), LOGITS, LABELS, {"mask": torch.ones(3, 4, dtype=torch.bool)}, "no mask of the tokens"),
+        (MaskedToken(), LOGITS, LABELS, {"mask": torch.ones(3, 4, dtype=torch.bool)}, "no mask of the targets"),
         (MeanSquaredError(), LOGITS, VALUES * torch.nan, {}, "a target is not finite"),
         (MeanSquaredError(), LOGITS, VALUES[..., :1], {}, "broadcasting would hide"),
         (MeanSquaredError(), LOGITS, VALUES.float(), {}, "Convert with targets.to"),
@@ -128,3 +128,30 @@ def test_a_batch_moves_and_says_what_it_is_not(unchecked):
         Batch((VALUES,), [1, 2])
     with pytest.raises(ValueError, match="smoothing = 1"):
         CrossEntropy(1.0)
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), MeanSquaredError(), RelativeL2()], ids=repr)
+def test_a_mask_leaves_out_whole_sequences(loss):
+    """One output per sequence: those outside the mask are as if they were not in the batch, whatever stands there."""
+    output = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([1, 9, 0, 9]) if isinstance(loss, CrossEntropy) else output.flip(0).clone() + 1.0
+    if targets.is_floating_point():
+        targets[1] = torch.nan
+    mask, kept = torch.tensor([True, False, True, False]), [0, 2]
+    found = loss(output, Batch((output,), targets, mask=mask))
+    torch.testing.assert_close(found, loss(output[kept], Batch((output[kept],), targets[kept])))
+    with pytest.raises(
+        ValueError, match=r"batch.mask = .*no mask of the targets\. Pass a boolean tensor of shape \(4,\)"
+    ):
+        loss(output, Batch((output,), targets, mask=torch.ones(4, 10, dtype=torch.bool)))
+
+
+def test_tokens_as_their_own_successors_are_refused():
+    """Trained so a model would copy its input, with a loss that looks perfect."""
+    tokens, output = torch.tensor([[0, 1, 2, 3]]), torch.zeros(1, 4, 5)
+    with pytest.raises(ValueError, match=r"they are the tokens themselves, to be copied\. Pass NextToken\(\)"):
+        NextToken(shifted=True)(output, Batch((tokens,), tokens))
+    NextToken(shifted=True)(output, Batch((tokens,), (tokens + 1) % 5))
+    same = torch.ones(1, 4, dtype=torch.long)
+    for shifted in (False, True):  # one token repeated is its own successor
+        NextToken(shifted=shifted)(output, Batch((same,), same))

@@ -114,7 +114,8 @@ def trace_costates(
 
     Nothing is optimised: the parameters are the model's own (`SuccessiveApproximations` improves them).
 
-    Depths of `save_at` join the grid, so that costates there are those of the discrete solve and not interpolated.
+    Depths of `save_at` join the grid, so that costates there are those of the discrete solve and not interpolated; J is
+    that of this finer grid.
     `encoded` is the cloud that cross-attention reads: of an encoder-decoder, its decoder with `both.encode(*source)`.
     """
     problem = ControlProblem(model, batch, objective, generator, encoded)

@@ -17,7 +17,7 @@ from continua.spaces import AbstractSampleRule
 class AbstractLoss(abc.ABC):
     """The terminal loss: (output of the readout, batch) -> one number, the mean over what counts.
 
-    Absent tokens (`batch.target_present`) and targets outside `batch.mask` never count, whatever stands there.
+    Absent targets (`batch.target_present`) and those outside `batch.mask` never count, whatever stands there.
     """
 
     @abc.abstractmethod
@@ -62,8 +62,7 @@ class CrossEntropy(AbstractLabelLoss):
         if output.ndim != 2:
             cure = "Read out one output per sequence (MeanReadout), or use NextToken or MaskedToken."
             reject("output", tuple(output.shape), "classification needs logits of shape (batch, classes)", cure)
-        labels = _labels(batch, output)
-        return self._mean(batch.logits(output), labels, torch.ones_like(labels, dtype=torch.bool))
+        return self._mean(batch.logits(output), _labels(batch, output), _count_targets(batch, output))
 
 
 @final
@@ -82,8 +81,8 @@ class NextToken(AbstractLabelLoss):
             is_a(Tensor, "Pass the tokens as targets.", **{"batch.inputs[0]": batch.inputs[0]})
             batch = dataclasses.replace(batch, targets=batch.inputs[0])
         labels, counts = _labels_of_tokens(batch, output)
+        _refuse_moved(batch, self.shifted)
         if not self.shifted:
-            _refuse_moved(batch)
             # A pair counts where both of its tokens are there; the mask speaks of targets, so of the second alone.
             there = torch.ones_like(counts) if batch.target_present is None else batch.target_present
             counts = torch.cat([torch.zeros_like(counts[:, :1]), counts[:, 1:] & there[:, :-1]], 1)
@@ -92,13 +91,16 @@ class NextToken(AbstractLabelLoss):
         return self._mean(output, labels, counts)
 
 
-def _refuse_moved(batch: Batch) -> None:
-    """Refuses targets that are the inputs moved by one: moved again, they would train for the second token ahead."""
+def _refuse_moved(batch: Batch, shifted: bool) -> None:
+    """Refuses targets that would train for another token than the next: for the second ahead, or to copy the input."""
     tokens, targets = batch.inputs[0], batch.targets
     if is_traced() or not isinstance(tokens, Tensor) or targets is None or targets.shape != tokens.shape:
         return
-    if torch.equal(targets[:, :-1], tokens[:, 1:]) and not torch.equal(targets, tokens):
+    same, moved = torch.equal(targets, tokens), torch.equal(targets[:, :-1], tokens[:, 1:])
+    if same != moved and same == shifted:  # one token repeated is both
         why, cure = "they are moved by one, and would be moved again", "Pass NextToken(shifted=True), or the tokens."
+        if shifted:
+            why, cure = "they are the tokens themselves, to be copied", "Pass NextToken(), or tokens moved by one."
         reject("batch.targets", tuple(targets.shape), why, cure)
 
 
@@ -134,8 +136,10 @@ class MeanSquaredError(AbstractLoss):
 class RelativeL2(AbstractLoss):
     """mean_b |output_b - y_b| / |y_b| with |u|^2 = sum_i w_i |u_i|^2, the usual loss of neural operators.
 
-    The weights w_i are those that `rule` gives to `batch.target_times`; without a rule, `batch.mass`; without either
-    each token counts alike. A target of norm zero is refused.
+    The weights w_i are those that `rule` gives to `batch.target_times`; without a rule, `batch.mass`, for which an
+    `Objective` takes the masses of the cloud: the norm is an integral over token time. With
+    `Batch(mass=torch.ones(...))` each token counts alike, as in `LpLoss` of neuraloperator. A target of norm zero is
+    refused.
     """
 
     rule: AbstractSampleRule | None = None
@@ -173,16 +177,16 @@ class SeriesScore(AbstractLoss):
         return torch.where(known, score, 0.0).sum() / known.sum().clamp_min(1)
 
 
-def _counting_tokens(batch: Batch, like: Tensor) -> Bool[Tensor, "batch tokens"]:
-    """The tokens whose targets count: present, and in the mask where there is one. `like` is (batch, tokens, ...)."""
-    size = tuple(like.shape[:2])
-    counts = torch.ones(size, dtype=torch.bool, device=like.device)
+def _count_targets(batch: Batch, output: Tensor) -> Bool[Tensor, "batch *tokens"]:
+    """Which targets count, one per token or, where outputs are so, per sequence: present, and in the mask."""
+    size = tuple(output.shape[: 2 if output.ndim > 2 else 1])
+    counts = torch.ones(size, dtype=torch.bool, device=output.device)
     for name, given in (("mask", batch.mask), ("target_present", batch.target_present)):
         if given is None:
             continue
         if tuple(given.shape) != size or given.dtype != torch.bool:
-            cure = f"Pass a boolean tensor of shape {size}; true means that the token counts."
-            reject(f"batch.{name}", f"{tuple(given.shape)}, {given.dtype}", "this is no mask of the tokens", cure)
+            cure = f"Pass a boolean tensor of shape {size}; true means that the target counts."
+            reject(f"batch.{name}", f"{tuple(given.shape)}, {given.dtype}", "this is no mask of the targets", cure)
         counts = counts & given
     return counts
 
@@ -198,7 +202,7 @@ def _labels_of_tokens(batch: Batch, output: Tensor) -> tuple[Int[Tensor, "batch 
     if output.ndim != 3:
         cure = "Read out one output per token (TokenReadout), or use CrossEntropy for one label per sequence."
         reject("output", tuple(output.shape), "tokens need logits of shape (batch, tokens, classes)", cure)
-    return _labels(batch, output), _counting_tokens(batch, output)
+    return _labels(batch, output), _count_targets(batch, output)
 
 
 def _labels(batch: Batch, output: Tensor) -> Int[Tensor, "*tokens"]:
@@ -215,7 +219,7 @@ def _labels(batch: Batch, output: Tensor) -> Int[Tensor, "*tokens"]:
 
 def _check_range(labels: Tensor, counts: Tensor, classes: int) -> None:
     wrong = counts & ((labels < 0) | (labels >= classes))
-    cure = f"Pass labels from 0 to {classes - 1}; leave targets out with batch.mask or batch.target_present."
+    cure = f"Pass labels from 0 to {classes - 1}; leave targets out with batch.mask."
     refuse_where(wrong, f"there are {classes} classes", cure, **{"batch.targets": labels})
 
 
@@ -228,16 +232,18 @@ def _compare(output: Tensor, batch: Batch, rule: AbstractSampleRule | None) -> t
     if targets.dtype != output.dtype:
         cure = f"Convert with targets.to({output.dtype})."
         reject("batch.targets", targets.dtype, f"the output is {output.dtype}", cure)
-    weights = output.new_ones(output.shape[0])
-    if output.ndim > 2:  # one output per token
-        counts = _counting_tokens(batch, output)
+    counts = _count_targets(batch, output)
+    if output.ndim == 2:  # one output per sequence
+        output, targets = output[counts], targets[counts]
+        weights = output.new_ones(len(output))
+    else:
         # Filled before anything is computed: a weight of zero would leave the nan of an absent target a nan.
         absent = ~counts.view(*counts.shape, *(1 for _ in output.shape[2:]))
         output, targets = output.masked_fill(absent, 0.0), targets.masked_fill(absent, 0.0)
         weights = torch.where(counts, _weights(output, batch, rule), 0.0)
-        if not bool(weights.sum() > 0):
-            cure = "Give a target that counts positive mass, or skip the batch."
-            reject("batch.mass", weights.detach(), "nothing that counts has mass", cure)
+    if not bool(weights.sum() > 0):
+        cure = "Give a target that counts positive mass, or skip the batch."
+        reject("batch.mass", weights.detach(), "nothing that counts has mass", cure)
     cure = "Remove or impute the sample, or leave it out with batch.mask."
     refuse_where(~torch.isfinite(targets), "a target is not finite", cure, **{"batch.targets": targets})
     return output - targets, targets, weights

@@ -60,7 +60,7 @@ class Batch:
       encoder-decoder one such tuple for the source and one for the target.
     - `targets`: labels (batch,) or (batch, tokens), or values in the shape of the output. `None` where the loss reads
       the inputs themselves (`NextToken`).
-    - `mask`: which targets count, (batch, tokens); `None` means all.
+    - `mask`: which targets count, (batch, tokens) or, with one output per sequence, (batch,); `None` means all.
     - `mass`: quadrature masses of the targets, (batch, tokens), for losses that are integrals over token time.
     - `query_times`: times (batch, queries) at which the targets are wanted, where these are not the tokens themselves.
     - `target_times`, `target_present`: times of the targets, and which of them are there.
@@ -74,10 +74,10 @@ class Batch:
 
     inputs: tuple[Any, ...]
     targets: Tensor | None
-    mask: Bool[Tensor, "batch tokens"] | None = None
+    mask: Bool[Tensor, "batch *tokens"] | None = None
     mass: Float[Tensor, "batch tokens"] | None = None
     target_times: Float[Tensor, "batch tokens"] | None = None
-    target_present: Bool[Tensor, "batch tokens"] | None = None
+    target_present: Bool[Tensor, "batch *tokens"] | None = None
     query_times: Float[Tensor, "batch tokens"] | None = None
     reference: ReferenceAnswer | None = None
     offset: Float[Tensor, "batch classes"] | None = None

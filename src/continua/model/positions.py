@@ -122,11 +122,11 @@ class FourierPositions(AbstractPositionCode):
 
         om_k = scale sqrt(2) erfinv((k + 1/2) / features) ,   k = 0, ..., features - 1
 
-    The frequencies are quantiles of the normal law of deviation `scale`, so <phi(t), phi(s)> tends to the Gaussian
-    kernel e^{-scale^2 (t - s)^2 / 2}: 1/scale is the time over which the code changes (of signals in a model of
-    `transformer` a fraction of the span). A. Rahimi and B. Recht, Random
-    features for large-scale kernel machines (2007), with quantiles in place of draws, as time has one dimension;
-    M. Tancik et al., Fourier features let networks learn high frequency functions (2020).
+    The angular frequencies, with no 2 pi before them, are quantiles of the normal law of deviation `scale`, so that
+    <phi(t), phi(s)> tends to the Gaussian kernel e^{-scale^2 (t - s)^2 / 2}: 1/scale is the time over which the code
+    changes (of signals in a model of `transformer` a fraction of the span). A. Rahimi and B. Recht, Random features for
+    large-scale kernel machines (2007), with quantiles in place of draws, as time has one dimension; M. Tancik et al.,
+    Fourier features let networks learn high frequency functions (2020).
     """
 
     def __init__(self, width: int, features: int, scale: float) -> None:

@@ -156,7 +156,7 @@ def _cut(rows: Rows, first: int, last: int, about: float | None = None) -> Rows:
 
 
 class AbstractTrained(abc.ABC):
-    """The best model of a run, in evaluation mode, and what turns data of the user's units into what it reads."""
+    """The continuous model of a run, as it was tested, and what turns data of the user's units into what it reads."""
 
     model: ContinuousTransformer
 
