@@ -39,6 +39,7 @@ def quiet_environment(monkeypatch, tmp_path):
         ),
         ("train --optimizer kfac --damping 0.01", "--flow-damping is the gamma of -gamma x in the flow"),
         ("generate run --steps 8", "Did you mean '--depth-steps'?"),
+        ("train own.csv", "there is no such task. For a file: `continua train csv --series own.csv`."),
         ("train -x", "there is no option '-x' of `continua train`."),
         ("train --updates x", "--updates = 'x': this is no whole number. Pass one, such as 8."),
         ("train --updates 1e3", "Pass one, such as 1000."),

@@ -55,6 +55,11 @@ def inside(folder, monkeypatch):
     monkeypatch.chdir(folder)
 
 
+def test_a_table_without_an_empty_cell_is_no_question(capsys):
+    assert main(["predict", "runs/csv-001", "--input", "own.csv", "--output", "same.csv"]) == 2
+    assert "nothing to fill. For a forecast, append rows with a time and empty values" in capsys.readouterr().err
+
+
 def test_every_empty_cell_comes_back_filled(capsys):
     assert main(["predict", "runs/csv-001", "--input", "asked.csv", "--output", "filled.csv"]) == 0
     told = "35 empty cells filled; 16 rows lie farther ahead than a quarter of a window, and go on from its own answers"

@@ -158,11 +158,15 @@ def test_a_batch_is_generated_as_its_rows_are():
 
 def test_prompts_and_words_of_other_libraries_are_met_with_what_to_pass(unchecked):
     model = model_of("continuous")
-    for prompt in ("To be", [3, 1, 4]):
-        with pytest.raises(ValueError, match=r"prompt = .*numbers of tokens.*torch.tensor.*continua.load\(run\)"):
-            generate(model, prompt, 4)
-    with pytest.raises(ValueError, match=r"prompts of one batch have equal lengths\. Stack them"):
+    with pytest.raises(ValueError, match=r"prompt = .*numbers of tokens.*torch.tensor.*continua.load\(run\)"):
+        generate(model, "To be", 4)
+    with pytest.raises(
+        ValueError, match=r"prompts of one batch are one tensor, of equal lengths\..*call once per length"
+    ):
         generate(model, [PROMPT, PROMPT[:2]], 4)
+    for numbers in ([3, 1, 4], [[1, 2], [3]]):
+        with pytest.raises(ValueError, match=r"prompt = .*of equal lengths\..*torch.tensor\(\[\[3, 1, 4\]\]\)"):
+            generate(model, numbers, 4)
     for name, meant in (("max_length", "max_new_tokens="), ("do_sample", "Decoding"), ("top_p", "there is no top_p")):
         with pytest.raises(TypeError, match=rf"continua.generate has no argument '{name}'. Pass .*{meant}"):
             generate(model, PROMPT.unsqueeze(0), **{name: 1})

@@ -11,6 +11,7 @@ import difflib
 import io
 import math
 import re
+import shlex
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,6 +70,8 @@ _INSTEAD = {
     "file": ("--series", "--series names the file of csv and uea, --text that of text. "),
 }
 """What other programs say by one option and this one by several, where it has that which is named first."""
+_BY_FILE = {".csv": "csv --series", ".ts": "uea --series", ".txt": "text --text"}
+"""The task and the option that read a file, by how its name ends."""
 _NEAR = 0.65
 """How alike two words are, by `difflib`, of which one may be meant: below, `restart` would be taken for `preset`."""
 
@@ -310,6 +313,8 @@ def _describe(event: tyro_errors.ParseErrorEvent, kind: type[Any], command: str)
         case tyro_errors.InvalidChoice(argument=argument, value=value, choices=choices):
             what = str(argument.get_output_key()).rpartition(".")[2].lower().replace("-", " ")
             near = offer(value, [choice for choice in choices if choice != "None"])
+            if what == "task" and (task := _BY_FILE.get(Path(value).suffix.lower())):
+                near = f"For a file: `continua train {task} {shlex.quote(value)}`."
             return f"{_name(argument)} = {value!r}: there is no such {what}. {near}"
         case tyro_errors.InstantiationFailure(message=message, argument=argument) if argument is not None:
             return f"{_name(argument)} = {message}"

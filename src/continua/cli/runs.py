@@ -268,6 +268,9 @@ class Predict:
             table = trained.read(file)
             filled = trained.predict(table)
             cells = sum(int(np.isfinite(each.low).sum()) for each in filled)
+            if cells == 0:
+                cure = "For a forecast, append rows with a time and empty values; gaps are cells that are left empty."
+                reject("--input", str(file), "no cell in it is empty, so that there is nothing to fill", cure)
             far = sum(each.continued for each in filled)
             note = f"; {far} rows lie farther ahead than a quarter of a window, and go on from its own answers"
             return write_filled(file, table.columns, filled), f"{cells} empty cells filled{note if far else ''}"

@@ -153,6 +153,8 @@ _ELSEWHERE = {
     **dict.fromkeys(("input_ids", "inputs", "idx", "tokens", "text"), "prompt="),
     "seed": "generator=torch.Generator().manual_seed(seed)",
     "context_length": "window=Window(context_length)",
+    **dict.fromkeys(("present", "attention_mask"), "prompts of equal lengths, call by call: a prompt has no padding"),
+    **dict.fromkeys(("eos_token_id", "stop"), "max_new_tokens=, and cut what comes after the token that ends a text"),
 }
 """What other libraries call the arguments of `generate`."""
 
@@ -184,8 +186,9 @@ def _check_prompt(prompt: object) -> None:
         cure = "Pass a tensor (batch, tokens), such as torch.tensor([[3, 1, 4]]), made by the alphabet or tokeniser of "
         cure += 'the model; a run of `continua train text` takes text: continua.load(run).predict("To be").'
         why = "a model reads numbers of tokens, and knows no letters"
-        if isinstance(prompt, list | tuple) and all(isinstance(one, torch.Tensor) for one in prompt):
-            why, cure = "prompts of one batch have equal lengths", "Stack them, or call once per length."
+        if isinstance(prompt, list | tuple) and not any(isinstance(one, str) for one in prompt):
+            why = "prompts of one batch are one tensor, of equal lengths"
+            cure = "Pass torch.tensor([[3, 1, 4]]), or torch.stack(prompts); call once per length."
         reject("prompt", prompt, why, cure)
     if prompt.ndim != 2 or prompt.numel() == 0:
         cure = "Pass a tensor (batch, tokens) with at least one token; one sequence is prompt.unsqueeze(0)."
