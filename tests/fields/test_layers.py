@@ -92,3 +92,12 @@ def test_bad_layers_are_named():
     other = draw_theta(PreNorm(LayerNorm(), FeedForward(hidden=5)).spec(4))
     with pytest.raises(ValueError, match=r"thetas\[1\] = .*the first layer has .*Pass layers of one make"):
         from_layers([thetas(1, torch.float32)[0], other], 1.0)
+
+
+def test_layers_are_those_of_the_whole_field():
+    field = Expansion(SPEC, Legendre(3), 4.0)
+    assert to_layers(field, 4).edges == (0.0, 1.0, 2.0, 3.0, 4.0)
+    with pytest.raises(
+        ValueError, match=r"depth = 1.0: the field goes from 0 to 4, and would be cut\. Pass 4, or none"
+    ):
+        to_layers(field, 4, 1.0)

@@ -79,6 +79,8 @@ def modes_at(
     basis: AbstractBasis, depth: float, z: DepthValue, inside: DepthValue | None, like: Tensor
 ) -> Float[Tensor, "*batched size"]:
     """b_k(z/Z) from the side of `inside`, in the dtype and on the device of `like`."""
+    if isinstance(z, float | int) and not -1e-6 <= z / depth <= 1.0 + 1e-6:
+        reject("z", z, f"this field goes from depth 0 to {depth:g}", "Pass a depth within, not a fraction of it.")
     unit = z / depth if isinstance(z, float | int) else z.to(like) / depth
     if inside is not None and basis.breaks:
         unit = _on_the_side_of(inside / depth, unit, basis.breaks)
@@ -146,12 +148,17 @@ def layer_depths(layers: int, depth: float) -> list[float]:
 
 
 @torch.no_grad()
-def to_layers(field: AbstractField, layers: int, depth: float) -> PiecewiseConstant:
+def to_layers(field: AbstractField, layers: int, depth: float | None = None) -> PiecewiseConstant:
     """The field as `layers` equal pieces, each with theta at its middle: what a standard network of L layers holds.
 
-    On its own piece each theta is off by O(1/L); its integral over the piece, and so the flow, by O(1/L^2).
+    `depth` is the length of the flow: by default, and where the field has an end, that of the field. On its own piece
+    each theta is off by O(1/L); its integral over the piece, and so the flow, by O(1/L^2).
     """
     at_least(1, layers=layers)
+    reach = 1.0 if field.reach == math.inf else field.reach
+    depth = reach if depth is None else depth
+    if field.reach < math.inf and not math.isclose(depth, reach):
+        reject("depth", depth, f"the field goes from 0 to {reach:g}, and would be cut", f"Pass {reach:g}, or none.")
     thetas = [field(z) for z in layer_depths(layers, depth)]
     return _fill_pieces(field.spec, [depth * layer / layers for layer in range(layers + 1)], thetas)
 

@@ -219,6 +219,7 @@ class Depth:
         positive(length=self.length, rtol=self.rtol, spectral_limit=self.spectral_limit)
         at_least(1, steps=self.steps)
         not_negative(damping=self.damping)
+        is_a(bool, "Pass True or False; steps says for how many.", stagger=self.stagger)
         if isinstance(self.field, int):
             at_least(1, field=self.field)
         halves = 2 if isinstance(self.stepper, Strang) else 1

@@ -124,7 +124,8 @@ class Flow(nn.Module):
         dX/dz = c (1[z < Z - D] f_1(theta_1(c z), X) + 1[z > D] sum_{p > 1} f_p(theta_p(c (z - D)), X)) ,
         c = Z/(Z - D) = (2N + 1)/2N .
 
-    N Lie-Trotter steps, the N layers of a network, are leapfrog for it, of order 2 and not 1.
+    N Lie-Trotter steps, the N layers of a network, are leapfrog for it, of order 2 and not 1. Split steps count depth
+    by the first part: their inner depth u is z = u/c of the flow, and the last step catches up.
     """
 
     def __init__(

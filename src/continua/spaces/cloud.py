@@ -20,7 +20,8 @@ class Cloud:
 
     - `points`: the states x_i; those of absent tokens are set to zero.
     - `mass`: the masses w_i >= 0; zero mass means that the token is absent (padding), `None` that each has mass 1.
-    - `positions`: the times t_i, not decreasing along each sequence; `None` means the index.
+    - `positions`: the token times t_i, not decreasing along each sequence; `None` means the index. A cloud is embedded
+      already, so they are as the model scales them (0 to 1 for signals of `transformer`), and in no unit of yours.
     - `present`: tokens that move, by default those with mass. Present without mass is a query: it attends to the
       others and nobody attends to it, as a query at a time that was never observed.
     - `own`: the mass a token has in its own causal row, where it differs from `mass` (`CausalTrapezoid`).
