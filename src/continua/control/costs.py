@@ -86,7 +86,11 @@ class _Energy:
 @final
 @dataclasses.dataclass(frozen=True)
 class PathLength(AbstractRunningCost):
-    """r = |f|: the length of the path, whatever the speed along it. Zero velocity has the subgradient zero."""
+    """r = |f|: the length of the path, whatever the speed along it. Zero velocity has the subgradient zero.
+
+    `PathLength(L2(mean=True))`, as `--path-length-cost` has it, takes root mean squares over tokens and channels; the
+    default is larger by the root of the number of channels times the mass of a sequence.
+    """
 
     norm: Sobolev = L2()
 

@@ -64,7 +64,7 @@ class Form:
     - `outputs`: numbers in one answer; `question`: what they mean;
     - `causal`: answers may depend on earlier tokens only;
     - `queries`: answers are wanted at query times, the batch's `query_times`, observed or not;
-    - `span`: token time reaches from 0 to here; `spacing`: the usual distance of neighbours in it. Models scale times
+    - `span`: times reach from 0 to here; `spacing`: the usual distance of neighbours. Models scale times
       by both, so their unit is the task's own choice;
     - `gaps`: samples may be missing, so that distances of neighbours say something;
     - `channels`: tokens are cells of so many columns; their features are a value, the channel by 1 among 0s, and what

@@ -76,7 +76,7 @@ class Stem:
 @final
 @dataclasses.dataclass(frozen=True)
 class TokenTime:
-    """Token time: signals have times from `start` to `end` in any unit, usually `spacing` apart.
+    """Token time: signals have times from `start` to `end` in any unit, usually `spacing` apart in that unit.
 
     Samples that come without times are equispaced from `start` to `end`, whatever `spacing` is, which only makes stem
     and frequencies; in a causal model they are `spacing` apart from `start` (a 32nd of the span where it is not given).
@@ -175,6 +175,7 @@ class HeadMeasure:
     def __post_init__(self) -> None:
         at_least(1, nodes=self.nodes, modes=self.modes, key_size=self.key_size)
         at_least(0, degree=self.degree)
+        is_a(AbstractNodalRule, "Pass a rule with nodes of its own, such as GaussLegendre().", rule=self.rule)
 
 
 @final

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from continua.core.checks import at_least, is_traced, positive
+from continua.core.checks import at_least, is_a, is_traced, positive
 from continua.core.errors import SolveError, reject
 from continua.core.shapes import Tensor
 from continua.solve.integration import AbstractController, Integration, OnStep
@@ -133,6 +133,7 @@ class Adaptive(AbstractAdaptive):
     def __post_init__(self) -> None:
         super().__post_init__()
         positive(first=self.first)
+        is_a(bool, "Pass True or False; running costs go to the objective.", costs=self.costs)
 
     def run(self, integration: Integration, state: State, on_step: OnStep | None = None) -> State:
         f, stepper, stats = integration.vector_field, integration.stepper, integration.stats

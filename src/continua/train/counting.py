@@ -148,7 +148,7 @@ def example_batch(form: Form, size: int, tokens: int) -> Batch:
     """Tokens of no meaning in the form of a text."""
     numbers = torch.arange(size * tokens).view(size, tokens) % (form.vocabulary or 1)
     times = torch.arange(tokens).expand(size, -1) * form.spacing
-    return Batch((numbers, times.float()), numbers)
+    return Batch((numbers, times.float()), (numbers + 1) % (form.vocabulary or 1))
 
 
 def text_form(vocabulary: int, tokens: int) -> Form:

@@ -115,7 +115,7 @@ class TrainedStack(AbstractCell):
         torch.manual_seed(self.seed)
         way, form, L = WAYS[self.way], task.form, self.layers
         depth = Depth(DEPTH if way.scaled else float(L), L, L)
-        time = TokenTime(0.0, form.span, 1.0, positions=Rotary(2.5, 3.0 / form.span))
+        time = TokenTime(positions=Rotary(2.5, 3.0 / form.span))
         sizes = {"vocabulary": form.vocabulary, "causal": True, "hidden": 2 * self.width, "axis": 1, "heads": 4}
         model = transformer(self.width, form.outputs, time=time, depth=depth, **sizes)  # pyright: ignore
         with torch.no_grad():
