@@ -33,13 +33,30 @@ def model():
         (lambda: model()(inputs=VALUES), r"'inputs'\. It has values, times, present, query_times, save_at"),
         (lambda: model().at(stepper=RK4()), r"'stepper'\. Pass solver=Solver\(RK4\(\), Fixed\(8\)\)\."),
         (lambda: continua.Decoding(top_p=0.9), r"'top_p'\. Pass temperature= and top_k=: there is no top_p"),
+        (
+            lambda: continua.Solver(RK4(), steps=8),
+            r"continua\.Solver has no argument 'steps'\. Pass controller=Fixed\(8\)",
+        ),
         (lambda: model().at(nodes=5), r"model\.at has no argument 'nodes'\. Pass axis_nodes= .* or head_nodes="),
         (
             lambda: continua.integrate(torch.sin, VALUES, (0, 1), method="rk4"),
             r"'method'\. Pass stepper=, an object such as RK4",
         ),
     ],
-    ids=["d_model", "num_layers", "feature", "mask", "tims", "steps", "inputs", "stepper", "top_p", "nodes", "method"],
+    ids=[
+        "d_model",
+        "num_layers",
+        "feature",
+        "mask",
+        "tims",
+        "steps",
+        "inputs",
+        "stepper",
+        "top_p",
+        "solver",
+        "nodes",
+        "method",
+    ],
 )
 def test_a_wrong_name_is_met_with_the_right_one(call, message):
     with pytest.raises(TypeError, match=message):

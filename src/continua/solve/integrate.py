@@ -87,6 +87,10 @@ class Solver(AbstractSolver):
         return Solution(end.x, stats, end.costs, depths, torch.stack(saved) if depths else None)
 
 
+_OF_CONTROLLERS = {"steps": "controller=Fixed(8)", "grid": "controller=Given(grid)",
+                   **dict.fromkeys(("rtol", "atol"), "controller=Adaptive(rtol, atol)")}  # fmt: skip
+Solver.__init__ = advise("continua.Solver", _OF_CONTROLLERS)(Solver.__init__)
+
 _ELSEWHERE = {
     **dict.fromkeys(("method", "solver"), "stepper=, an object such as RK4() or DormandPrince()"),
     **dict.fromkeys(("t", "ts", "t_span"), "span=(0, 1), and further depths as save_at=[...]"),

@@ -20,7 +20,8 @@ class Stats:
     """Counts and records of one solve; the backward ones are filled in when its gradient is taken."""
 
     evaluations: int = 0
-    """Evaluations of the velocity in the forward solve; while only some of its parts act, as many as these would be."""
+    """Evaluations of the velocity in the forward solve. Where only one of two parts acts (at the ends of a staggered
+    flow), an evaluation counts half, so that there may be fewer of them than steps."""
     backward_evaluations: int = 0
     """Evaluations in the backward pass: replays, or the backward solve."""
     accepted: int = 0

@@ -126,13 +126,14 @@ class TrainingOptions:
     batch_size: int = 50
     """sequences in a batch (csv: at most the windows of the file)"""
     optimizer: OptimizerName = "adamw"
-    """adamw; recipe: each parameter by its space; or that with soap, shampoo (extra `optim`) or kfac for kernels"""
+    """adamw; recipe: each parameter by its space; or that with soap, shampoo (extra `optim`) or kfac for the kernels of
+    the flow"""
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 3e-3
     """highest learning rate"""
     kernel_learning_rate: float = 0.0
-    """highest learning rate of kernels under soap, shampoo and kfac; 0: 0.003, of kfac 0.3"""
+    """highest learning rate of the kernels of the flow under soap, shampoo and kfac; 0: 0.003, of kfac 0.3"""
     weight_decay: float = 0.05
-    """weight decay of matrices at the learning rate; kernels under other optimisers shrink by as much in an update"""
+    """weight decay of matrices at the learning rate; kernels under soap, shampoo and kfac shrink by as much"""
     beta2: float = 0.98
     """decay rate of the second moments of adamw and recipe"""
     warmup_ratio: float = 0.1
