@@ -62,7 +62,7 @@ class Batch:
       the inputs themselves (`NextToken`).
     - `mask`: which targets count, (batch, tokens) or, with one output per sequence, (batch,); `None` means all.
     - `mass`: quadrature masses of the targets, (batch, tokens), for losses that are integrals over token time.
-    - `query_times`: times (batch, queries) at which the targets are wanted, where these are not the tokens themselves.
+    - `query_times`: times (batch, queries), in the unit of the inputs, at which targets are wanted that are no tokens.
     - `target_times`, `target_present`: token times of the targets, as the model scales them (0 to 1 for signals), for a
       loss with a rule of its own, and which of the targets are there.
     - `reference`: what a reference method answers, where the network's output is added to it (`ReferenceAnswer`).
