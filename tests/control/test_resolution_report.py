@@ -24,11 +24,13 @@ from continua.model import (
     SinusoidalPositions,
     SynthesisEmbedding,
     TokenReadout,
+    TokenTime,
     VectorEmbedding,
+    transformer,
 )
 from continua.operators import Attention, Dropout, FeedForward, LayerNorm, PreNorm, Spectral
 from continua.solve import Adaptive, Direct, DormandPrince, Fixed, Solver, State
-from continua.spaces import Axis, BSpline, GaussLegendre, Legendre, Trapezoid
+from continua.spaces import Axis, BSpline, GaussLegendre, Legendre, Trapezoid, Uniform
 from registries import VOCABULARY, all_presets
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -236,6 +238,13 @@ def test_axes_that_a_model_does_not_have_are_left_out_with_a_reason():
     assert row("rtol", 1e-5, found).change == pytest.approx(float((finest - own).norm() / own.norm()), rel=1e-4)
     assert found.reference_solver == "DormandPrince() at rtol 1e-06" and found.solver_error > 0
     assert json.loads(json.dumps(found.plain()))["left_out"][0]["continuum"] == "t"
+
+
+def test_between_tokens_of_a_set_nothing_is_sampled():
+    model = transformer(8, 1, features=3, time=TokenTime(rule=Uniform(), positions=None, stem=None))
+    found = resolution_report(model, (torch.randn(2, 9, 3),))
+    assert "are a set" in next(x.reason for x in found.left_out if x.unit == "tokens")
+    assert {r.unit for r in found.rows} == {"axis_nodes", "head_nodes", "steps", "rtol"}
 
 
 def test_resolutions_that_a_model_refuses_are_left_out_with_its_words():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from continua.core.slopes import fitted_slope
-from continua.data import Darcy, Split, darcy_solution, hilbert_curve
+from continua.data import Darcy, Split, darcy_solution, fourier_features
 from continua.data.darcy import _HIGHEST, _solutions, log_conductivities
 
 
@@ -73,29 +73,30 @@ def test_fields_have_the_stated_variance():
     assert abs(float(fields[:, :-1, :-1].square().mean()) - 1.0) < 0.1 and abs(float(fields.mean())) < 0.03
 
 
-@pytest.mark.parametrize("cells", [2, 4, 8, 16])
-def test_the_curve_visits_neighbours_and_refines(cells):
-    curve, finer = hilbert_curve(cells), hilbert_curve(2 * cells)
-    assert len({tuple(place) for place in curve.tolist()}) == cells**2 and int(curve.max()) == cells - 1
-    assert bool((curve.diff(dim=0).abs().sum(1) == 1).all())
-    assert torch.equal(finer // 2, curve.repeat_interleave(4, 0))
-
-
 def test_resolutions_show_the_same_functions():
     coarse, fine = (Darcy(points=n, examples=12).batch(Split.TEST, torch.arange(8)) for n in (16, 32))
-    assert coarse.inputs[0].shape == (8, 256, 3) and fine.inputs[0].shape == (8, 1024, 3)
-    for one, other in ((coarse.inputs[0], fine.inputs[0]), (coarse.targets, fine.targets)):
-        parts = other.unflatten(1, (-1, 4)).mean(2)  # a cell's four parts follow each other
+    assert coarse.inputs[0].shape == (8, 256, 19) and fine.inputs[0].shape == (8, 1024, 19)
+    for one, other in ((coarse.inputs[0][..., :3], fine.inputs[0][..., :3]), (coarse.targets, fine.targets)):
+        parts = other.unflatten(1, (16, 2, 16, 2)).mean((2, 4)).flatten(1, 2)  # the four parts of a cell
         assert float((one - parts).norm() / one.norm()) < 0.01
-    gap = coarse.inputs[1].repeat_interleave(4, 1) - fine.inputs[1]
-    assert float(gap.abs().max()) < 0.5 / 256
+
+
+def test_waves_of_a_place_are_those_of_the_unit_interval():
+    place = torch.tensor([[0.0, 0.5], [1.0, 0.25]], dtype=torch.float64)
+    half = math.sqrt(0.5)
+    expected = torch.tensor([[1, 0, 1, 0, 0, 1, -1, 0], [-1, 0, 1, 0, half, half, 0, 1]], dtype=torch.float64)
+    torch.testing.assert_close(fourier_features(place, 2), expected, rtol=0.0, atol=1e-12)
+    with pytest.raises(ValueError, match=r"places = '-1 to 1': the waves are those of \[0, 1\]"):
+        fourier_features(2 * place - 1, 2)
+    with pytest.raises(ValueError, match="places = 'nan to nan'"):
+        fourier_features(place * math.nan, 2)
 
 
 def test_tokens_are_values_at_their_places():
     task = Darcy(points=8, examples=12)
     batch = task.batch(Split.TEST, torch.arange(2))
     medium, pressure = _solutions(8, task.deviation, Split.TEST)
-    node = ((batch.inputs[0][0, :, 1:] + 1) / 2 * 64).round().long()
+    node = ((batch.inputs[0][0, :, 1:3] + 1) / 2 * 64).round().long()
     assert torch.equal(batch.inputs[0][..., 0], medium[:2, node[:, 0], node[:, 1]])
     assert torch.equal(batch.targets[..., 0], pressure[:2, node[:, 0], node[:, 1]])
 
@@ -104,8 +105,8 @@ def test_turned_and_moved_training_batches_are_still_solutions():
     task = Darcy(points=16, examples=12)
     plain = task.batch(Split.TRAIN, torch.zeros(128, dtype=torch.long))
     turned = task.augment(plain, torch.Generator().manual_seed(0))
-    node = ((turned.inputs[0][..., 1:] + 1) / 2 * 64).round().long()
-    moves = node - ((plain.inputs[0][..., 1:] + 1) / 2 * 64).round().long()
+    node = ((turned.inputs[0][..., 1:3] + 1) / 2 * 64).round().long()
+    moves = node - ((plain.inputs[0][..., 1:3] + 1) / 2 * 64).round().long()
     assert torch.equal(moves, moves[:, :1].expand_as(moves)), "all points of a medium move alike"
     assert {tuple(move) for move in moves[:, 0].tolist()} == {(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1)}
     fields = torch.stack([field[0] for field in _solutions(12, task.deviation, Split.TRAIN)], -1)

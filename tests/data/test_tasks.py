@@ -62,6 +62,7 @@ def test_batches_fit_the_form(task):
         assert int(first.max()) < form.vocabulary and first.ndim == 2
     else:
         assert first.shape[-1] == form.features
+    if form.ordered and form.vocabulary is None:
         times = batch.inputs[1]
         assert float(times.min()) >= 0.0 and float(times.max()) <= form.span + 1e-6
         present = torch.ones_like(times, dtype=torch.bool) if len(batch.inputs) < 3 else batch.inputs[2]

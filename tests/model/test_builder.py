@@ -27,6 +27,7 @@ from continua import (
 from continua.fields import Constant, ContinuousHeads, Expansion, HeadHypernetwork, Hypernetwork, PiecewiseConstant
 from continua.operators import Attention, PreNorm
 from continua.solve import Adaptive, DormandPrince, Fixed
+from continua.spaces import Uniform
 from references import count_numbers
 
 BATCH, TOKENS = 4, 12
@@ -353,3 +354,18 @@ def test_named_positions_have_the_frequencies_of_the_default():
     assert embedding.code.fastest == pytest.approx(50.0)
     kept = TokenTime(spacing=0.05, positions=SinusoidalPositions(8, fastest=7.0), stem=None)
     assert transformer(8, 1, features=1, axis=1, heads=2, time=kept).embedding.inner.code.fastest == 7.0
+
+
+def test_without_positions_and_stem_tokens_are_a_set():
+    """Neither the order of tokens nor their times matter, and a refined sampling is the same measure."""
+    torch.manual_seed(0)
+    time = TokenTime(rule=Uniform(), positions=None, stem=None)
+    model = transformer(16, 1, features=3, per_token=True, time=time).double().eval()
+    values, order = torch.randn(2, 9, 3, dtype=torch.float64), torch.randperm(9)
+    answer = model(values)
+    torch.testing.assert_close(model(values[:, order]), answer[:, order], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(model(values, torch.rand(2, 9).double().sort().values), answer, rtol=1e-12, atol=1e-12)
+    doubled = model(values.repeat_interleave(4, 1))
+    torch.testing.assert_close(doubled, answer.repeat_interleave(4, 1), rtol=1e-12, atol=1e-12)
+    usual = transformer(16, 1, features=3, per_token=True).double().eval()
+    assert not torch.allclose(usual(values[:, order]), usual(values)[:, order], atol=1e-3)

@@ -6,7 +6,7 @@ import torch
 from continua.control import KineticEnergy, call_model
 from continua.core.batch import Batch
 from continua.core.seeds import branch_seed, generator_of
-from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
+from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Split, Text, Uea
 from continua.model import Depth, transformer
 from continua.optim import adamw
 from continua.train import (
@@ -144,3 +144,16 @@ def test_a_finer_axis_makes_no_wider_baseline():
     assert len(baseline.flow.fields[0].breaks) == 3 and preset.depth.depth_steps == 4
     assert baseline.readout.linear.in_features == preset.model.width // 2
     assert abs(count_parameters(baseline) / parameters - 1.0) <= 0.05
+
+
+def test_models_of_a_set_have_no_positions_and_no_stem():
+    task = Darcy(points=8, examples=16)
+    batch = task.batch(Split.TEST, torch.arange(2))
+    order = torch.randperm(64, generator=generator_of(0))
+    for name in ("layers", "textbook"):
+        model = build_baseline(task.form, PRESETS["darcy"]["demo"], 30_000, name).eval()
+        with torch.no_grad():
+            moved, answer = (model(values) for values in (batch.inputs[0][:, order], batch.inputs[0]))
+        torch.testing.assert_close(moved, answer[:, order], rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=r"stem_radius = 4\.0: tokens of this task have no order"):
+        build_continuous(task.form, PRESETS["darcy"]["demo"].replace(stem_radius=4.0))

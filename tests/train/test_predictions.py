@@ -101,7 +101,7 @@ def test_maps_stand_in_their_places_beside_their_error(tmp_path):
         answer = model.eval()(*batch.inputs)
     true, predicted, error = heat.values[0, 4, :, :8], heat.values[0, 4, :, 9:17], heat.values[0, 4, :, 18:]
     for token in (0, 13, 63):
-        x, y = ((batch.inputs[0][4, token, 1:] + 1.0) * 4.0 - 0.5).round().long().tolist()
+        x, y = ((batch.inputs[0][4, token, 1:3] + 1.0) * 4.0 - 0.5).round().long().tolist()
         assert heat.columns[x] == pytest.approx(float(batch.inputs[0][4, token, 1]))
         assert true[y, x] == pytest.approx(float(batch.targets[4, token, 0]))
         assert predicted[y, x] == pytest.approx(float(answer[4, token, 0]), abs=1e-6)

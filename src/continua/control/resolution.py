@@ -16,6 +16,7 @@ from continua.data import Resampling, Samples, refine, take_every
 from continua.fields import AbstractHeadField
 from continua.model import AbstractEmbeddingWrapper, ContinuousTransformer, VectorEmbedding
 from continua.solve import AbstractSolver, Adaptive, DormandPrince, PerSequence, Projected, Solver, manifold_of
+from continua.spaces import Uniform
 
 Loss = Callable[[Tensor, Any], Tensor]
 """(output, targets) -> a scalar; of a readout that gives one output per token, the present tokens in one row."""
@@ -181,6 +182,8 @@ class _Study:
             embedding = embedding.inner
         if not isinstance(embedding, VectorEmbedding):
             return self._leave_out("tokens", f"what a {type(embedding).__name__} reads are no samples of a signal")
+        if isinstance(embedding.rule, Uniform):
+            return self._leave_out("tokens", "tokens of equal masses (Uniform) are a set: nothing lies between them")
         values, (times, present) = self.inputs[0], (*self.inputs[1:], None, None)[:2]
         if times is None and (clock := embedding.clock) is not None:
             unit = clock.regular_times(present, tuple(values.shape[:2]), values)

@@ -13,15 +13,15 @@ from continua.core.checks import at_least, fraction, positive
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Int, Tensor
+from continua.data.sampling import fourier_features
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
 _FINE = 64
 """Intervals a side of the grid on which the equation is solved; the centres of up to 32 cells a side are among it."""
 _WAVES = 6
 """Waves of the conductivity along each side."""
-_SPACING = 1.0 / 16.0
-"""What counts as near in token time: the curve's stay in a sixteenth of the square. Finer places are told apart by
-(x, y), as the time of a place is known only to the size of a cell, which differs between resolutions."""
+_FEATURES = 4
+"""Waves of a place along each side (`fourier_features`)."""
 _HIGHEST = 0.0736713
 """The highest pressure in the medium a = 1, which answers are measured in."""
 _MOST = 500
@@ -34,11 +34,11 @@ class Darcy(AbstractTask):
     """-div(a grad u) = 1 on the unit square, u = 0 on its border: given a, predict u / max u for a = 1.
 
     log a = `deviation` g with g a smooth Gaussian field of variance 1 (`log_conductivities`); u by finite volumes
-    (`darcy_solution`). A token is the centre of one of `points` x `points` cells, its values log a and its place
-    (x, y) in [-1, 1]^2. Token time is the fraction of Hilbert's curve through the cells that lies before it, in [0, 1]:
-    neighbours in time are neighbours in the plane, all tokens have one mass, and a place has one time at all
-    resolutions, to the size of a cell. The equation commutes with the eight symmetries of the square, which training
-    batches are turned by; their points lie anywhere in the cells, at one place in all of them.
+    (`darcy_solution`). A token is the centre of one of `points` x `points` cells, its features log a, its place (x, y)
+    in [-1, 1]^2 and the waves of this place (`fourier_features`). Tokens are a set: their places say all, token time
+    nothing, and each has the same mass, so that more points are a finer sum of the same integral. The equation commutes
+    with the eight symmetries of the square, which training batches are turned by; their points lie anywhere in the
+    cells, at one place in all of them.
     """
 
     points: int = 16
@@ -50,14 +50,14 @@ class Darcy(AbstractTask):
     def __post_init__(self) -> None:
         at_least(10, examples=self.examples)
         if self.points not in (4, 8, 16, 32):
-            why = f"the curve needs a power of two, and the equation is solved on {_FINE} intervals"
+            why = f"the equation is solved on {_FINE} intervals, whose ends are the centres of the cells"
             reject("points", self.points, why, "Pass 4, 8, 16 or 32.")
         fraction(1.5, none=False, deviation=self.deviation)
 
     @property
     def form(self) -> Form:
         wording = Wording(names=("pressure u",), plane=True)
-        return Form(outputs=1, question=Question.FUNCTION, features=3, spacing=_SPACING, wording=wording)
+        return Form(1, Question.FUNCTION, features=3 + 4 * _FEATURES, ordered=False, wording=wording)
 
     def count(self, split: Split) -> int:
         return self.examples if split is Split.TRAIN else max(8, self.examples // 4)
@@ -82,13 +82,13 @@ class Darcy(AbstractTask):
 
     def _sample(self, fields: Tensor, index: Tensor, moves: Int[Tensor, "size 2"]) -> Batch:
         """Medium and pressure (size, 2, nodes, nodes) at the centres of the cells, or so many fine intervals beside."""
-        curve = hilbert_curve(self.points)
-        node = self._half * (2 * curve + 1) + moves.unsqueeze(1)
+        cell = torch.cartesian_prod(*2 * [torch.arange(self.points)])
+        node = self._half * (2 * cell + 1) + moves.unsqueeze(1)
         x, y = node.unbind(-1)
         found = fields[torch.arange(len(fields)).unsqueeze(1), :, x, y]
-        times = (torch.arange(len(curve)) + 0.5) / len(curve)
-        values = torch.cat([found[..., :1], 2.0 * node / _FINE - 1.0], -1)
-        return Batch((values, times.expand(len(fields), -1)), found[..., 1:], index=index)
+        place = node / _FINE
+        values = torch.cat([found[..., :1], 2.0 * place - 1.0, fourier_features(place, _FEATURES)], -1)
+        return Batch((values,), found[..., 1:], index=index)
 
     def details(self) -> dict[str, Any]:
         changed = "random flips and turns of the square, points that lie anywhere in their cells"
@@ -97,22 +97,6 @@ class Darcy(AbstractTask):
     def variants(self) -> Mapping[str, AbstractTask]:
         other = [n for n in (self.points // 2, 2 * self.points) if 8 <= n <= 32]
         return {f"{n} x {n} points": dataclasses.replace(self, points=n) for n in other}
-
-
-@functools.lru_cache(maxsize=8)
-def hilbert_curve(cells: int) -> Int[Tensor, "visits 2"]:
-    """Both numbers of the cells of a square grid, a power of two a side, in the order of D. Hilbert (1891).
-
-    Cells that follow each other share a side, and the four parts of a cell follow each other where the cell stands on
-    the coarser curve, so time along the curve means the same place at every resolution, to the size of a cell.
-    """
-    if cells == 1:
-        return torch.zeros(1, 2, dtype=torch.long)
-    half = cells // 2
-    smaller = hilbert_curve(half)
-    mirror = smaller.flip(1)
-    back = torch.tensor([cells - 1, half - 1]) - mirror
-    return torch.cat([mirror, smaller + torch.tensor([0, half]), smaller + half, back])
 
 
 def log_conductivities(samples: int, generator: torch.Generator) -> Float[Tensor, "samples nodes nodes"]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -13,7 +12,7 @@ from continua.core.checks import fraction
 from continua.core.extras import extra
 from continua.core.seeds import generator_of
 from continua.core.shapes import Int, Tensor
-from continua.data.sampling import drop_samples
+from continua.data.sampling import drop_samples, fourier_features
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
 _SIDE = 8
@@ -80,8 +79,7 @@ def _load() -> tuple[Tensor, Tensor]:
     images, labels = extra("sklearn.datasets", "data").load_digits(return_X_y=True)
     bright = torch.tensor(images, dtype=torch.float32).unsqueeze(-1) / 16.0
     place = torch.arange(_SIDE, dtype=torch.float32) / (_SIDE - 1)
-    phase = math.pi * torch.cartesian_prod(place, place).unsqueeze(-1) * torch.arange(1, _WAVES + 1)
-    waves = torch.stack([phase.cos(), phase.sin()], -1).flatten(1)
+    waves = fourier_features(torch.cartesian_prod(place, place), _WAVES)
     # the file has its digits writer by writer: unshuffled, the test would be of other writers than the training
     order = torch.randperm(len(bright), generator=generator_of(0))
     values = torch.cat([bright, waves.expand(len(bright), -1, -1), bright * waves], -1)

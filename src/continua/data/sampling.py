@@ -1,4 +1,5 @@
-"""One signal, sampled otherwise: rolled, fewer of its samples, or more on the straight lines between them."""
+"""One signal, sampled otherwise: rolled, fewer of its samples, or more on the straight lines between them; features of
+the places of samples."""
 
 from typing import NamedTuple
 
@@ -135,3 +136,18 @@ def _interpolate(values: Tensor, positions: Tensor, low: Tensor, high: Tensor, p
 
 def _take(values: Tensor, positions: Tensor, index: Int[Tensor, "batch some"]) -> tuple[Tensor, Tensor]:
     return values.take_along_dim(index.unsqueeze(-1), 1), positions.gather(1, index)
+
+
+def fourier_features(places: Float[Tensor, "*batch axes"], waves: int) -> Float[Tensor, "*batch features"]:
+    """cos(pi k x) and sin(pi k x), k = 1 to `waves`, of each coordinate x in [0, 1] of a place in the plane or space.
+
+    A linear map of them is a smooth function of the place, where one of x and y is a plane: M. Tancik et al., Fourier
+    features let networks learn high frequency functions in low dimensional domains (2020).
+    """
+    at_least(1, waves=waves)
+    low, high = float(places.min()), float(places.max())
+    if not (low >= 0.0 and high <= 1.0):
+        cure = "Subtract the lower end of each coordinate's range, and divide by its length."
+        reject("places", f"{low:.3g} to {high:.3g}", "the waves are those of [0, 1]", cure)
+    angles = places.unsqueeze(-1) * torch.pi * torch.arange(1, waves + 1).to(places)
+    return torch.stack([angles.cos(), angles.sin()], -1).flatten(-3)

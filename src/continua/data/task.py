@@ -66,6 +66,7 @@ class Form:
     - `queries`: answers are wanted at query times, the batch's `query_times`, observed or not;
     - `span`: times reach from 0 to here; `spacing`: the usual distance of neighbours. Models scale times
       by both, so their unit is the task's own choice;
+    - `ordered`: token time says which tokens are neighbours; else tokens are a set, whose features say all;
     - `gaps`: samples may be missing, so that distances of neighbours say something;
     - `channels`: tokens are cells of so many columns; their features are a value, the channel by 1 among 0s, and what
       does not change along the series;
@@ -84,6 +85,7 @@ class Form:
     queries: bool = False
     span: float = 1.0
     spacing: float = 1.0
+    ordered: bool = True
     wording: Wording = Wording()
     gaps: bool = False
     channels: int = 0

@@ -86,19 +86,20 @@ class TokenTime:
     frequencies made for span and spacing; a position code is added to the embedding instead. Rules, frequencies and
     codes that you pass read token time, 0 at `start` and 1 at `end`: `BackwardRectangle(start=-1 / 48)` is one hour
     before 48, `SinusoidalPositions(width, fastest=120)` turns by 2.5 per sample of 48. `Rotary()` and
-    `SinusoidalPositions(width)` get frequencies for span and spacing. Signals pass a local `stem`
-    (`None`: none). The time of whole numbers is their index, and times that are given with them are taken
-    as they are: span, spacing and stem are for signals. With `queries` outputs may be asked for at times
-    without a sample, `model(values, times, query_times=...)`. With `channels` samples are cells of so many sensors, at
-    times of their own: a value, the channel by a 1 among 0s, then static numbers (`CellEmbedding`). `integral`
-    evaluates the token integral: exactly, or by an estimate for long sequences.
+    `SinusoidalPositions(width)` get frequencies for span and spacing. Signals pass a local `stem`. Without stem and
+    positions (`None`) and with the rule `Uniform()` tokens are a set, in any order. The time of whole numbers is their
+    index, and times that are given with them are taken as they are: span, spacing and stem are for signals. With
+    `queries` outputs may be asked for at times without a sample, `model(values, times, query_times=...)`. With
+    `channels` samples are cells of so many sensors, at times of their own: a value, the channel by a 1 among 0s, then
+    static numbers (`CellEmbedding`). `integral` evaluates the token integral: exactly, or by an estimate for long
+    sequences.
     """
 
     start: float = 0.0
     end: float = 1.0
     spacing: float | None = None
     rule: AbstractSampleRule | None = None
-    positions: Rotary | AbstractPositionCode | None = None
+    positions: Rotary | AbstractPositionCode | None = Rotary()
     stem: Stem | None = Stem()
     queries: bool = False
     integral: AbstractTokenIntegral = Exact()
@@ -425,7 +426,7 @@ def _refuse_units(time: TokenTime) -> None:
 
 
 def _rotary(time: TokenTime, vocabulary: int | None) -> Rotary | None:
-    positions = Rotary() if time.positions is None else time.positions
+    positions = time.positions
     if not isinstance(positions, Rotary):
         return None
     return positions if vocabulary is not None or positions != Rotary() else Rotary(*_frequencies(time))

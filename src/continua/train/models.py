@@ -59,7 +59,7 @@ from continua.solve import (
     Strang,
     Tsitouras,
 )
-from continua.spaces import AbstractBasis, Cosine, Counting, Legendre, PlateauBasis, ScaledBasis
+from continua.spaces import AbstractBasis, Cosine, Counting, Legendre, PlateauBasis, ScaledBasis, Uniform
 from continua.train.grids import TrainingGrids
 from continua.train.presets import CostOptions, DepthOptions, ModelOptions, Preset, StepperName
 
@@ -177,6 +177,11 @@ def _time(form: Form, sizes: ModelOptions) -> TokenTime:
         "nystrom": Nystrom(sizes.integral_tokens),
     }  # fmt: skip
     integral = integrals[sizes.integral]
+    if not form.ordered:
+        if stem is not None:
+            why = "tokens of this task have no order, so no neighbours in time that a stem would read"
+            reject("stem_radius", sizes.stem_radius, why, "Leave it out.")
+        return TokenTime(rule=Uniform(), positions=None, stem=None, integral=integral)
     if form.vocabulary is not None:  # times are the index
         rotary = Rotary(_FASTEST / form.spacing, min(3.0 / form.span, _FASTEST / form.spacing))
         return TokenTime(positions=rotary, stem=None, queries=form.queries, integral=integral)
@@ -185,6 +190,8 @@ def _time(form: Form, sizes: ModelOptions) -> TokenTime:
 
 
 def _textbook_time(form: Form, width: int) -> TokenTime:
+    if not form.ordered:
+        return TokenTime(rule=Counting(), positions=None, stem=None)
     if form.vocabulary is not None:
         code = LearnedPositions(round(form.span / form.spacing) + 1, width)
         return TokenTime(rule=Counting(), positions=code, stem=None, queries=form.queries)
