@@ -2,7 +2,8 @@
 # ruff: noqa: I001 - both lists of names are packed, as in api.py
 
 from continua.model.budget import at_budget
-from continua.model.builder import Depth, EmbeddingAxis, HeadMeasure, HypernetworkField, Stem, TokenTime, transformer
+from continua.model.builder import transformer
+from continua.model.continuum import Depth, EmbeddingAxis, HeadMeasure, HypernetworkField, Stem, TokenTime
 from continua.model.citation import LITERATURE, citation
 from continua.model.embedding import (
     AbstractEmbedding, AbstractEmbeddingWrapper, CloudEmbedding, NormedEmbedding, ProjectedEmbedding, TokenEmbedding,
