@@ -157,6 +157,9 @@ def test_generate_writes_the_same_with_the_same_seed(text_run, capsys):
         told.append(capsys.readouterr().out)
     assert told[0] == told[1] != told[2]
     assert told[0].startswith("the ") and len(told[0]) == 4 + 20 + 1
+    alphabet = json.loads((text_run / "manifest.json").read_text())["facts"]["task"]["alphabet"]
+    assert main(["generate", str(text_run), "--max-new-tokens", "5"]) == 0
+    assert capsys.readouterr().out.startswith("\n" if "\n" in alphabet else alphabet[0])
     finer = [
         "generate",
         str(text_run),

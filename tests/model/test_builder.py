@@ -369,3 +369,27 @@ def test_without_positions_and_stem_tokens_are_a_set():
     torch.testing.assert_close(doubled, answer.repeat_interleave(4, 1), rtol=1e-12, atol=1e-12)
     usual = transformer(16, 1, features=3, per_token=True).double().eval()
     assert not torch.allclose(usual(values[:, order]), usual(values)[:, order], atol=1e-3)
+
+
+def test_samples_over_more_than_the_span_are_refused_and_queries_of_a_set_too():
+    """Times of [-1, 1] in a model of [0, 1] would be read, and learnt worse, without a word."""
+    model = transformer(8, 1, features=1, axis=1, heads=2).eval()
+    values = torch.randn(2, 5, 1)
+    for low, high in ((-1.0, 1.0), (0.0, 2.0)):
+        told, cure = f"times = '{low:g} to {high:g}'", rf"TokenTime\({low:g}, {high:g}\)"
+        with pytest.raises(ValueError, match=rf"{told}: this model was built for times from 0 to 1.*{cure}"):
+            model(values, torch.linspace(low, high, 5).expand(2, 5))
+    beyond = torch.tensor([0.0, 0.2, 0.9, 1.3, 2.0]).expand(2, 5)
+    there = torch.tensor([True, True, True, True, False]).expand(2, 5)
+    assert model(values, beyond, there).shape == (2, 1), "absent samples have no time"
+    causal = transformer(8, 1, features=1, axis=1, heads=2, causal=True, per_token=True).eval()
+    assert causal(values, beyond).shape == (2, 5, 1)
+    with pytest.raises(ValueError, match="a query has only its time"):
+        TokenTime(positions=None, stem=None, queries=True)
+
+
+@pytest.mark.parametrize("costs", [continua.KineticEnergy(), ["kinetic"]])
+def test_costs_that_are_no_list_of_costs_are_refused(costs, unchecked):
+    model = transformer(8, 1, features=1, axis=1, heads=2)
+    with pytest.raises(ValueError, match=r"running costs are objects, in a list\. Pass costs=\[continua"):
+        model(torch.randn(2, 5, 1), costs=costs)

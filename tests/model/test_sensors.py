@@ -54,5 +54,15 @@ def test_a_model_of_sensors_answers_where_nobody_reported():
     assert answer.shape == (1, 3, 2)
     order = torch.tensor([0, 2, 1, 3, 4, 5])  # simultaneous tokens in another order are the same cloud
     torch.testing.assert_close(model(static[:, order], TIMES, query_times=asked), answer, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="the channel of a token is no 1 among 0s"):
+    with pytest.raises(ValueError, match="the channel of a token is not a single 1 among 0s"):
         model(2.0 * static, TIMES, query_times=asked)
+    for code in ([0.0, 0.0], [1.0, 1.0]):
+        wrong = static.clone()
+        wrong[0, 2, 1:3] = torch.tensor(code)
+        with pytest.raises(ValueError, match="not a single 1 among 0s"):
+            model(wrong, TIMES, query_times=asked)
+    padded, there = torch.cat([static, torch.full((1, 1, 4), torch.nan)], 1), torch.arange(7)[None] < 6
+    again = model(padded, torch.cat([TIMES, TIMES[:, -1:]], 1), there, query_times=asked)
+    torch.testing.assert_close(again, answer, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="times = None: cells of one row share a time"):
+        model(static, query_times=asked)

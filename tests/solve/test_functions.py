@@ -520,3 +520,15 @@ def test_torchdiffeq_takes_spans_that_run_backwards():
     back = solver.solve(problem.bound(), State(there.x), (1.0, 0.0), Direct(), save_at=(0.7, 0.2))
     torch.testing.assert_close(back.x, problem.start, rtol=0.0, atol=1e-7)
     torch.testing.assert_close(back.xs, torch.stack([problem.exact(z) for z in (0.7, 0.2)]), rtol=0.0, atol=1e-7)
+
+
+def test_parameters_may_be_a_module_or_one_tensor():
+    net, rate = torch.nn.Linear(2, 2).double(), torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    for named, f in ((net, lambda z, x: net(x)), (rate, lambda z, x: -rate * x)):
+        found = []
+        for given in (named, None):
+            leaf = net.weight if named is net else rate
+            leaf.grad = None
+            integrate(f, start(2), (0, 1), gradient=Checkpointed(), parameters=given).x.sum().backward()
+            found.append(leaf.grad.clone())
+        assert torch.equal(*found)

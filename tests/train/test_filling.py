@@ -1,6 +1,7 @@
 """A trained run that is used: tables filled in their own units, classes told, the best weights, what is settled."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -65,6 +66,21 @@ def test_empty_cells_are_filled_in_the_units_of_the_file(task, model, tmp_path):
     assert bool((filled.low[empty] <= filled.mean[empty]).all() and (filled.mean[empty] <= filled.high[empty]).all())
     widths = (filled.high - filled.low)[200:, 0]
     assert widths[29] > widths[11] > widths[0]
+
+
+def test_too_little_to_go_on_and_rows_before_it_are_doubted(task, model, tmp_path):
+    trained, seen = continua.train.TrainedSeries(model, task.series.transform), task.series.transform.units.seen
+    enough = write_waves(tmp_path / "enough.csv", seen + 4, lambda i: (0, 1) if i >= seen else ())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (filled,) = trained.predict(enough)
+    assert filled.doubts == ()
+    short = write_waves(tmp_path / "short.csv", seen, lambda i: (0, 1) if i < 3 or i >= seen - 4 else ())
+    with pytest.warns(UserWarning) as told:
+        (filled,) = trained.predict(short)
+    assert filled.doubts == tuple(str(each.message) for each in told)
+    assert filled.doubts[0].startswith(f"{seen - 7} observed rows, where windows of training had {seen}")
+    assert filled.doubts[1].startswith("3 rows stand before the first observation")
 
 
 def test_the_transform_is_kept_without_the_file(task, model):

@@ -266,7 +266,7 @@ def remarks(results: Results, run: Run) -> list[Any]:
     title = "test beside reference methods" + (_UNITS if "mean squared error" in measures else "")
     table = show_table(Table(title=title, columns=("reference or model", *measures), rows=cells))
     counts = [
-        f"{name}, {part}: the network counts {found['factor of the network']:.0%}"
+        f"{name}, {part}: what the network adds is multiplied by {found['factor of the network']:.2f}"
         for name, parts in run.manifest["facts"].get("settled", {}).items()
         if name not in run.manifest["facts"].get("off", {})
         for part, found in parts.items()

@@ -37,7 +37,7 @@ from continua.model import ContinuousTransformer, Decoding, Window, stream_token
 from continua.model import load as load_model
 from continua.report import write_report
 from continua.runs import Run, check_writable, finite, write_whole
-from continua.train import FilledSeries, TrainedLabels, TrainedSeries, TrainedText, load
+from continua.train import FilledSeries, SeriesFiller, TrainedLabels, TrainedSeries, TrainedText, load
 
 
 @final
@@ -134,27 +134,29 @@ class Generate:
         if self.stop == "":
             reject("--stop", self.stop, "nothing is written before it", "Pass some text, or leave it out.")
         model, alphabet = models[self.model], facts["alphabet"]
+        # the default is no letter of a text without line breaks
+        start = alphabet[0] if self.prompt == "\n" and "\n" not in alphabet else self.prompt
         model = model if self.depth_steps is None else model.at(steps=self.depth_steps)
         decoding, window = Decoding(self.temperature, self.top_k), Window(facts["context_length"], self.slide)
-        prompt = encode(self.prompt, alphabet, "--prompt").repeat(self.num_return_sequences, 1)
+        prompt = encode(start, alphabet, "--prompt").repeat(self.num_return_sequences, 1)
         tokens = stream_tokens(model, prompt, decoding, window, generator_of(self.seed), not self.uncached)
         why = why_not_cacheable(model)
         if why is not None and not self.uncached:
             note = "no keys and values are kept, and every character costs a solve of the whole window"
             sys.stderr.write(f"continua: {note}: {why}\n")
         if self.num_return_sequences == 1:
-            self._write_one(alphabet[int(drawn)] for drawn in tokens)
+            self._write_one(start, (alphabet[int(drawn)] for drawn in tokens))
         else:
-            self._write_all([alphabet[n] for n in drawn.tolist()] for drawn in tokens)
+            self._write_all(start, ([alphabet[n] for n in drawn.tolist()] for drawn in tokens))
         return 0
 
     def _is_done(self, written: str) -> bool:
         return len(written) >= self.max_new_tokens or (self.stop is not None and self.stop in written)
 
-    def _write_one(self, letters: Iterator[str]) -> None:
+    def _write_one(self, start: str, letters: Iterator[str]) -> None:
         """Each character as soon as it is drawn."""
         written = ""
-        sys.stdout.write(self.prompt)
+        sys.stdout.write(start)
         for letter in letters:
             written += letter
             sys.stdout.write(letter)
@@ -163,14 +165,14 @@ class Generate:
                 break
         sys.stdout.write("\n")
 
-    def _write_all(self, letters: Iterator[list[str]]) -> None:
+    def _write_all(self, start: str, letters: Iterator[list[str]]) -> None:
         """The texts of a batch one under the other, each up to its own end."""
         texts = [""] * self.num_return_sequences
         while not all(map(self._is_done, texts)):
             drawn = next(letters)
             texts = [text if self._is_done(text) else text + one for text, one in zip(texts, drawn, strict=True)]
         for number, text in enumerate(texts, start=1):
-            sys.stdout.write(f"--- text {number} of {self.num_return_sequences}\n{self.prompt}{text}\n")
+            sys.stdout.write(f"--- text {number} of {self.num_return_sequences}\n{start}{text}\n")
 
 
 @final
@@ -266,13 +268,15 @@ class Predict:
         """What is written, and what is said of it."""
         if isinstance(trained, TrainedSeries):
             table = trained.read(file)
-            filled = trained.predict(table)
+            filled = SeriesFiller(trained.model, trained.transform).fill(table)
             cells = sum(int(np.isfinite(each.low).sum()) for each in filled)
             if cells == 0:
                 cure = "For a forecast, append rows with a time and empty values; gaps are cells that are left empty."
                 reject("--input", str(file), "no cell in it is empty, so that there is nothing to fill", cure)
             far = sum(each.continued for each in filled)
             note = f"; {far} rows lie farther ahead than a quarter of a window, and go on from its own answers"
+            for doubt in (doubt for each in filled for doubt in each.doubts):
+                sys.stderr.write(f"continua: warning: {doubt}\n")
             return write_filled(file, table.columns, filled), f"{cells} empty cells filled{note if far else ''}"
         if isinstance(trained, TrainedLabels):
             found = trained.predict(file).tolist()

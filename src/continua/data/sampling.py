@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from continua.core.checks import at_least, fraction
+from continua.core.checks import at_least, fraction, is_a
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Int, Points, Positions, Present, Tensor
 
@@ -144,6 +144,7 @@ def fourier_features(places: Float[Tensor, "*batch axes"], waves: int) -> Float[
     A linear map of them is a smooth function of the place, where one of x and y is a plane: M. Tancik et al., Fourier
     features let networks learn high frequency functions in low dimensional domains (2020).
     """
+    is_a(Tensor, "Pass torch.as_tensor(places).", places=places)
     at_least(1, waves=waves)
     low, high = float(places.min()), float(places.max())
     if not (low >= 0.0 and high <= 1.0):

@@ -90,6 +90,10 @@ class TokenTime:
         positive(spacing=self.spacing)
         at_least(0, channels=self.channels)
         Clock(self.start, self.end)  # refuses a span that is none
+        if self.queries and self.positions is None and self.stem is None:
+            why = "a query has only its time, which nothing reads without positions and stem"
+            cure = "Pass positions=Rotary(), or give such places as tokens, with a feature that says so."
+            reject("queries", True, why, cure)
         kinds = {"rule": AbstractSampleRule, "positions": (Rotary, AbstractPositionCode), "stem": Stem}
         for name, kind in kinds.items():
             if (value := getattr(self, name)) is not None:

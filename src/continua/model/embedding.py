@@ -97,6 +97,8 @@ class AbstractSampleEmbedding(AbstractEmbedding):
             _refuse_mask(times)
         points, code, rule = self._states(samples, present), self.code, self.rule
         t = self._token_times(points, times, present)
+        if times is not None and self.clock is not None and isinstance(self, VectorEmbedding):
+            self.clock.refuse_wide(t, present)
         if code is not None:
             points = points + code(t if present is None else t.masked_fill(~present, 0.0))
         given = None if times is None and self.clock is None else t
@@ -352,19 +354,22 @@ class CellEmbedding(AbstractSampleEmbedding):
         present: Tensor | None = None,
         query_times: Tensor | None = None,
     ) -> Cloud | WithQueries:
-        """The cloud of samples (batch, tokens, 1 + channels + static); without times, they are those of the clock."""
+        """The cloud of samples (batch, tokens, 1 + channels + static), each with its time."""
+        if times is None:
+            why = "cells of one row share a time, which their order does not tell"
+            reject("times", None, why, "Pass model(cells, times), with one time per cell.")
         return self._weigh(values, times, present, query_times)
 
     def _check(self, samples: Tensor) -> None:
         check_values(samples, 1 + self.channels + self.static, self.like.dtype)
-        channel = samples[..., 1 : 1 + self.channels]
-        if bool(((channel != 0.0) & (channel != 1.0)).any()):
-            cure = f"Pass a value, then {self.channels} numbers with a 1 for its channel and 0s, then static numbers."
-            reject("values", tuple(samples.shape), "the channel of a token is no 1 among 0s", cure)
 
     def _states(self, samples: Tensor, present: Bool[Tensor, "batch tokens"] | None) -> Points:
         values = samples if present is None else samples.masked_fill(~present.unsqueeze(-1), 0.0)
         value, channel, static = values.split([1, self.channels, self.static], -1)
+        named = channel.sum(-1) == (1.0 if present is None else present.to(channel.dtype))
+        if not bool((named & ((channel == 0.0) | (channel == 1.0)).all(-1)).all()):
+            cure = f"Pass a value, then {self.channels} numbers with a 1 for its channel and 0s, then static numbers."
+            reject("values", tuple(samples.shape), "the channel of a token is not a single 1 among 0s", cure)
         return torch.cat([value * channel, channel, static], -1)
 
     like: Tensor

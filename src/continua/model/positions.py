@@ -18,8 +18,9 @@ from continua.core.shapes import Bool, Float, Points, Positions, Tensor
 class Clock:
     """Times from `start` to `end`, in any unit, as token time (t - start)/(end - start).
 
-    A model reads times near [0, 1]: its frequencies and its stem are made for that span. Times far outside, which are
-    usually in another unit, are refused. The difference to `start` is taken in the precision of the times themselves:
+    A model reads times near [0, 1]: its frequencies and its stem are made for that span. Times more than a span
+    outside, and samples of one sequence over more than one and a half spans, are refused: they are usually in another
+    unit. The difference to `start` is taken in the precision of the times themselves:
     seconds since 1970 in float64 keep their digits in a float32 model; in float32, which does not tell samples
     `finest` apart (a 32nd of the span where it is not given), they are refused. Where no times are given, samples are
     equispaced from `start` to `end`, or, with `untimed_spacing` (causal models), so far apart from `start` on.
@@ -50,6 +51,19 @@ class Clock:
                 self._refuse_far(value, cure)
         return unit.to(like)
 
+    def refuse_wide(self, unit: Positions, present: Bool[Tensor, "batch tokens"] | None) -> None:
+        """Refuses samples of one sequence over more than one and a half spans; causal models may go on beyond it."""
+        if self.untimed_spacing is not None or is_traced():
+            return
+        there = torch.ones_like(unit, dtype=torch.bool) if present is None else present
+        first = unit.detach().masked_fill(~there, math.inf).amin(1)
+        last = unit.detach().masked_fill(~there, -math.inf).amax(1)
+        wide = last - first > 1.5
+        if bool(wide.any()):
+            start, end = (self.start + (self.end - self.start) * float(x[wide][0]) for x in (first, last))
+            cure = f"Build it for yours: time=TokenTime({start:g}, {end:g})."
+            self._refuse_far(f"{start:g} to {end:g}", cure)
+
     def regular_times(
         self, present: Bool[Tensor, "batch tokens"] | None, shape: tuple[int, int], like: Tensor
     ) -> Positions:
@@ -73,7 +87,7 @@ class Clock:
             why = f"Samples without times are {self.untimed_spacing:g} apart in a causal model"
             self._refuse_far(self.start + last, f"{why}: give times, or build it with {how}.")
 
-    def _refuse_far(self, value: float, cure: str) -> NoReturn:
+    def _refuse_far(self, value: float | str, cure: str) -> NoReturn:
         reject("times", value, f"this model was built for times from {self.start:g} to {self.end:g}", cure)
 
     def _refuse_rounded(self, dtype: torch.dtype, model: torch.dtype) -> None:

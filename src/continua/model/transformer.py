@@ -129,7 +129,7 @@ class ContinuousTransformer(nn.Module):
         random = self.training
         if is_traced():  # a graph cannot hold a seed, and most flows draw nothing
             random = random and any(draws(part.operator) for part in self.flow.parts)
-        noisy = random or any(cost.random for cost in costs)
+        noisy = _any_random(costs) or random
         solver = self.solver if grid is None else self._walk_grid(grid)
         windowed = not isinstance(getattr(solver, "stepper", None), LieTrotter)
         seed = fresh_seed(generator) if noisy else 0
@@ -346,6 +346,13 @@ def _flow_at_head_nodes(flow: Flow, head_nodes: int) -> Flow:
     return flow.map_parts(change)
 
 
+def _any_random(costs: Sequence[Cost]) -> bool:
+    try:
+        return any(cost.random for cost in costs)
+    except (TypeError, AttributeError):
+        reject("costs", costs, "running costs are objects, in a list", "Pass costs=[continua.KineticEnergy()].")
+
+
 def source_and_target(inputs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
     """What an encoder-decoder reads: the arguments of the encoder's embedding and those of the decoder's."""
     if len(inputs) != 2 or not all(isinstance(given, tuple | list) for given in inputs):
@@ -391,7 +398,7 @@ class EncoderDecoder(nn.Module):
         target without padding. Running costs are paid by both; other keywords are those of the decoder's call.
         """
         source, target = source_and_target(inputs)
-        noisy = self.training or any(cost.random for cost in costs)
+        noisy = _any_random(costs) or self.training
         seed = fresh_seed(generator) if noisy else None
         ours, theirs = (None if seed is None else generator_of(branch_seed(seed, place)) for place in (0, 1))
         first = self.encoder(*source, costs=costs, generator=ours, full=True)

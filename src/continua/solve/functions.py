@@ -59,12 +59,16 @@ class FunctionVectorField(AbstractVectorField):
     def costs_of_step(self, z: DepthValue, dz: float, before: Tensor, after: Tensor) -> tuple[Tensor, ...]:
         return ()
 
-    def find_parameters(self, z: float, x: Tensor, named: Iterable[Tensor] | None) -> None:
+    def find_parameters(self, z: float, x: Tensor, named: Iterable[Tensor] | Tensor | nn.Module | None) -> None:
         """Finds every tensor that f depends on and that asks for a gradient, unless they are named.
 
         Some stand in the closure, the globals, the arguments or the attributes of f; others show when f is called once.
         What the graph of that call leads to and nobody found raises: its gradient would be lost without a word.
         """
+        if isinstance(named, nn.Module):
+            named = named.parameters()
+        elif isinstance(named, Tensor):
+            named = [named]
         found = _by_id(referenced_tensors(self.f) if named is None else named)
         x = x.detach().requires_grad_(True)
         drawn = _random_states(x)

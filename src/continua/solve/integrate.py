@@ -120,7 +120,7 @@ def integrate(  # noqa: PLR0913 - a front door: one word for each choice, all bu
     *,
     steps: int | None = None,
     rtol: float | None = None,
-    parameters: Iterable[Tensor] | None = None,
+    parameters: Iterable[Tensor] | Tensor | torch.nn.Module | None = None,
 ) -> Solution:
     """Solves dx/dz = f(z, x), x(span[0]) = x0, up to span[1] and returns where it leads, differentiably.
 

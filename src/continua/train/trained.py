@@ -6,7 +6,9 @@ Empty cells of a table are filled between observations, and as far ahead as rows
 import abc
 import dataclasses
 import os
+import re
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast, final
@@ -52,6 +54,8 @@ class FilledSeries(NamedTuple):
     high: np.ndarray
     continued: int = 0
     """Rows so far ahead that they go on from other answers."""
+    doubts: tuple[str, ...] = ()
+    """Why intervals are narrower than they should be: rows that training has never asked for, or too few to go on."""
 
 
 class _Query(NamedTuple):
@@ -84,13 +88,28 @@ class SeriesFiller:
         there = ~np.isnan(rows.values)
         shape = rows.values.shape
         found = np.stack([rows.values, np.full(shape, np.nan), np.full(shape, np.nan)])
-        last = int(np.flatnonzero(there.any(1)).max())
+        observed = np.flatnonzero(there.any(1))
+        first, last = int(observed.min()), int(observed.max())
         inside = [row for row in range(last + 1) if not there[row].all()]
         for row, answer in zip(inside, self._ask([self._around(rows, row, last) for row in inside]), strict=True):
             found[:, row] = np.where(there[row], found[:, row], answer[:, 0])
         continued = self._go_ahead(found, rows, last) if last + 1 < len(rows.times) else 0
         mean, low, high = (units.mean + units.scale * each for each in found)
-        return FilledSeries(series, np.where(there, series.values.numpy(), mean), low, high, continued)
+        named = f"series {series.id!r}: " if series.id else ""
+        doubts = [f"{named}{why}" for why in self._doubts(first, len(observed))]
+        return FilledSeries(series, np.where(there, series.values.numpy(), mean), low, high, continued, tuple(doubts))
+
+    def _doubts(self, earlier: int, observed: int) -> list[str]:
+        """What was not so in training, of a series with rows before its first observation, and so many observed."""
+        seen, found = self.transform.units.seen, []
+        if observed < seen:
+            found += [f"{observed} observed rows, where windows of training had {seen}: the intervals are too narrow"]
+        if earlier:
+            rows = "1 row stands" if earlier == 1 else f"{earlier} rows stand"
+            found += [
+                f"{rows} before the first observation, which training never asked for: the intervals are too narrow"
+            ]
+        return found
 
     def _around(self, rows: Rows, row: int, last: int) -> _Query:
         """The rows about one, as many as were seen in training, no farther away in time than a window reaches."""
@@ -187,7 +206,8 @@ class TrainedSeries(AbstractTrained):
             table = read_csv(Path(file), self.time, self.id, units.columns, units.statics)
         except ArgumentError as error:  # whose cure may be an option of training
             named = f"the columns {', '.join(units.columns)}, each with at least one value"
-            cure = f"Write the file as that of training: {named}." if "--" in error.cure else error.cure
+            own = [sentence for sentence in re.split(r"(?<=\.)\s+", error.cure) if "--" not in sentence]
+            cure = " ".join(own) or f"Write the file as that of training: {named}."
             reject("input" if error.argument == "file" else error.argument, error.value, error.why, cure)
         if table.unit != units.unit:
             kinds = [f"{unit or 'plain numbers'}" for unit in (table.unit, units.unit)]
@@ -212,7 +232,10 @@ class TrainedSeries(AbstractTrained):
                 return self.predict(file)
         is_a((CsvTable, str, os.PathLike), "Pass the path of a CSV file, or a DataFrame.", given=given)
         table = given if isinstance(given, CsvTable) else self.read(given)
-        return SeriesFiller(self.model, self.transform).fill(table)
+        filled = SeriesFiller(self.model, self.transform).fill(table)
+        for doubt in (doubt for each in filled for doubt in each.doubts):
+            warnings.warn(doubt, stacklevel=2)
+        return filled
 
 
 @final
