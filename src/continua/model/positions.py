@@ -55,9 +55,10 @@ class Clock:
         """Refuses samples of one sequence over more than one and a half spans; causal models may go on beyond it."""
         if self.untimed_spacing is not None or is_traced():
             return
-        there = torch.ones_like(unit, dtype=torch.bool) if present is None else present
-        first = unit.detach().masked_fill(~there, math.inf).amin(1)
-        last = unit.detach().masked_fill(~there, -math.inf).amax(1)
+        first = last = unit.detach()
+        if present is not None:
+            first, last = first.masked_fill(~present, math.inf), last.masked_fill(~present, -math.inf)
+        first, last = first.amin(1), last.amax(1)
         wide = last - first > 1.5
         if bool(wide.any()):
             start, end = (self.start + (self.end - self.start) * float(x[wide][0]) for x in (first, last))
