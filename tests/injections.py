@@ -44,10 +44,12 @@ class Child:
             os.kill(self.pid, number)
 
     def wait_for(self, moment: Callable[[], bool], seconds: float = 600.0) -> None:
-        """Until something has happened."""
+        """Until something has happened; a child that has ended by then is an error, and its words say why."""
         until = time.monotonic() + seconds
         while not moment() and time.monotonic() < until:
             time.sleep(0.002)
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                assert moment(), self.err.read_text()
 
     def told(self) -> str:
         """What it said on standard error, which is one line."""

@@ -89,7 +89,7 @@ def test_what_is_refused_is_refused_once(tmp_path):
     for words, why in (
         (["--sharding", "fsdp2", "--gradient", "backsolve"], "the adjoint equation sums gradients along depth"),
         (["--sharding", "fsdp2", "--optimizer", "recipe"], "computes with whole matrices"),
-        (["--sharding", "fsdp2", "--jacobian-cost", "0.1"], "a depth that each rank draws for itself"),
+        (["--sharding", "fsdp2", "--jacobian-cost", "0.1"], "at a depth that each rank draws"),
         (["--width", "7"], "it does not split into parts of even size"),
     ):
         first, second = start(tmp_path, [*WORDS, "3", *words])

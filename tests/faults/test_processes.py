@@ -48,8 +48,8 @@ TASKS = {
     "text": ["--text", "tale.txt", "--context-length", "8"],
     "digits": [],
     "spirals": [],
-    "burgers": ["--points", "16"],
-    "darcy": ["--points", "8"],
+    "burgers": ["--points", "16", "--axis-modes", "2"],
+    "darcy": ["--points", "8", "--axis-modes", "2"],
     "uea": ["--series", "Own_TRAIN.ts"],
     "csv": ["--series", "own.csv", "--window", "16"],
 }
