@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import warnings
 
 import pytest
 import torch
@@ -393,3 +394,16 @@ def test_costs_that_are_no_list_of_costs_are_refused(costs, unchecked):
     model = transformer(8, 1, features=1, axis=1, heads=2)
     with pytest.raises(ValueError, match=r"running costs are objects, in a list\. Pass costs=\[continua"):
         model(torch.randn(2, 5, 1), costs=costs)
+
+
+def test_times_that_fill_a_small_part_of_the_span_are_warned_of():
+    values, window = torch.randn(2, 30, 1), torch.linspace(0.4, 0.405, 30).expand(2, 30)
+    with pytest.warns(UserWarning, match=r"no sequence reaches over more than 0\.005 .*times from 0 to 1.*spacing="):
+        transformer(8, 1, features=1, axis=1, heads=2)(values, window)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        transformer(8, 1, features=1, axis=1, heads=2, time=TokenTime(spacing=1 / 6000))(values, window)
+        transformer(8, 1, features=1, axis=1, heads=2, causal=True)(values, window)
+        usual = transformer(8, 1, features=1, axis=1, heads=2)
+        usual(values[:, :5], window[:, :5])
+        usual(values, torch.stack([window[0], torch.linspace(0.0, 0.3, 30)]))

@@ -88,3 +88,5 @@ def test_a_preset_without_its_parts_says_which_to_build(name):
         getattr(standard, name)()
     with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'depth'.*Pass built parts"):
         getattr(standard, name)(1, 2, 3, depth=4)
+    with pytest.raises(TypeError, match=rf"{name}: layers = 3 is no part.*Pass built parts"):
+        getattr(standard, name)(3, 48, 3)

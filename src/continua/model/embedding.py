@@ -98,7 +98,7 @@ class AbstractSampleEmbedding(AbstractEmbedding):
         points, code, rule = self._states(samples, present), self.code, self.rule
         t = self._token_times(points, times, present)
         if times is not None and self.clock is not None and isinstance(self, VectorEmbedding):
-            self.clock.refuse_wide(t, present)
+            self.clock.check_extent(t, present)
         if code is not None:
             points = points + code(t if present is None else t.masked_fill(~present, 0.0))
         given = None if times is None and self.clock is None else t

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import math
+import warnings
 from typing import NoReturn, final
 
 import torch
@@ -11,6 +12,9 @@ from torch import nn
 from continua.core.checks import at_least, is_traced, positive, refuse_where
 from continua.core.errors import reject
 from continua.core.shapes import Bool, Float, Points, Positions, Tensor
+
+_PART, _SOME = 0.1, 8
+"""Sequences of so many samples that all stay within this part of the span are not what the model was built for."""
 
 
 @final
@@ -51,8 +55,11 @@ class Clock:
                 self._refuse_far(value, cure)
         return unit.to(like)
 
-    def refuse_wide(self, unit: Positions, present: Bool[Tensor, "batch tokens"] | None) -> None:
-        """Refuses samples of one sequence over more than one and a half spans; causal models may go on beyond it."""
+    def check_extent(self, unit: Positions, present: Bool[Tensor, "batch tokens"] | None) -> None:
+        """Refuses samples of one sequence over more than one and a half spans, and warns where all fill a small part.
+
+        Causal models may go on beyond the span, and begin with the samples of its start.
+        """
         if self.untimed_spacing is not None or is_traced():
             return
         first = last = unit.detach()
@@ -64,6 +71,14 @@ class Clock:
             start, end = (self.start + (self.end - self.start) * float(x[wide][0]) for x in (first, last))
             cure = f"Build it for yours: time=TokenTime({start:g}, {end:g})."
             self._refuse_far(f"{start:g} to {end:g}", cure)
+        longest = float((last - first).max())
+        if self.finest is None and unit.shape[1] >= _SOME and 0.0 < longest < _PART:
+            span = self.end - self.start
+            why = (
+                f"no sequence reaches over more than {longest * span:.2g} of a model for times from {self.start:g} to "
+            )
+            cure = "give times from the start of each sequence, in the unit of the model, or build it for yours with"
+            warnings.warn(f"{why}{self.end:g}: {cure} time=TokenTime(start, end, spacing=...)", stacklevel=2)
 
     def regular_times(
         self, present: Bool[Tensor, "batch tokens"] | None, shape: tuple[int, int], like: Tensor

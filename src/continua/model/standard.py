@@ -86,9 +86,11 @@ def _explain_parts(make: Callable[_Arguments, _Made]) -> Callable[_Arguments, _M
     @functools.wraps(make)
     def call(*given: _Arguments.args, **named: _Arguments.kwargs) -> _Made:
         try:
-            signature.bind(*given, **named)
+            bound = signature.bind(*given, **named).arguments
         except TypeError as error:
             raise TypeError(f"{name}: {error}. {cure}") from None
+        if numbers := [part for part, given in bound.items() if type(given) is int]:
+            raise TypeError(f"{name}: {numbers[0]} = {bound[numbers[0]]} is no part. {cure}")
         return make(*given, **named)
 
     return call

@@ -197,6 +197,8 @@ class ContinuousTransformer(nn.Module):
     ) -> "ContinuousTransformer":
         """The same model, parameters shared, with another resolution, solver or gradient.
 
+        It is in the mode, training or evaluation, that this model has now; `eval()` of either changes that one alone.
+
         Depth: `steps=8` takes eight equal steps (of a network of L layers a multiple of L, or a divisor, for which
         neighbouring layers are joined into their mean), `grid=` walks given depths, `rtol=1e-8` sets both tolerances;
         each keeps the stepper, but for `rtol` one that estimates no error (splitting) gives way to Dormand-Prince on

@@ -258,6 +258,9 @@ def check_sizes(preset: Preset) -> None:
         cure += f", or --axis-nodes from {', '.join(map(str, even))}." if even else "."
         why = f"it does not split into parts of even size over {sizes.axis_nodes} axis nodes"
         reject("width", sizes.width, why, cure)
+    if sizes.axis_kernel == "spectral" and sizes.axis_modes > sizes.axis_nodes > 1:
+        why = f"so many nodes do not resolve {sizes.axis_modes} axis modes"
+        reject("axis_nodes", sizes.axis_nodes, why, f"Pass --axis-modes {sizes.axis_nodes} as well, or more nodes.")
     channels = sizes.width // sizes.axis_nodes
     if sizes.head_modes == 0 and channels % (2 * sizes.head_nodes):
         even = [heads for heads in range(1, channels // 2 + 1) if channels % (2 * heads) == 0]
