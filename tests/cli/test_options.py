@@ -101,7 +101,7 @@ def test_a_training_of_some_seconds_has_the_updates_that_fit(training_alone):
             "--optimizer = 'adamw': its steps leave the unitary kernels that --axis-kernel asks for.",
         ),
         ("--dropout 1", "--dropout = 1.0: it must be a fraction"),
-        ("--axis-nodes 6 --head-nodes 2 --axis-modes 9", "nodes = 6: 6 nodes do not resolve 9 modes"),
+        ("--axis-nodes 6 --head-nodes 2 --axis-modes 9", "--axis-nodes = 6: so many nodes do not resolve 9 axis modes"),
     ],
 )
 def test_a_mistake_in_a_choice_is_one_line(words, told, capsys, tmp_path, monkeypatch):

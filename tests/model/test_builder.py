@@ -398,7 +398,7 @@ def test_costs_that_are_no_list_of_costs_are_refused(costs, unchecked):
 
 def test_times_that_fill_a_small_part_of_the_span_are_warned_of():
     values, window = torch.randn(2, 30, 1), torch.linspace(0.4, 0.405, 30).expand(2, 30)
-    with pytest.warns(UserWarning, match=r"no sequence reaches over more than 0\.005 .*times from 0 to 1.*spacing="):
+    with pytest.warns(UserWarning, match=r"longest sequence covers 0\.5% of the times from 0 to 1, .*spacing="):
         transformer(8, 1, features=1, axis=1, heads=2)(values, window)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -407,3 +407,13 @@ def test_times_that_fill_a_small_part_of_the_span_are_warned_of():
         usual = transformer(8, 1, features=1, axis=1, heads=2)
         usual(values[:, :5], window[:, :5])
         usual(values, torch.stack([window[0], torch.linspace(0.0, 0.3, 30)]))
+
+
+@pytest.mark.parametrize(
+    ("length", "layers", "steps"), [(4.0, 6, 6), (4.0, 3, 3), (6.0, 3, 6), (4.0, 1, 4), (5.0, 5, 5)]
+)
+def test_layers_take_the_steps_that_are_printed(length, layers, steps):
+    model = transformer(8, 2, features=1, axis=1, heads=2, depth=Depth(length, field=layers)).eval()
+    assert f"Fixed(steps={steps})" in repr(model)
+    with torch.no_grad():
+        assert model(torch.randn(1, 4, 1), full=True).solution.stats.accepted == steps

@@ -180,8 +180,8 @@ class Depth:
     """Depth: a flow of `length` Z, solved in `steps` equal steps (default: of length 1), or adaptively at `rtol`.
 
     `transformer(depth=12)` is `Depth(12.0)`: twelve steps, and as many parameters as four layers, since they are those
-    of `field`. `Depth(12.0, field=12)` is twelve layers: n of them have depth n, as a step of layers has length 1, and
-    a step ends at every border of layers.
+    of `field`. `Depth(12.0, field=12)` is twelve layers: n of them have depth n, as a step of layers has length 1. With
+    a length that they do not share evenly into such steps, each layer is one step.
 
     `field` says how the parameters vary along it: in a basis (an `AbstractBasis`; by default four cosines that weigh
     0.8^k, with plateaus in the middles of equal steps), made by a hypernetwork (`HypernetworkField`), or constant on so
@@ -225,7 +225,10 @@ class Depth:
 
     @property
     def _equal_steps(self) -> int:
-        return max(1, round(self.length)) if self.steps is None else self.steps
+        if self.steps is not None:
+            return self.steps
+        usual, layers = max(1, round(self.length)), self.field if isinstance(self.field, int) else 1
+        return layers if usual % layers else usual  # no step crosses the end of a layer
 
     @property
     def _split(self) -> bool:

@@ -73,12 +73,12 @@ class Clock:
             self._refuse_far(f"{start:g} to {end:g}", cure)
         longest = float((last - first).max())
         if self.finest is None and unit.shape[1] >= _SOME and 0.0 < longest < _PART:
-            span = self.end - self.start
             why = (
-                f"no sequence reaches over more than {longest * span:.2g} of a model for times from {self.start:g} to "
+                f"the longest sequence covers {longest:.1%} of the times from {self.start:g} to {self.end:g}, for which"
             )
-            cure = "give times from the start of each sequence, in the unit of the model, or build it for yours with"
-            warnings.warn(f"{why}{self.end:g}: {cure} time=TokenTime(start, end, spacing=...)", stacklevel=2)
+            cure = "Give times from the start of each sequence, in the unit of the model, or build it for yours"
+            how = "time=TokenTime(start, end, spacing=...)"
+            warnings.warn(f"{why} this model was built. {cure}: {how}.", stacklevel=2)
 
     def regular_times(
         self, present: Bool[Tensor, "batch tokens"] | None, shape: tuple[int, int], like: Tensor
