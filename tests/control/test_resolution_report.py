@@ -245,6 +245,9 @@ def test_between_tokens_of_a_set_nothing_is_sampled():
     found = resolution_report(model, (torch.randn(2, 9, 3),))
     assert "are a set" in next(x.reason for x in found.left_out if x.unit == "tokens")
     assert {r.unit for r in found.rows} == {"axis_nodes", "head_nodes", "steps", "rtol"}
+    for reads in (TokenTime(rule=Uniform(), stem=None), TokenTime(rule=Uniform(), positions=None)):
+        signal = resolution_report(transformer(8, 1, features=3, time=reads), (torch.randn(2, 9, 3),))
+        assert "tokens" in {r.unit for r in signal.rows}
 
 
 def test_resolutions_that_a_model_refuses_are_left_out_with_its_words():

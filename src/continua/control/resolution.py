@@ -14,7 +14,7 @@ from continua.core.errors import SolveError, reject
 from continua.core.shapes import Tensor
 from continua.data import Resampling, Samples, refine, take_every
 from continua.fields import AbstractHeadField
-from continua.model import AbstractEmbeddingWrapper, ContinuousTransformer, VectorEmbedding
+from continua.model import AbstractEmbeddingWrapper, ContinuousTransformer, StemEmbedding, VectorEmbedding
 from continua.solve import AbstractSolver, Adaptive, DormandPrince, PerSequence, Projected, Solver, manifold_of
 from continua.spaces import Uniform
 
@@ -182,8 +182,8 @@ class _Study:
             embedding = embedding.inner
         if not isinstance(embedding, VectorEmbedding):
             return self._leave_out("tokens", f"what a {type(embedding).__name__} reads are no samples of a signal")
-        if isinstance(embedding.rule, Uniform):
-            return self._leave_out("tokens", "tokens of equal masses (Uniform) are a set: nothing lies between them")
+        if isinstance(embedding.rule, Uniform) and not self._reads_time(embedding):
+            return self._leave_out("tokens", "tokens are a set, of equal masses: nothing lies between them")
         values, (times, present) = self.inputs[0], (*self.inputs[1:], None, None)[:2]
         if times is None and (clock := embedding.clock) is not None:
             unit = clock.regular_times(present, tuple(values.shape[:2]), values)
@@ -197,6 +197,15 @@ class _Study:
             self._read("tokens", -(-longest // stride) + 1, lambda k=stride: take_every(samples, k))
         for factor in sorted(wanted.factors):
             self._read("tokens", factor * longest + 1, lambda k=factor: refine(samples, k))
+
+    def _reads_time(self, embedding: VectorEmbedding) -> bool:
+        """Whether positions or a stem tell which samples are neighbours."""
+        stems = any(isinstance(module, StemEmbedding) for module in self.model.embedding.modules())
+        operators: list[Any] = [part.operator for part in self.model.flow.parts]
+        for operator in operators:  # grows by what is wrapped: a norm, dropout, a spectral limit
+            operators += [operator.inner] if hasattr(operator, "inner") else []
+        rotary = any(getattr(operator, "rotary", None) is not None for operator in operators)
+        return stems or rotary or embedding.code is not None
 
     def read_nodes_and_heads(self, wanted: Resolutions) -> None:
         fields = self.model.flow.fields
