@@ -6,7 +6,7 @@ from continua.control import (
     KineticEnergy, MaskedToken, MeanSquaredError, NextToken, Objective, PathLength, RelativeL2, ResolutionReport,
     Resolutions, SuccessiveApproximations, trace_costates, pontryagin, resolution_report, with_token_integral,
 )  # fmt: skip
-from continua.core.errors import ReconstructionWarning, SolveError
+from continua.core.errors import LostGradientWarning, ReconstructionWarning, SolveError
 from continua.fields import (
     Constant, ContinuousHeads, Expansion, HeadHypernetwork, Hypernetwork, PiecewiseConstant, from_layers, to_layers,
 )  # fmt: skip
@@ -42,14 +42,15 @@ __all__ = [
     "FeedForward", "FieldSize", "Fixed", "Flow", "Fourier", "FourierPositions", "GaussLegendre", "Given",
     "HeadHypernetwork", "HeadMeasure", "HeadNegentropy", "Heun", "Hypernetwork", "HypernetworkField",
     "InterpolatedStem", "JacobianFrobenius", "JacobianSpectral", "KineticEnergy", "LayerNorm", "Layers",
-    "LearnedPositions", "Legendre", "LieTrotter", "LinearProfile", "LogTokens", "MaskedToken", "MeanReadout",
-    "MeanSquaredError", "Midpoint", "MirrorAdam", "NextToken", "NormReadout", "NormedEmbedding", "Nystrom", "Objective",
-    "Observer", "Part", "PathLength", "PerSequence", "PiecewiseConstant", "PlateauBasis", "PostNorm", "PreNorm",
-    "Projected", "RK4", "RMSNorm", "Recipe", "ReconstructionWarning", "RelativeL2", "ResolutionReport", "Resolutions",
-    "Result", "RiemannianAdam", "Rotary", "ScaledBasis", "SinusoidalPositions", "Sobol", "SolveError", "Solver",
-    "Spectral", "Stem", "StemEmbedding", "Strang", "Subset", "SuccessiveApproximations", "Sum", "SynthesisEmbedding",
-    "TokenEmbedding", "TokenReadout", "TokenTime", "Trapezoid", "Tsitouras", "VectorEmbedding", "Window", "at_budget",
-    "bert", "citation", "encoder", "encoder_decoder", "from_layers", "from_torch", "generate", "gpt", "integrate",
-    "load", "macaron", "parallel", "pontryagin", "resolution_report", "save", "trace_costates", "sphere", "to_layers",
-    "to_torch", "transformer", "use", "with_token_integral",
+    "LearnedPositions", "Legendre", "LieTrotter", "LinearProfile", "LogTokens", "LostGradientWarning", "MaskedToken",
+    "MeanReadout", "MeanSquaredError", "Midpoint", "MirrorAdam", "NextToken", "NormReadout", "NormedEmbedding",
+    "Nystrom", "Objective", "Observer", "Part", "PathLength", "PerSequence", "PiecewiseConstant", "PlateauBasis",
+    "PostNorm", "PreNorm", "Projected", "RK4", "RMSNorm", "Recipe", "ReconstructionWarning", "RelativeL2",
+    "ResolutionReport", "Resolutions", "Result", "RiemannianAdam", "Rotary", "ScaledBasis", "SinusoidalPositions",
+    "Sobol", "SolveError", "Solver", "Spectral", "Stem", "StemEmbedding", "Strang", "Subset",
+    "SuccessiveApproximations", "Sum", "SynthesisEmbedding", "TokenEmbedding", "TokenReadout", "TokenTime", "Trapezoid",
+    "Tsitouras", "VectorEmbedding", "Window", "at_budget", "bert", "citation", "encoder", "encoder_decoder",
+    "from_layers", "from_torch", "generate", "gpt", "integrate", "load", "macaron", "parallel", "pontryagin",
+    "resolution_report", "save", "trace_costates", "sphere", "to_layers", "to_torch", "transformer", "use",
+    "with_token_integral",
 ]  # fmt: skip

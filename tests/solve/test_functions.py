@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from continua import ContinuousTransformer, SolveError, api
+from continua import ContinuousTransformer, LostGradientWarning, SolveError, api
 from continua.solve import (
     RK4,
     Adaptive,
@@ -356,6 +356,43 @@ def test_a_hidden_result_raises():
     w = 2 * torch.tensor(0.5, **DOUBLE, requires_grad=True)
     with pytest.raises(ValueError, match=r"result of a MulBackward0.*parameters=\[\.\.\.\]"):
         integrate(lambda z, x: -w * x, start(2), (0, 1), parameters=[])
+
+
+W = torch.eye(2, **DOUBLE, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("f", "how"),
+    [
+        (lambda z, x: -GLOBAL.item() * x, ".item()"),
+        (lambda z, x: -GLOBAL.detach() * x, ".detach()"),
+        (lambda z, x: -GLOBAL.data * x, ".data"),
+        (lambda z, x: -GLOBAL.tolist() * x, ".tolist()"),
+        (lambda z, x: torch.tensor([[0.0, -GLOBAL], [GLOBAL, 0.0]], **DOUBLE) @ x, "torch.tensor(...)"),
+        (lambda z, x: -GLOBAL.item() * (W @ x), ".item()"),  # the other one is differentiated
+    ],
+    ids=("item", "detach", "data", "tolist", "tensor", "beside"),
+)
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
+def test_a_parameter_that_leaves_the_graph_is_told(f, how):
+    with pytest.warns(LostGradientWarning, match=re.escape(f"shape () out of the graph by {how}")):
+        integrate(f, start(2), (0, 1))
+    with pytest.warns(LostGradientWarning):
+        integrate(f, start(2), (0, 1), parameters=[GLOBAL, W])
+
+
+def test_a_computed_parameter_that_leaves_the_graph_is_told():
+    rate = 2 * GLOBAL
+    with pytest.warns(LostGradientWarning):
+        integrate(lambda z, x: -rate.item() * x, start(2), (0, 1))
+
+
+@pytest.mark.filterwarnings("error::continua.LostGradientWarning")
+def test_what_leaves_the_graph_and_is_missed_by_nobody_is_not_told():
+    integrate(lambda z, x: -GLOBAL * x / GLOBAL.detach(), start(2), (0, 1))  # reached on another way
+    integrate(lambda z, x: -x if x.sum().item() > 0 else x, start(2), (0, 1))  # a decision
+    integrate(lambda z, x: torch.tensor([-v.item() for v in x], **DOUBLE), start(2), (0, 1))  # no gradient asked for
+    integrate(lambda z, x: -W.detach().clone() @ x, start(2), (0, 1), gradient=Direct())
 
 
 def test_what_computed_a_parameter_is_differentiated_once_and_stays():

@@ -48,5 +48,9 @@ class ReconstructionWarning(UserWarning):
     """`Backsolve` could not retrace the forward path: its gradient is not to be trusted."""
 
 
+class LostGradientWarning(UserWarning):
+    """A function takes a tensor out of the graph of autograd: no gradient reaches it."""
+
+
 class DamageWarning(UserWarning):
     """Something of a run was lost or damaged, and what was taken in its place."""

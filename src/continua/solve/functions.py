@@ -4,6 +4,7 @@ import functools
 import gc
 import inspect
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -13,12 +14,22 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from continua.core.errors import reject
+from continua.core.errors import LostGradientWarning, reject
 from continua.core.shapes import DepthValue, Tensor
 from continua.solve.vector_field import AbstractVectorField, State, per_sequence
 
 _LARGE = 1_000
 """Containers with more entries hold data, not parameters; where one does, the graph shows it all the same."""
+_CUTS = {
+    torch.tensor: "torch.tensor(...)",
+    torch.as_tensor: "torch.as_tensor(...)",
+    Tensor.item: ".item()",
+    Tensor.tolist: ".tolist()",
+    Tensor.detach: ".detach()",
+    Tensor.__float__: "float(...)",
+    Tensor.data.__get__: ".data",
+}
+"""What takes numbers out of the graph of autograd, as people write it."""
 
 
 class FunctionVectorField(AbstractVectorField):
@@ -70,14 +81,15 @@ class FunctionVectorField(AbstractVectorField):
         elif isinstance(named, Tensor):
             named = [named]
         found = _by_id(referenced_tensors(self.f) if named is None else named)
-        x = x.detach().requires_grad_(True)
+        asks, x = x.requires_grad, x.detach().requires_grad_(True)
         drawn = _random_states(x)
         start = _sequence_number()
-        with torch.enable_grad(), _Uses(x, start, found if named is None else {}):
+        with torch.enable_grad(), _Uses(x, start, found if named is None else {}) as uses:
             velocity = self(z, State(x)).x
         if any(not torch.equal(a, b) for a, b in zip(drawn, _random_states(x), strict=True)):
             why = "it draws random numbers, and a backward pass would draw others"
             reject("f", self.f, why, "Draw them before (dropout: f.eval()), or use gradient=Direct().")
+        warn_of_cuts(velocity, uses.cut, [*found.values(), *([x] if found or asks else [])])
         leaves, outside = edges_of([velocity], [x, *found.values()], start)
         for result in outside:
             raise _hidden_error(result)
@@ -85,9 +97,24 @@ class FunctionVectorField(AbstractVectorField):
             found.update(_by_id(leaves))
         else:
             suspects = [weakref.ref(leaf) for leaf in leaves]
-            del velocity, leaves
+            del velocity, leaves, uses
             refuse_hidden(suspects)
         self.tensors = tuple(found.values())
+
+
+def warn_of_cuts(velocity: Tensor, cut: Iterable[tuple[str, Tensor]], wanted: Iterable[Tensor]) -> None:
+    """Warns of tensors that f took out of the graph, as by `rate.item()`, and that its result does not lead to."""
+    reached, known = ({id(leaf) for t in tensors for leaf in _ends_of(t)} for tensors in ((velocity,), wanted))
+    lost = {id(leaf): (how, leaf) for how, tensor in cut for leaf in _ends_of(tensor)}
+    for how, leaf in (lost[i] for i in lost if i in known - reached):
+        text = f"f takes a tensor of shape {tuple(leaf.shape)} out of the graph by {how}, and no gradient will reach it"
+        cure = "Compute with the tensor itself, and build matrices with torch.stack"
+        warnings.warn(f"{text}. {cure}.", LostGradientWarning, stacklevel=5)  # the line that calls `integrate`
+
+
+def _ends_of(tensor: Tensor) -> list[Tensor]:
+    """The leaves that a tensor is computed from: itself, if it is one."""
+    return [tensor] if tensor.is_leaf else edges_of([tensor], [])[0]
 
 
 def _random_states(x: Tensor) -> list[Tensor]:
@@ -185,10 +212,13 @@ class _Uses(TorchFunctionMode):
     def __init__(self, x: Tensor, start: int, found: dict[int, Tensor]) -> None:
         super().__init__()
         self.start, self.found, self.made = start, found, {id(x): x}
+        self.cut: list[tuple[str, Tensor]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         used = _by_id(t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor))
+        if func in _CUTS:
+            self.cut += [(_CUTS[func], t) for t in used.values()]
         known = {i: t for i, t in used.items() if i not in self.made}
         self.found.update({i: t for i, t in known.items() if (n := t.grad_fn) is None or n._sequence_nr() < self.start})
         result = func(*args, **kwargs)
