@@ -114,6 +114,14 @@ def test_an_empty_prompt_is_refused_at_once():
         stream_tokens(model_of("continuous"), PROMPT[:0].unsqueeze(0), Decoding(), Window(12))
 
 
+def test_outputs_beyond_the_vocabulary_are_refused_before_one_is_drawn():
+    model = continua.transformer(width=8, outputs=7, vocabulary=5, causal=True, axis=1, heads=2, depth=1.0)
+    for cached in (True, False):
+        tokens = stream_tokens(model, torch.tensor([[0, 1]]), Decoding(0.0), Window(4), cached=cached)
+        with pytest.raises(ValueError, match=r"outputs = 7: .* vocabulary of 5 .* with outputs=5\."):
+            next(tokens)
+
+
 def test_a_model_that_reads_later_tokens_neither_learns_to_write_nor_writes():
     """It would read the very token that it is to predict; an encoder is read as a whole all the same."""
     model = continua.transformer(width=8, outputs=5, vocabulary=5, axis=1, heads=2, depth=1.0)

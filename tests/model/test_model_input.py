@@ -274,3 +274,12 @@ def test_an_encoder_whose_outputs_do_not_fit_the_decoder_is_refused():
     with pytest.raises(ValueError, match=r"encoder = 'MeanReadout': it gives one output per sequence"):
         EncoderDecoder(with_readout(MeanReadout(8, 8)), decoder)
     EncoderDecoder(with_readout(TokenReadout(8, 8)), decoder)
+
+
+def test_times_that_all_sequences_share_are_met_with_the_way_to_share_them():
+    model = continua.transformer(width=8, outputs=2, features=1, axis=1, heads=2, depth=1.0)
+    values, times = torch.randn(3, 5, 1), torch.linspace(0.0, 1.0, 5)
+    with pytest.raises(ValueError, match=r"shape \(3, 5\), times\.expand\(3, -1\) if all sequences share them\."):
+        model(values, times)
+    result = model(values, times.expand(3, -1), full=True)
+    assert repr(result).startswith("Result(output of shape (3, 2), Solution(x of shape (3, 5, 8)")

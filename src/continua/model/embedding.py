@@ -264,8 +264,10 @@ def _check_rows(shape: torch.Size, times: Tensor | None, present: Tensor | None)
             continue
         _check_tensor(name, tensor)
         if tensor.shape != shape:
-            cure = f"Pass one entry per token: shape {tuple(shape)}."
-            reject(name, tuple(tensor.shape), "the shape does not fit the tokens", cure)
+            cure = f"Pass one entry per token: shape {tuple(shape)}"
+            if tensor.shape == shape[1:]:
+                cure += f", {name}.expand({shape[0]}, -1) if all sequences share them"
+            reject(name, tuple(tensor.shape), "the shape does not fit the tokens", f"{cure}.")
     if times is not None and times.dtype == torch.bool:
         reject("times", times.dtype, "this is a mask, and times are numbers", "Pass the mask as present=...")
     if present is not None:

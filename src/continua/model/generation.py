@@ -11,7 +11,7 @@ from continua.core.checks import at_least, is_a, not_negative
 from continua.core.errors import reject
 from continua.core.shapes import Float, Int, Tensor
 from continua.fields.field import MemoisedField
-from continua.model.embedding import NormedEmbedding, ProjectedEmbedding, TokenEmbedding
+from continua.model.embedding import AbstractEmbedding, NormedEmbedding, ProjectedEmbedding, TokenEmbedding
 from continua.model.flow import Part
 from continua.model.readout import SynthesisEmbedding
 from continua.model.transformer import ContinuousTransformer
@@ -77,14 +77,18 @@ class CachedDecoder:
         return output
 
 
+def _innermost(embedding: AbstractEmbedding) -> AbstractEmbedding:
+    while isinstance(embedding, NormedEmbedding | ProjectedEmbedding | SynthesisEmbedding):
+        embedding = embedding.inner
+    return embedding
+
+
 def why_not_cacheable(model: ContinuousTransformer) -> str | None:
     """Why a model cannot decode token after token with a cache; `None` where it can."""
     solver = model.solver
     if not (isinstance(solver, Solver) and isinstance(solver.controller, AbstractGridController)):
         return "its grid of depth is not fixed: later tokens change the steps of earlier ones"
-    embedding = model.embedding
-    while isinstance(embedding, NormedEmbedding | ProjectedEmbedding | SynthesisEmbedding):
-        embedding = embedding.inner
+    embedding = _innermost(model.embedding)
     if not (isinstance(embedding, TokenEmbedding) and isinstance(embedding.rule, Counting)):
         return "its embedding does not take whole numbers one by one, each counted once"
     if not model.readout.per_token:
@@ -214,7 +218,7 @@ def stream_tokens(
         reject("model", type(model).__name__, why, "Build it with causal=True, and train it so.")
     is_a(Decoding, "Pass Decoding(temperature, top_k), such as Decoding(0.8).", decoding=decoding)
     is_a(Window, "Pass Window(context_length), such as Window(64).", window=window)
-    model = model.in_eval_mode()
+    model, known = model.in_eval_mode(), getattr(_innermost(model.embedding), "vocabulary", None)
     decoder = CachedDecoder(model) if cached and why_not_cacheable(model) is None else None
 
     def stream(tokens: Tensor) -> Iterator[Tensor]:
@@ -228,6 +232,9 @@ def stream_tokens(
                 if start != before:
                     decoder.reset()
                 logits = decoder.decode(tokens[:, start + decoder.length :])
+            if known is not None and logits.shape[-1] > known:
+                why = f"one of them may be drawn that the vocabulary of {known} does not have"
+                reject("outputs", logits.shape[-1], why, f"Build and train the model with outputs={known}.")
             drawn = decoding.draw(logits[:, -1], generator)
             tokens = torch.cat([tokens, drawn.unsqueeze(1)], 1)
             yield drawn

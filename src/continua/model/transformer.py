@@ -56,6 +56,9 @@ class Result(NamedTuple):
         own = self.solution.costs
         return own if self.encoder is None else tuple(a + b for a, b in zip(own, self.encoder.costs, strict=True))
 
+    def __repr__(self) -> str:
+        return f"Result(output of shape {tuple(self.output.shape)}, {self.solution})"
+
 
 @final
 class ContinuousTransformer(nn.Module):
