@@ -100,7 +100,7 @@ def build_learner(ranks: Ranks, options: dict) -> tuple[Spirals, Learner]:
     preset = Preset().replace(**{**sizes, "depth_steps": 2, **options})
     torch.manual_seed(0)
     model, build, how = build_continuous(task.form, preset), OPTIMISERS[preset.training.optimizer], preset.depth
-    objective, grids = objective_of(task.form, model, preset), TrainingGrids(how.jitter, how.refined, how.refined_nodes)
+    objective, grids = objective_of(task.form, model, preset), TrainingGrids.of(how)
     wrapped = ranks.wrap(model)
     return task, Learner("one", wrapped, objective, build(model, preset), grids=grids, ranks=ranks)
 

@@ -29,7 +29,7 @@ CHOICES = {
     "--rtol 0.1 --gradient backsolve --clip-adjoint 10": ["Adaptive", "Backsolve(clip=10"],
     "--energy-cost 0.01 --path-length-cost 0.01 --head-negentropy-cost 0.01 --jacobian-cost 1e-4 "
     "--jacobian-frobenius-cost 1e-4": [],
-    "--field-size-cost 1e-5 --weight-decay 0 --jitter 0.5 --refined 0.8 --refined-nodes 0.5": [],
+    "--field-size-cost 1e-5 --weight-decay 0 --jitter 0.5 --refined 0.7 --refined-nodes 0.5 --coarse 0.2": [],
     "--optimizer soap --token-budget 1280": [],
     "--optimizer shampoo --no-plateaus --no-stagger": ["depth: [0, 4], Solver"],
     "--optimizer kfac": [],

@@ -84,11 +84,11 @@ def test_jitter_moves_the_inner_depths_of_the_grid_within_half_a_step():
     task, preset = Digits(), Preset().replace(width=8, hidden=16, axis_nodes=2, depth_steps=3, depth_length=1.5)
     model, grids = build_continuous(task.form, preset), []
     for seed in range(20):
-        grid = TrainingGrids(jitter=0.6).draw_grid(model, generator_of(seed))
+        grid = TrainingGrids(jitter=0.6).draw_grid(model, 0.0, generator_of(seed))
         found = call_model(model, task.training_batch(2, 0, 0), grid=grid)
         assert found.solution.stats.grid == grid
         grids.append(torch.tensor(grid))
-    assert TrainingGrids().draw_grid(model, generator_of(0)) is None
+    assert TrainingGrids().draw_grid(model, 0.0, generator_of(0)) is None
     moved = torch.stack(grids) - torch.tensor([0.0, 0.5, 1.0, 1.5])
     assert bool((moved[:, [0, 3]].abs() < 1e-6).all()) and float(moved.abs().max()) <= 0.5 * 0.6 * 0.5 + 1e-6
     assert bool((moved[:, 1:3].std(0) > 0.05).all())
@@ -101,13 +101,13 @@ def test_grids_are_refined_at_last_and_keep_jumps():
     for seed in range(50):
         draw = generator_of(seed)
         assert [grids.draw_kind(layers, at, draw) for at in (0.0, 0.5, 0.74, 0.75, 0.99)] == [None] * 3 + ["depth"] * 2
-        assert [len(grids.draw_grid(smooth, draw, finer)) for finer in (False, True)] == [5, 9]
+        assert [len(grids.draw_grid(smooth, 0.5, draw, finer)) for finer in (False, True)] == [5, 9]
         for finer, count in ((False, 4), (True, 7)):
-            grid = grids.draw_grid(layers, draw, finer)
+            grid = grids.draw_grid(layers, 0.5, draw, finer)
             assert len(grid) == count and {0.0, 1.0, 2.0, 3.0} <= set(grid)
             assert not finer or all(abs(z - k - 0.5) <= 0.25 for k, z in enumerate(grid[1::2]))
     adaptive = smooth.at(rtol=1e-2)
-    assert grids.draw_kind(adaptive, 0.9, draw) is None and grids.draw_grid(adaptive, draw) is None
+    assert grids.draw_kind(adaptive, 0.9, draw) is None and grids.draw_grid(adaptive, 0.5, draw) is None
     measured = transformer(8, 2, features=1, axis=2, depth=Depth(3.0, steps=4))
     kinds = [TrainingGrids(0.0, 1.0, nodes=0.5).draw_kind(measured, 0.5, generator_of(seed)) for seed in range(200)]
     counts = [kinds.count(kind) for kind in ("depth", "head_nodes", "axis_nodes")]
@@ -117,6 +117,26 @@ def test_grids_are_refined_at_last_and_keep_jumps():
     batch = Batch((torch.zeros(5, 3, 1), torch.zeros(5, 3)), torch.zeros(5))
     part = batch.part(2, 5)
     assert [len(x) for x in (*part.inputs, part.targets)] == [3, 3, 3]
+
+
+def test_grids_are_coarse_at_first_and_keep_jumps():
+    smooth, few, layers = (
+        transformer(8, 2, features=1, axis=1, heads=2, depth=how) for how in (Depth(3.0, steps=6), 3.0, Depth(3.0, 3))
+    )
+    grids, draw = TrainingGrids(coarse=0.4), generator_of(0)
+    assert grids.draw_grid(smooth, 0.39, draw) == [0.0, 1.0, 2.0, 3.0]
+    assert grids.draw_grid(few, 0.0, draw) == [0.0, 1.5, 3.0]  # half of three steps are two
+    assert grids.draw_grid(layers, 0.0, draw) == [0.0, 1.0, 2.0, 3.0]
+    assert grids.draw_grid(smooth, 0.4, draw) is None and grids.draw_grid(smooth.at(rtol=1e-2), 0.0, draw) is None
+    assert len(grids.draw_grid(smooth, 0.0, draw, finer=True)) == 13
+    with pytest.raises(ValueError, match=r"coarse = -0\.5"):
+        TrainingGrids(coarse=-0.5)
+    task, preset = Digits(), Preset().replace(width=8, hidden=16, axis_nodes=2, coarse=0.5)
+    model = build_continuous(task.form, preset)
+    learner = Learner("one", model, objective_of(task.form), adamw(model, 1e-3), grids=TrainingGrids.of(preset.depth))
+    batch = task.training_batch(4, 0, 0)
+    evaluations = [learner.update(batch, number, Plan(8, 4)).evaluations for number in range(8)]
+    assert evaluations[:4] == [2] * 4 and set(evaluations[4:]) <= {4, 8}  # then refined by the preset
 
 
 def test_every_continuum_is_refined_in_turn():

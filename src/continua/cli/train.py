@@ -71,7 +71,7 @@ from continua.train import (
 _BESIDE = ("quiet", "json", "tensorboard", "resume", "override")
 """What may be said anew of a run that goes on."""
 _TRIED = 8
-"""Updates of models of their own that are timed, where a training is as long as so many seconds."""
+"""Places in the training at which updates are timed, where it is as long as so many seconds."""
 _LOWER = 0.5
 """By how much the rates of a run that diverged are multiplied when it goes on."""
 
@@ -301,9 +301,11 @@ class Train:
         if self.training.token_budget:
             updates = math.ceil(self.training.token_budget / count_tokens(batch))
         else:
-            rows = [[one.update(batch, number, plan) for one in learners] for number in range(_TRIED)]
-            each = statistics.median(sum(row.seconds for row in some) for some in rows[1:])  # the first warms up
-            updates = max(1, int(self.training.time_budget / each))
+            # spread over the training, as coarse and refined updates take other times; each twice, the faster counts,
+            # since the first of a kind warms up
+            spread = [(2 * k + 1) * plan.updates // (2 * _TRIED) for k in range(_TRIED)]
+            tried = [[sum(one.update(batch, n, plan).seconds for one in learners) for _ in "ab"] for n in spread]
+            updates = max(1, int(self.training.time_budget / statistics.mean(map(min, tried))))
         console.print(f"{updates:,} updates fit", highlight=False)
         return updates
 
@@ -351,7 +353,7 @@ class Train:
     def _learners(self, task: AbstractTask, preset: Preset) -> list[Learner]:
         torch.manual_seed(self.run.seed)
         build = options.OPTIMISERS[self.training.optimizer]
-        grids = TrainingGrids(self.depth.jitter, self.depth.refined, self.depth.refined_nodes)
+        grids = TrainingGrids.of(self.depth)
         model = self._place(build_continuous(task.form, preset))
         objective = objective_of(task.form, model, preset)
         learners = [Learner("continuous", model, objective, build(model, preset), grids=grids)]

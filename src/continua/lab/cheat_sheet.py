@@ -77,8 +77,7 @@ class TrainedWay(AbstractCell):
         if self.way in (_MEMORY, _SHEET):
             model = model.at(gradient=Checkpointed(segment=0.1))
         objective = objective_of(task.form) if self.way == _LAYERS else objective_of(task.form, model, preset)
-        how = preset.depth
-        grids = TrainingGrids() if self.way == _LAYERS else TrainingGrids(how.jitter, how.refined, how.refined_nodes)
+        grids = TrainingGrids() if self.way == _LAYERS else TrainingGrids.of(preset.depth)
         learner = Learner(self.way, model, objective, OPTIMISERS[preset.training.optimizer](model, preset), grids=grids)
         plan = Plan(self.updates, self.batch_size, self.seed, preset.training.warmup_ratio)
         memory = update_memory(model, objective, task.training_batch(self.batch_size, 0, self.seed))

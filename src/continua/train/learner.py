@@ -209,11 +209,11 @@ class Learner:
         """What an update reads: model, examples, depths, and the fraction of the batch."""
         generator, size = generator_of(branch_seed(seed, 1)), len(batch.inputs[0])
         kind = self.grids.draw_kind(self.model, progress, generator)
-        usual = self.grids.draw_grid(self.model, generator)
+        usual = self.grids.draw_grid(self.model, progress, generator)
         refined = size // (4 if kind == "axis_nodes" else 3)
         if kind is None or refined == 0:
             return [(self.wrapped, batch, usual, 1.0)]
-        grid = self.grids.draw_grid(self.model, generator, finer=kind == "depth")
+        grid = self.grids.draw_grid(self.model, progress, generator, finer=kind == "depth")
         return [
             (self._read(kind), batch.part(0, refined), grid, refined / size),
             (self.wrapped, batch.part(refined, size), usual, 1.0 - refined / size),

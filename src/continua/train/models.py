@@ -251,7 +251,7 @@ def check_sizes(preset: Preset) -> None:
     positive(depth_length=depth.depth_length)
     fraction(none=False, mode_ratio=depth.mode_ratio)
     fraction(all=False, dropout=sizes.dropout)
-    TrainingGrids(depth.jitter, depth.refined, depth.refined_nodes)  # refuses what is no fraction
+    TrainingGrids.of(depth)  # refuses what is no fraction
     if sizes.width % (2 * sizes.axis_nodes):
         even = [n for n in range(1, sizes.width // 2 + 1) if sizes.width % (2 * n) == 0]
         cure = f"Pass a multiple of {2 * sizes.axis_nodes}"

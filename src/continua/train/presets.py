@@ -83,6 +83,8 @@ class DepthOptions:
     """largest norm of dJ/dx, per sequence, that enters the adjoint equation of backsolve; 0: no limit"""
     jitter: float = 0.0
     """random shift of the inner depths of the grid in each update: 1 by up to half a step, 0 none"""
+    coarse: float = 0.0
+    """fraction of the updates, the first ones, with half of the depth steps: for less time where there are many"""
     refined: float = 0.5
     """fraction of the updates, the last ones, with twice the depth steps, head or axis nodes on a part of the batch"""
     refined_nodes: float = 0.25
