@@ -28,7 +28,7 @@ def quiet_environment(monkeypatch, tmp_path):
     [
         ("train --updtes 3", "there is no option '--updtes' of `continua train`. Did you mean '--updates'?"),
         ("train --optimiser adamw", "Did you mean '--optimizer'?"),
-        ("train --num-layers 4", "constant pieces along depth: --field piecewise --head-modes 0 --depth-modes N."),
+        ("train --num-layers 4", "N layers are N constant pieces, each a step of length 1"),
         ("train csv --data own.csv", "Did you mean '--series'?"),
         ("train csv --file own.csv", "--series names the file of csv and uea, --text that of text."),
         ("generate run --prompt A --prompt=B", "--prompt is given twice. Pass it once."),

@@ -109,3 +109,11 @@ def test_a_mistake_in_a_choice_is_one_line(words, told, capsys, tmp_path, monkey
     assert main(["train", *words.split(), "--output", "run"]) == 2
     printed = capsys.readouterr().err
     assert told in printed and printed.count("\n") == 1 and not Path("run").exists()
+
+
+def test_the_options_that_the_advice_names_are_layers(training_alone):
+    layers = "--field piecewise --depth-modes 3 --depth-steps 3 --depth-length 3 --axis-nodes 1 --head-modes 0"
+    words = ["text", "--text", "tale.txt", "--context-length", "8", *WORDS.split(), *layers.split()]
+    assert main(["train", *words, "--output", "run"]) == 0
+    described = Run.open(Path("run")).manifest["facts"]["models"]["continuous"]
+    assert "PiecewiseConstant" in described and "depth: [0, 3]" in described and "(vectors)" in described

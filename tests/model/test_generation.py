@@ -178,6 +178,15 @@ def test_prompts_and_words_of_other_libraries_are_met_with_what_to_pass(unchecke
     for name, meant in (("max_length", "max_new_tokens="), ("do_sample", "Decoding"), ("top_p", "there is no top_p")):
         with pytest.raises(TypeError, match=rf"continua.generate has no argument '{name}'. Pass .*{meant}"):
             generate(model, PROMPT.unsqueeze(0), **{name: 1})
+    with pytest.raises(ValueError, match=r"prompt = 'ndarray'.*torch\.as_tensor"):
+        generate(model, PROMPT.unsqueeze(0).numpy(), 4)
+    with pytest.raises(ValueError, match=r"generator = 'int': .*torch\.Generator"):
+        generate(model, PROMPT.unsqueeze(0), 4, generator=3)
+    with pytest.raises(TypeError, match=r"continua\.Window has no argument 'block_size'. Pass context_length="):
+        Window(block_size=8)
+    sentence = continua.transformer(8, 2, vocabulary=5, causal=True, per_token=False, axis=1, heads=2, depth=1.0)
+    with pytest.raises(ValueError, match="one output per sequence"):
+        generate(sentence, torch.tensor([[1]]), 4)
     for name, value, meant in (("window", 48, r"Window\(64\)"), ("decoding", 0.8, r"Decoding\(0\.8\)")):
         with pytest.raises(ValueError, match=rf"{name} = '.*': this is no {name.title()}\. Pass .*{meant}"):
             generate(model, PROMPT.unsqueeze(0), 4, **{name: value})

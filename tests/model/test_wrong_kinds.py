@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import continua
 from continua import ContinuousTransformer, Direct, DormandPrince, Fixed, Observer, integrate, transformer
 from continua.model import standard
 from continua.solve import Adaptive, PerSequence, Solver
@@ -90,3 +91,12 @@ def test_a_preset_without_its_parts_says_which_to_build(name):
         getattr(standard, name)(1, 2, 3, depth=4)
     with pytest.raises(TypeError, match=rf"{name}: layers = 3 is no part.*Pass built parts"):
         getattr(standard, name)(3, 48, 3)
+
+
+def test_words_of_other_libraries_for_depth_and_windows_are_met_with_ours():
+    with pytest.raises(TypeError, match=r"continua\.Depth has no argument 'n_layer'\. Pass Depth\(4\.0, field=4\)"):
+        continua.Depth(n_layer=4)
+    with pytest.raises(TypeError, match=r"no argument 'block_size'\. Pass nothing: a sequence may have any length"):
+        continua.transformer(16, 5, vocabulary=5, causal=True, block_size=64)
+    with pytest.raises(ValueError, match=r"head_nodes = 0"):
+        continua.transformer(16, 5, features=1).at(head_nodes=0)

@@ -464,6 +464,14 @@ def test_mistakes_are_one_helpful_line():
         (lambda: integrate(lambda z, x: -x, x0, (0, 0.5, 1)), r"span = .*two ends.*save_at"),
         (lambda: integrate(lambda z, x: -x, x0, (0, 1), save_at=0.5), r"save_at = 0.5: depths come as a list"),
         (
+            lambda: integrate(lambda z, x: -x, x0, (0, 1), save_at=torch.rand(1, 3)),
+            r"save_at = \(1, 3\): depths come as a list\. Pass save_at\.flatten\(\)",
+        ),
+        (
+            lambda: integrate(lambda z, x: -x, x0, (0, 1), save_at=torch.tensor([0.5], requires_grad=True)),
+            r"save_at = \[0\.5\]: a solve has no gradient by the depths that it saves\. Pass save_at\.detach",
+        ),
+        (
             lambda: integrate(lambda z, x: -x, x0, (0, 1), "rk4"),
             r"stepper = 'rk4': this is no Stepper.*RK4\(\) for 'rk4'",
         ),
@@ -559,13 +567,13 @@ def test_torchdiffeq_takes_spans_that_run_backwards():
     torch.testing.assert_close(back.xs, torch.stack([problem.exact(z) for z in (0.7, 0.2)]), rtol=0.0, atol=1e-7)
 
 
-def test_parameters_may_be_a_module_or_one_tensor():
+def test_parameters_may_be_a_module_a_dictionary_or_one_tensor():
     net, rate = torch.nn.Linear(2, 2).double(), torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     for named, f in ((net, lambda z, x: net(x)), (rate, lambda z, x: -rate * x)):
         found = []
-        for given in (named, None):
+        for given in (named, None, {"named": named} if named is rate else dict(net.named_parameters())):
             leaf = net.weight if named is net else rate
             leaf.grad = None
             integrate(f, start(2), (0, 1), gradient=Checkpointed(), parameters=given).x.sum().backward()
             found.append(leaf.grad.clone())
-        assert torch.equal(*found)
+        assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])

@@ -38,6 +38,8 @@ from continua.train import (
 )
 
 Results = dict[str, dict[str, Any]]
+_LOWER = 0.99
+"""A validation loss is called lower than another if it is below so much of it."""
 _PAUSE = 10.0
 """Where there is no terminal, a line of progress comes no sooner than so many seconds after the line before."""
 
@@ -183,6 +185,21 @@ def choose_models(console: Console, run: Run, task: AbstractTask, training: Trai
         if update != (stopped or training.plan.updates):
             text = f"{name}: the parameters after {update} updates, the best by validation, are used"
             console.print(text, highlight=False, soft_wrap=True)
+    if "validation" in task.facts():
+        for text in _passed_over(run):
+            console.print(text, highlight=False, soft_wrap=True)
+
+
+def _passed_over(run: Run) -> Iterator[str]:
+    """What is said of parameters that validation found better, where it reads the test and so may not choose."""
+    losses: dict[str, list[tuple[float, int]]] = {}
+    for row in run.records("validation"):
+        losses.setdefault(row["model"], []).append((row["metrics"]["loss"] or math.inf, row["update"]))
+    for name, known in losses.items():
+        (lowest, update), (last, _) = min(known), known[-1]
+        if lowest < _LOWER * last:
+            why = "and the last parameters are used, since validation reads the test"
+            yield f"{name}: validation was {lowest:.3f} after {update} updates and is {last:.3f}, {why}"
 
 
 def _off_words(task: AbstractTask, parts: Mapping[str, Mapping[str, float]]) -> str:

@@ -42,8 +42,9 @@ _ELSEWHERE = {
     **dict.fromkeys(("dim_feedforward", "intermediate_size", "d_ff"), "hidden="),
     **dict.fromkeys(("vocab_size", "num_embeddings"), "vocabulary="),
     **dict.fromkeys(("num_classes", "n_classes", "num_labels", "out_features"), "outputs="),
-    **dict.fromkeys(("in_features", "input_size", "input_dim", "channels"), "features="),
+    **dict.fromkeys(("in_features", "input_size", "input_dim", "channels", "in_channels"), "features="),
     **dict.fromkeys(("steps", "rtol", "solver"), "depth=Depth(steps=8) or Depth(rtol=1e-4)"),
+    **dict.fromkeys(("block_size", "max_seq_len", "n_positions"), "nothing: a sequence may have any length"),
     "is_causal": "causal=",
     "nodes": "axis= (nodes of the embedding axis) or heads=HeadMeasure(nodes)",
 }

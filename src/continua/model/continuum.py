@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import final
 
+from continua.core.arguments import advise
 from continua.core.checks import at_least, is_a, not_negative, positive
 from continua.core.errors import reject
 from continua.fields.constant import Constant, PiecewiseConstant
@@ -261,3 +262,11 @@ class Depth:
         if heads is None:
             return Expansion(spec, field, depth)
         return ContinuousHeads(spec, depth, Legendre(heads.modes), field, heads.degree, heads.rule)
+
+
+_ELSEWHERE = {
+    **dict.fromkeys(("layers", "n_layer", "n_layers", "num_layers"), "Depth(4.0, field=4) for four layers"),
+    **dict.fromkeys(("solver", "method"), "stepper="),
+    "modes": "field=ScaledBasis(Cosine(4), 0.8)",
+}
+Depth.__init__ = advise("continua.Depth", _ELSEWHERE)(Depth.__init__)

@@ -148,6 +148,9 @@ class Window:
         return before if length - before <= self.context_length else length - self.context_length + self.slide - 1
 
 
+_LENGTHS = dict.fromkeys(("block_size", "max_seq_len", "max_length", "length", "size"), "context_length=")
+Window.__init__ = advise("continua.Window", _LENGTHS)(Window.__init__)
+
 _ELSEWHERE = {
     **dict.fromkeys(("max_length", "max_tokens", "length"), "max_new_tokens=, the tokens behind the prompt"),
     **dict.fromkeys(("do_sample", "temperature"), "decoding=Decoding(temperature), whose 0 takes the likeliest token"),
@@ -156,7 +159,7 @@ _ELSEWHERE = {
     "num_return_sequences": "prompt.repeat(n, 1) for n continuations of one prompt",
     **dict.fromkeys(("input_ids", "inputs", "idx", "tokens", "text"), "prompt="),
     "seed": "generator=torch.Generator().manual_seed(seed)",
-    "context_length": "window=Window(context_length)",
+    **dict.fromkeys(("context_length", "block_size", "max_seq_len"), "window=Window(context_length)"),
     **dict.fromkeys(("present", "attention_mask"), "prompts of equal lengths, call by call: a prompt has no padding"),
     **dict.fromkeys(("eos_token_id", "stop"), "max_new_tokens=, and cut what comes after the token that ends a text"),
 }
@@ -190,6 +193,8 @@ def _check_prompt(prompt: object) -> None:
         cure = "Pass a tensor (batch, tokens), such as torch.tensor([[3, 1, 4]]), made by the alphabet or tokeniser of "
         cure += 'the model; a run of `continua train text` takes text: continua.load(run).predict("To be").'
         why = "a model reads numbers of tokens, and knows no letters"
+        if hasattr(prompt, "__array__"):
+            reject("prompt", type(prompt).__name__, "this is no tensor", "Convert it with torch.as_tensor(prompt).")
         if isinstance(prompt, list | tuple) and not any(isinstance(one, str) for one in prompt):
             why = "prompts of one batch are one tensor, of equal lengths"
             cure = "Pass torch.tensor([[3, 1, 4]]), or torch.stack(prompts); call once per length."
@@ -216,6 +221,11 @@ def stream_tokens(
     if model.flow.reads_ahead:
         why = "its tokens attend to later ones, and while text is written there are none"
         reject("model", type(model).__name__, why, "Build it with causal=True, and train it so.")
+    if not model.readout.per_token:
+        cure = "Build it with per_token=True, and train it to predict the next token."
+        reject("model", type(model).__name__, "it has one output per sequence", cure)
+    if generator is not None:
+        is_a(torch.Generator, "Pass torch.Generator().manual_seed(0).", generator=generator)
     is_a(Decoding, "Pass Decoding(temperature, top_k), such as Decoding(0.8).", decoding=decoding)
     is_a(Window, "Pass Window(context_length), such as Window(64).", window=window)
     model, known = model.in_eval_mode(), getattr(_innermost(model.embedding), "vocabulary", None)

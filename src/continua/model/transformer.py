@@ -342,6 +342,7 @@ def _flow_at_head_nodes(flow: Flow, head_nodes: int) -> Flow:
     if not any(isinstance(part.field, AbstractHeadField) for part in flow.parts):
         cure = "Build it with heads=HeadMeasure(...) and a field in a basis or by a hypernetwork; layers count heads."
         reject("head_nodes", head_nodes, "no part of the flow has continuous heads", cure)
+    at_least(1, head_nodes=head_nodes)
 
     def change(part: Part) -> Part:
         if not isinstance(part.field, AbstractHeadField):

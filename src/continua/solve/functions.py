@@ -70,7 +70,9 @@ class FunctionVectorField(AbstractVectorField):
     def costs_of_step(self, z: DepthValue, dz: float, before: Tensor, after: Tensor) -> tuple[Tensor, ...]:
         return ()
 
-    def find_parameters(self, z: float, x: Tensor, named: Iterable[Tensor] | Tensor | nn.Module | None) -> None:
+    def find_parameters(
+        self, z: float, x: Tensor, named: Iterable[Tensor] | dict[str, Tensor] | Tensor | nn.Module | None
+    ) -> None:
         """Finds every tensor that f depends on and that asks for a gradient, unless they are named.
 
         Some stand in the closure, the globals, the arguments or the attributes of f; others show when f is called once.
@@ -78,6 +80,8 @@ class FunctionVectorField(AbstractVectorField):
         """
         if isinstance(named, nn.Module):
             named = named.parameters()
+        elif isinstance(named, dict):  # dict(module.named_parameters())
+            named = named.values()
         elif isinstance(named, Tensor):
             named = [named]
         found = _by_id(referenced_tensors(self.f) if named is None else named)

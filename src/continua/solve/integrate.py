@@ -120,7 +120,7 @@ def integrate(  # noqa: PLR0913 - a front door: one word for each choice, all bu
     *,
     steps: int | None = None,
     rtol: float | None = None,
-    parameters: Iterable[Tensor] | Tensor | torch.nn.Module | None = None,
+    parameters: Iterable[Tensor] | dict[str, Tensor] | Tensor | torch.nn.Module | None = None,
 ) -> Solution:
     """Solves dx/dz = f(z, x), x(span[0]) = x0, up to span[1] and returns where it leads, differentiably.
 
@@ -204,6 +204,12 @@ def _check_depths(save_at: Sequence[float], span: tuple[float, float]) -> tuple[
     """Saved depths as numbers; those that miss an end of the span by rounding alone are that end."""
     if isinstance(save_at, float | int | str):
         reject("save_at", save_at, "depths come as a list", "Pass save_at=[0.5].")
+    if isinstance(save_at, Tensor):
+        if save_at.ndim != 1:
+            reject("save_at", tuple(save_at.shape), "depths come as a list", "Pass save_at.flatten().")
+        if save_at.requires_grad and torch.is_grad_enabled():
+            cure = "Pass save_at.detach(); dx/dz at a saved depth is f(z, x)."
+            reject("save_at", save_at.detach(), "a solve has no gradient by the depths that it saves", cure)
     slack, sign = 1e-12 * abs(span[1] - span[0]), math.copysign(1.0, span[1] - span[0])
     near = {z: end for z in map(float, save_at) for end in span if abs(z - end) <= slack}
     depths = tuple(near.get(z, z) for z in map(float, save_at))

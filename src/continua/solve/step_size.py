@@ -21,7 +21,10 @@ _SHORTEST = 1e-14
 """Steps shorter than this fraction of the depth are lost in rounding."""
 
 STIFF = "The problem may be stiff, or its solution may diverge."
-EASIER = f"{STIFF} Try a larger rtol=, or equal steps=: `integrate` and `model.at` take both."
+EASIER = (
+    f"{STIFF} Try a larger rtol=, or equal steps=: `integrate` and `model.at` take both; there is no implicit method, "
+    "which a stiff problem wants."
+)
 
 
 @dataclasses.dataclass(frozen=True)
