@@ -1,13 +1,16 @@
 """A trained run that is used: tables filled in their own units, classes told, the best weights, what is settled."""
 
+import io
 import math
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import continua
+from continua.cli.measuring import choose_models
 from continua.data import Csv, SeriesTransform, Split, Uea
 from continua.runs import Run
 from continua.train import (
@@ -178,6 +181,12 @@ def test_where_validation_reads_the_test_nothing_is_chosen_by_it(task, tmp_path,
     training = Training(run, whole, [learner], Plan(4, 8, validations=4, clip=1e9))
     training.go()
     assert training.take_best() == {"continuous": 4} and settle_outputs(learner.model, whole) == {}
+    first, *_, last = (row["metrics"]["loss"] for row in run.records("validation"))
+    assert first < 0.9 * last
+    console = Console(file=io.StringIO(), width=200)
+    choose_models(console, run, whole, training)
+    told = f"continuous: validation was {first:.3f} after 1 updates and is {last:.3f}, and the last parameters are used"
+    assert told in console.file.getvalue()
 
 
 def test_classes_are_told_from_series_in_their_own_units(tmp_path):
