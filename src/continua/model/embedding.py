@@ -1,6 +1,7 @@
 """Embeddings: from what a user has to a cloud of weighted tokens."""
 
 import abc
+import math
 from typing import Any, TypeAlias, final
 
 import torch
@@ -97,8 +98,9 @@ class AbstractSampleEmbedding(AbstractEmbedding):
             _refuse_mask(times)
         points, code, rule = self._states(samples, present), self.code, self.rule
         t = self._token_times(points, times, present)
-        if times is not None and self.clock is not None and isinstance(self, VectorEmbedding):
-            self.clock.check_extent(t, present)
+        if times is not None and self.clock is not None:
+            # windows of a table, whose cells are tokens, are followed by those that are asked for
+            self.clock.check_extent(t, present, 1.5 if isinstance(self, VectorEmbedding) else math.inf)
         if code is not None:
             points = points + code(t if present is None else t.masked_fill(~present, 0.0))
         given = None if times is None and self.clock is None else t
@@ -367,6 +369,8 @@ class CellEmbedding(AbstractSampleEmbedding):
 
     def _states(self, samples: Tensor, present: Bool[Tensor, "batch tokens"] | None) -> Points:
         values = samples if present is None else samples.masked_fill(~present.unsqueeze(-1), 0.0)
+        cure = "Leave the cell out, its time too; present marks padding at the end."
+        refuse_where(~torch.isfinite(values), "a cell is not finite", cure, values=values)
         value, channel, static = values.split([1, self.channels, self.static], -1)
         named = channel.sum(-1) == (1.0 if present is None else present.to(channel.dtype))
         if not bool((named & ((channel == 0.0) | (channel == 1.0)).all(-1)).all()):

@@ -148,7 +148,9 @@ class Window:
         return before if length - before <= self.context_length else length - self.context_length + self.slide - 1
 
 
-_LENGTHS = dict.fromkeys(("block_size", "max_seq_len", "max_length", "length", "size"), "context_length=")
+_LENGTHS: dict[str, str] = dict.fromkeys(
+    ("block_size", "max_seq_len", "max_length", "length", "size"), "context_length="
+)
 Window.__init__ = advise("continua.Window", _LENGTHS)(Window.__init__)
 
 _ELSEWHERE = {

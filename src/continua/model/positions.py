@@ -55,8 +55,8 @@ class Clock:
                 self._refuse_far(value, cure)
         return unit.to(like)
 
-    def check_extent(self, unit: Positions, present: Bool[Tensor, "batch tokens"] | None) -> None:
-        """Refuses samples of one sequence over more than one and a half spans, and warns where all fill a small part.
+    def check_extent(self, unit: Positions, present: Bool[Tensor, "batch tokens"] | None, spans: float = 1.5) -> None:
+        """Refuses samples of one sequence over more than so many spans, and warns where all fill a small part of one.
 
         Causal models may go on beyond the span, and begin with the samples of its start.
         """
@@ -66,7 +66,7 @@ class Clock:
         if present is not None:
             first, last = first.masked_fill(~present, math.inf), last.masked_fill(~present, -math.inf)
         first, last = first.amin(1), last.amax(1)
-        wide = last - first > 1.5
+        wide = last - first > spans
         if bool(wide.any()):
             start, end = (self.start + (self.end - self.start) * float(x[wide][0]) for x in (first, last))
             cure = f"Build it for yours: time=TokenTime({start:g}, {end:g})."
@@ -87,14 +87,14 @@ class Clock:
         index = torch.arange(shape[1], dtype=like.dtype, device=like.device).expand(shape)
         if self.untimed_spacing is not None:
             if not is_traced():
-                self._refuse_long(shape[1] if present is None else int(present.sum(1).max()))
+                self._check_length(shape[1] if present is None else int(present.sum(1).max()))
             return index * (self.untimed_spacing / (self.end - self.start))
         count = shape[1] if present is None else present.sum(1, keepdim=True)
         last = torch.as_tensor(count, device=like.device).to(like.dtype) - 1.0
         return torch.minimum(index / last.clamp_min(1.0), index.new_ones(()))
 
-    def _refuse_long(self, count: int) -> None:
-        """Samples without times, so far apart, reach as far as times may."""
+    def _check_length(self, count: int) -> None:
+        """Samples without times, so far apart, reach as far as times may; beyond the span nobody may have meant it."""
         assert self.untimed_spacing is not None
         span = self.end - self.start
         last = (count - 1) * self.untimed_spacing
@@ -102,6 +102,11 @@ class Clock:
             how = f"time=TokenTime({self.start:g}, {self.end:g}, spacing={span / (count - 1):.3g})"
             why = f"Samples without times are {self.untimed_spacing:g} apart in a causal model"
             self._refuse_far(self.start + last, f"{why}: give times, or build it with {how}.")
+        if self.finest is None and last > (1.0 + 1e-6) * span:
+            where = f"{count} samples without times end at {self.start + last:g}, beyond the model's span"
+            why = f"those of a causal model are {self.untimed_spacing:g} apart"
+            cure = "Give times, or the spacing: time=TokenTime(start, end, spacing=...)"
+            warnings.warn(f"{where}: {why}. {cure}.", stacklevel=2)
 
     def _refuse_far(self, value: float | str, cure: str) -> NoReturn:
         reject("times", value, f"this model was built for times from {self.start:g} to {self.end:g}", cure)

@@ -27,7 +27,7 @@ _CUTS = {
     Tensor.tolist: ".tolist()",
     Tensor.detach: ".detach()",
     Tensor.__float__: "float(...)",
-    Tensor.data.__get__: ".data",
+    Tensor.data.__get__: ".data",  # pyright: ignore[reportAttributeAccessIssue]
 }
 """What takes numbers out of the graph of autograd, as people write it."""
 

@@ -137,6 +137,7 @@ def integrate(  # noqa: PLR0913 - a front door: one word for each choice, all bu
     underflows or a state is no longer finite. Reference implementation: torchdiffeq's `odeint`.
     """
     cure = "Pass a tensor of any shape; join several, torch.cat([a.flatten(), b.flatten()]), and split x in f."
+    cure = "Pass torch.tensor(x0)." if isinstance(x0, float | int) else cure
     is_a((Tensor, State), cure, x0=x0)
     state = State(x0) if isinstance(x0, Tensor) else x0
     solver = Solver(stepper, _choose_controller(controller, steps, rtol))

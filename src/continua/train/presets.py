@@ -124,7 +124,8 @@ class TrainingOptions:
     token_budget: float = 0.0
     """the length of the training in tokens instead, such as 1e6; 0: --updates"""
     time_budget: float = 0.0
-    """the length of the training in seconds instead, as a few updates take; the test is on top; 0: --updates"""
+    """the length of the training in seconds instead, as a few updates take; test and report come after it, and can take
+    longer than a short training; 0: --updates"""
     batch_size: int = 50
     """sequences in a batch (csv: at most the windows of the file)"""
     optimizer: OptimizerName = "adamw"

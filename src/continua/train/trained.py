@@ -285,6 +285,7 @@ class TrainedText(AbstractTrained):
         self, given: str, max_new_tokens: int = 500, temperature: float = 0.8, top_k: int | None = None, seed: int = 0
     ) -> str:
         """The new characters alone, without the given ones, drawn as by `continua generate`."""
+        is_a(str, "Pass one text, and call once per text.", given=given)
         prompt = encode(given, self.alphabet, "prompt").unsqueeze(0)
         window = Window(self.context_length)
         drawn = generate(self.model, prompt, max_new_tokens, Decoding(temperature, top_k), window, generator_of(seed))
