@@ -69,8 +69,19 @@ def entries(room: str) -> list[Entry]:
     """Every public name of a room; those of `continua` itself come first, as `continua.NAME`."""
     module = importlib.import_module(f"continua.{room}")
     names = sorted(module.__all__, key=lambda name: (name not in continua.__all__, name.lower()))
-    homes = {name: "continua" if name in continua.__all__ else f"continua.{room}" for name in names}
-    return [Entry(name, homes[name], getattr(module, name)) for name in names]
+    found = [Entry(name, _home(name, room, getattr(module, name)), getattr(module, name)) for name in names]
+    # a thing that a room before this one exports as well has its entry there
+    return [entry for entry in found if not any(_exports(other, entry) for other in ROOMS[: ROOMS.index(room)])]
+
+
+def _home(name: str, room: str, thing: Any) -> str:
+    """`continua` where that name is this very thing: `continua.load` reads runs too, and is not the one of `model`."""
+    return "continua" if name in continua.__all__ and getattr(continua, name) is thing else f"continua.{room}"
+
+
+def _exports(room: str, entry: Entry) -> bool:
+    module = importlib.import_module(f"continua.{room}")
+    return entry.name in module.__all__ and getattr(module, entry.name) is entry.thing
 
 
 def elsewhere() -> list[Entry]:

@@ -178,6 +178,10 @@ def test_prompts_and_words_of_other_libraries_are_met_with_what_to_pass(unchecke
     for name, meant in (("max_length", "max_new_tokens="), ("do_sample", "Decoding"), ("top_p", "there is no top_p")):
         with pytest.raises(TypeError, match=rf"continua.generate has no argument '{name}'. Pass .*{meant}"):
             generate(model, PROMPT.unsqueeze(0), **{name: 1})
+    with pytest.raises(
+        ValueError, match=r"model = 'Linear': .*continua\.load\(run\)\.model, or call .*predict\(text\)"
+    ):
+        generate(torch.nn.Linear(2, 2), PROMPT.unsqueeze(0), 4)
     with pytest.raises(ValueError, match=r"prompt = 'ndarray'.*torch\.as_tensor"):
         generate(model, PROMPT.unsqueeze(0).numpy(), 4)
     with pytest.raises(ValueError, match=r"generator = 'int': .*torch\.Generator"):

@@ -220,6 +220,8 @@ def stream_tokens(
     then costs a solve of the whole window. Either way it is drawn from the model's output there, up to rounding.
     """
     _check_prompt(prompt)
+    cure = "Pass a model; of a run that is continua.load(run).model, or call continua.load(run).predict(text)."
+    is_a(ContinuousTransformer, cure, model=model)
     if model.flow.reads_ahead:
         why = "its tokens attend to later ones, and while text is written there are none"
         reject("model", type(model).__name__, why, "Build it with causal=True, and train it so.")
