@@ -203,7 +203,8 @@ def _check_prompt(prompt: object) -> None:
         reject("prompt", prompt, why, cure)
     if prompt.ndim != 2 or prompt.numel() == 0:
         cure = "Pass a tensor (batch, tokens) with at least one token; one sequence is prompt.unsqueeze(0)."
-        reject("prompt", tuple(prompt.shape), "there is nothing to go on from", cure)
+        why = "there is nothing to go on from" if prompt.numel() == 0 else "prompts have two dimensions"
+        reject("prompt", tuple(prompt.shape), why, cure)
 
 
 def stream_tokens(
