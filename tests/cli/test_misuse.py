@@ -316,7 +316,7 @@ def test_a_text_whose_test_is_too_short_leaves_no_run(capsys):
     Path("tale.txt").write_text("the quick brown fox " * 20)
     assert main(["train", "text", "--text", "tale.txt", "--output", "run"]) == 2
     assert (
-        "40 for validation, both of which must hold a window. Pass 39 or less" in capsys.readouterr().err
+        "40 for validation and test, each part must hold a window. Pass 39 or less" in capsys.readouterr().err
         and not Path("run").exists()
     )
 

@@ -60,13 +60,23 @@ def test_a_choice_learns_and_is_noted(choice, tmp_path, training_alone):
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]["updates"] == 20
 
 
-def test_a_training_of_some_seconds_has_the_updates_that_fit(training_alone):
+def test_a_training_of_some_seconds_has_the_updates_that_fit(training_alone, monkeypatch):
+    """Told by updates of the whole training: coarse and refined ones take other times."""
+    numbers, update = [], train.Learner.update
+
+    def note_number(self, batch, number, plan):
+        numbers.append(number / plan.updates)
+        return update(self, batch, number, plan)
+
+    monkeypatch.setattr(train.Learner, "update", note_number)
     words = ["text", "--text", "tale.txt", "--context-length", "8", *WORDS.replace(UPDATES, "").split()]
     assert main(["train", *words, "--time-budget", "1", "--output", "run"]) == 0
     run = Run.open(Path("run"))
     rows, config = run.records("update"), run.manifest["config"]
     assert len(rows) == config["updates"] and config["time_budget"] == 0.0  # a run that goes on has the same number
     assert 0.2 < sum(row["seconds"] for row in rows) < 5.0  # a busy machine is slower now and then
+    tried = numbers[: len(numbers) - len(rows)]
+    assert len(tried) == 16 and min(tried) < 0.1 and max(tried) > 0.9
 
 
 @pytest.mark.parametrize(

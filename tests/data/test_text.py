@@ -46,7 +46,7 @@ def test_validation_may_have_a_text_of_its_own(tmp_path):
         (b"aaaaaa", "all of its 6 characters are 'a'"),
         (b"ab\ncd\xff\xfe", "row 2"),
         (b"ab", "characters"),
-        (b"ab" * 30, "54 for training, 6 for validation, 6 for the test, each part must.* Pass 5 or less"),
+        (b"ab" * 30, "54 for training, 6 for validation and test, each part must.* Pass 5 or less"),
     ],
 )
 def test_files_that_cannot_be_learnt_from(tmp_path, content, told):

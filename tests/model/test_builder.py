@@ -410,6 +410,12 @@ def test_times_that_fill_a_small_part_of_the_span_are_warned_of():
     cells = torch.cat([values, torch.ones(2, 30, 1)], -1)
     with pytest.warns(UserWarning, match=r"longest sequence covers 0\.5% of the times from 0 to 1"):
         transformer(8, 1, features=2, axis=1, heads=2, time=TokenTime(channels=1))(cells, window)
+    how, few = TokenTime(channels=1, queries=True), torch.linspace(0.0, 0.005, 5).repeat_interleave(6).expand(2, 30)
+    asking = transformer(8, 1, features=2, per_token=True, axis=1, heads=2, time=how)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asking(cells, few)  # five times, at each of which six sensors report
+        asking(cells, window, query_times=torch.tensor([[0.9], [1.0]]))  # a forecast
 
 
 def test_samples_without_times_that_pass_the_end_of_a_causal_model_are_warned_of():

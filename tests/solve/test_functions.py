@@ -369,9 +369,10 @@ W = torch.eye(2, **DOUBLE, requires_grad=True)
         (lambda z, x: -GLOBAL.data * x, ".data"),
         (lambda z, x: -GLOBAL.tolist() * x, ".tolist()"),
         (lambda z, x: torch.tensor([[0.0, -GLOBAL], [GLOBAL, 0.0]], **DOUBLE) @ x, "torch.tensor(...)"),
+        (lambda z, x: x.new_tensor([GLOBAL, GLOBAL]) * x, ".new_tensor(...)"),
         (lambda z, x: -GLOBAL.item() * (W @ x), ".item()"),  # the other one is differentiated
     ],
-    ids=("item", "detach", "data", "tolist", "tensor", "beside"),
+    ids=("item", "detach", "data", "tolist", "tensor", "new_tensor", "beside"),
 )
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 def test_a_parameter_that_leaves_the_graph_is_told(f, how):
@@ -385,6 +386,8 @@ def test_a_computed_parameter_that_leaves_the_graph_is_told():
     rate = 2 * GLOBAL
     with pytest.warns(LostGradientWarning):
         integrate(lambda z, x: -rate.item() * x, start(2), (0, 1))
+    with pytest.warns(LostGradientWarning, match="f takes x out of the graph"):
+        integrate(lambda z, x: x.detach() * GLOBAL, start(2), (0, 1))
 
 
 @pytest.mark.filterwarnings("error::continua.LostGradientWarning")
@@ -393,6 +396,7 @@ def test_what_leaves_the_graph_and_is_missed_by_nobody_is_not_told():
     integrate(lambda z, x: -x if x.sum().item() > 0 else x, start(2), (0, 1))  # a decision
     integrate(lambda z, x: torch.tensor([-v.item() for v in x], **DOUBLE), start(2), (0, 1))  # no gradient asked for
     integrate(lambda z, x: -W.detach().clone() @ x, start(2), (0, 1), gradient=Direct())
+    integrate(lambda z, x: -W.detach() @ (GLOBAL * x), start(2), (0, 1), parameters=[GLOBAL])  # meant so
 
 
 def test_what_computed_a_parameter_is_differentiated_once_and_stays():
@@ -470,6 +474,10 @@ def test_mistakes_are_one_helpful_line():
         (
             lambda: integrate(lambda z, x: -x, x0, (0, 1), save_at=torch.tensor([0.5], requires_grad=True)),
             r"save_at = \[0\.5\]: a solve has no gradient by the depths that it saves\. Pass save_at\.detach",
+        ),
+        (
+            lambda: integrate(lambda z, x: -x, x0, (0, 1), save_at=[0.25, torch.tensor(0.5, requires_grad=True)]),
+            r"save_at = \[0\.25, 0\.5\]: a solve has no gradient",
         ),
         (
             lambda: integrate(lambda z, x: -x, x0, (0, 1), "rk4"),

@@ -185,22 +185,23 @@ def choose_models(console: Console, run: Run, task: AbstractTask, training: Trai
         if update != (stopped or training.plan.updates):
             text = f"{name}: the parameters after {update} updates, the best by validation, are used"
             console.print(text, highlight=False, soft_wrap=True)
-    if "validation" in task.facts():
+    if training.plan.best and (read := task.facts().get("validation")):
         own = "; --validation-fraction 0.1 lets validation choose" if task.name == "text" else ""
-        for text in (f"{told}{own}" for told in _passed_over(run)):
-            console.print(text, highlight=False, soft_wrap=True)
+        for text in _passed_over(run):
+            told = f"{text}, and the last parameters are used, since validation reads {read}{own}"
+            console.print(told, highlight=False, soft_wrap=True)
 
 
 def _passed_over(run: Run) -> Iterator[str]:
-    """What is said of parameters that validation found better, where it reads the test and so may not choose."""
+    """What is said of parameters that validation found better, where it may not choose."""
     losses: dict[str, list[tuple[float, int]]] = {}
     for row in run.records("validation"):
-        losses.setdefault(row["model"], []).append((row["metrics"]["loss"] or math.inf, row["update"]))
+        if (loss := row["metrics"]["loss"]) is not None:
+            losses.setdefault(row["model"], []).append((loss, row["update"]))
     for name, known in losses.items():
         (lowest, update), (last, _) = min(known), known[-1]
         if lowest < _LOWER * last:
-            why = "and the last parameters are used, since validation reads the test"
-            yield f"{name}: validation was {lowest:.3f} after {update} updates and is {last:.3f}, {why}"
+            yield f"{name}: validation was {lowest:.3f} after {update} updates and is {last:.3f}"
 
 
 def _off_words(task: AbstractTask, parts: Mapping[str, Mapping[str, float]]) -> str:

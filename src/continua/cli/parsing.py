@@ -60,7 +60,8 @@ _INSTEAD = {
         (
             "--depth-modes",
             "N layers are N constant pieces, each a step of length 1, with plain vectors and counted heads: "
-            "--field piecewise --depth-modes N --depth-steps N --depth-length N --axis-nodes 1 --head-modes 0. ",
+            "--field piecewise --depth-modes N --depth-steps N --depth-length N --axis-nodes 1 --head-modes 0 "
+            "--refined 0. ",
         ),
     ),
     "steps": ("--updates", "--updates counts those of the optimiser, --depth-steps those of the solve along depth. "),

@@ -304,7 +304,7 @@ class Train:
             # spread over the training, as coarse and refined updates take other times; each twice, the faster counts,
             # since the first of a kind warms up
             spread = [(2 * k + 1) * plan.updates // (2 * _TRIED) for k in range(_TRIED)]
-            tried = [[sum(one.update(batch, n, plan).seconds for one in learners) for _ in "ab"] for n in spread]
+            tried = [[sum(one.update(batch, n, plan).seconds for one in learners) for _ in range(2)] for n in spread]
             updates = max(1, int(self.training.time_budget / statistics.mean(map(min, tried))))
         console.print(f"{updates:,} updates fit", highlight=False)
         return updates

@@ -58,7 +58,7 @@ def resolution_report(
     time; nothing is drawn at random. Steps are counted as they were taken: no step crosses a jump of the parameters. A
     continuum that the model does not have, and a resolution that it refuses, is left out with the reason.
     `loss(output, targets)` is a mean over its rows, such as `torch.nn.functional.cross_entropy`: of one output per
-    token it gets all present tokens in one row, (tokens of the batch, outputs), not sequence by sequence.
+    token there is one row per present token of the batch, not one per sequence.
     `reference_solver` is what the training one is compared with: by default Dormand-Prince, or the model's own stepper
     where it estimates its error, at a tolerance of 1e-6 (1e-10 in float64).
     """
@@ -255,7 +255,7 @@ class _Study:
             return None
         try:
             return float(self.loss(output, targets))
-        except (IndexError, RuntimeError, TypeError) as error:
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
             error.add_note(
                 f"loss(output, targets) got an output of shape {tuple(output.shape)}: see resolution_report."
             )

@@ -99,7 +99,11 @@ class Text(AbstractTask):
             why = f"of its {len(tokens)} characters {sum(kept):.0%} are for validation and test, which leaves too few"
             reject("text", str(self.file), why, "Pass a longer text.")
         if len(part := parts[split]) <= self.context_length:
-            names = {Split.TRAIN: "training", Split.VALIDATION: "validation", Split.TEST: "the test"}
+            own = {Split.VALIDATION: "validation", Split.TEST: "the test"}
+            names = {
+                Split.TRAIN: "training",
+                **(own if self.validation_fraction else {Split.TEST: "validation and test"}),
+            }
             sizes = ", ".join(f"{len(parts[each])} for {name}" for each, name in names.items())
             why = f"of the characters of {self.file}, {sizes}, each part must hold a window"
             reject("context_length", self.context_length, why, f"Pass {fits} or less, or a longer text.")

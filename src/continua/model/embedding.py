@@ -99,8 +99,9 @@ class AbstractSampleEmbedding(AbstractEmbedding):
         points, code, rule = self._states(samples, present), self.code, self.rule
         t = self._token_times(points, times, present)
         if times is not None and self.clock is not None:
-            # windows of a table, whose cells are tokens, are followed by those that are asked for
-            self.clock.check_extent(t, present, 1.5 if isinstance(self, VectorEmbedding) else math.inf)
+            # cells of a table may stand outside the window that the model was built for
+            spans = 1.5 if isinstance(self, VectorEmbedding) else math.inf
+            self.clock.check_extent(t, present, query_times, spans)
         if code is not None:
             points = points + code(t if present is None else t.masked_fill(~present, 0.0))
         given = None if times is None and self.clock is None else t

@@ -222,7 +222,8 @@ def stream_tokens(
     """
     _check_prompt(prompt)
     cure = "Pass a model; of a run that is continua.load(run).model, or call continua.load(run).predict(text)."
-    is_a(ContinuousTransformer, cure, model=model)
+    if not hasattr(model, "flow"):  # what torch.compile wraps has one
+        is_a(ContinuousTransformer, cure, model=model)
     if model.flow.reads_ahead:
         why = "its tokens attend to later ones, and while text is written there are none"
         reject("model", type(model).__name__, why, "Build it with causal=True, and train it so.")

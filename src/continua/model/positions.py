@@ -55,7 +55,13 @@ class Clock:
                 self._refuse_far(value, cure)
         return unit.to(like)
 
-    def check_extent(self, unit: Positions, present: Bool[Tensor, "batch tokens"] | None, spans: float = 1.5) -> None:
+    def check_extent(
+        self,
+        unit: Positions,
+        present: Bool[Tensor, "batch tokens"] | None,
+        query_times: Tensor | None = None,
+        spans: float = 1.5,
+    ) -> None:
         """Refuses samples of one sequence over more than so many spans, and warns where all fill a small part of one.
 
         Causal models may go on beyond the span, and begin with the samples of its start.
@@ -71,8 +77,13 @@ class Clock:
             start, end = (self.start + (self.end - self.start) * float(x[wide][0]) for x in (first, last))
             cure = f"Build it for yours: time=TokenTime({start:g}, {end:g})."
             self._refuse_far(f"{start:g} to {end:g}", cure)
+        if query_times is not None and query_times.numel() > 0:  # they may lie ahead of all samples
+            asked = (query_times.detach() - self.start) / (self.end - self.start)
+            first, last = first.clamp(max=float(asked.min())), last.clamp(min=float(asked.max()))
         longest = float((last - first).max())
-        if self.finest is None and unit.shape[1] >= _SOME and 0.0 < longest < _PART:
+        later = unit.detach().diff(dim=1) > 0.0  # samples of several sensors share a time
+        times = 1 + int((later if present is None else later & present[:, 1:]).sum(1).max())
+        if self.finest is None and times >= _SOME and 0.0 < longest < _PART:
             why = (
                 f"the longest sequence covers {longest:.1%} of the times from {self.start:g} to {self.end:g}, for which"
             )

@@ -23,6 +23,7 @@ _LARGE = 1_000
 _CUTS = {
     torch.tensor: "torch.tensor(...)",
     torch.as_tensor: "torch.as_tensor(...)",
+    Tensor.new_tensor: ".new_tensor(...)",
     Tensor.item: ".item()",
     Tensor.tolist: ".tolist()",
     Tensor.detach: ".detach()",
@@ -93,7 +94,7 @@ class FunctionVectorField(AbstractVectorField):
         if any(not torch.equal(a, b) for a, b in zip(drawn, _random_states(x), strict=True)):
             why = "it draws random numbers, and a backward pass would draw others"
             reject("f", self.f, why, "Draw them before (dropout: f.eval()), or use gradient=Direct().")
-        warn_of_cuts(velocity, uses.cut, [*found.values(), *([x] if found or asks else [])])
+        warn_of_cuts(velocity, uses.cut, [*found.values(), *([x] if found or asks else [])], x)
         leaves, outside = edges_of([velocity], [x, *found.values()], start)
         for result in outside:
             raise _hidden_error(result)
@@ -106,19 +107,22 @@ class FunctionVectorField(AbstractVectorField):
         self.tensors = tuple(found.values())
 
 
-def warn_of_cuts(velocity: Tensor, cut: Iterable[tuple[str, Tensor]], wanted: Iterable[Tensor]) -> None:
+def warn_of_cuts(velocity: Tensor, cut: Sequence[tuple[str, Tensor]], wanted: Iterable[Tensor], x: Tensor) -> None:
     """Warns of tensors that f took out of the graph, as by `rate.item()`, and that its result does not lead to."""
-    reached, known = ({id(leaf) for t in tensors for leaf in _ends_of(t)} for tensors in ((velocity,), wanted))
-    lost = {id(leaf): (how, leaf) for how, tensor in cut for leaf in _ends_of(tensor)}
+    if not cut:
+        return
+    reached, known = ({id(leaf) for leaf in _ends_of(tensors)} for tensors in ([velocity], [*wanted]))
+    lost = {id(leaf): (how, leaf) for how, tensor in cut for leaf in _ends_of([tensor])}
     for how, leaf in (lost[i] for i in lost if i in known - reached):
-        text = f"f takes a tensor of shape {tuple(leaf.shape)} out of the graph by {how}, and no gradient will reach it"
-        cure = "Compute with the tensor itself, and build matrices with torch.stack"
-        warnings.warn(f"{text}. {cure}.", LostGradientWarning, stacklevel=5)  # the line that calls `integrate`
+        what = "x" if leaf is x else f"a tensor of shape {tuple(leaf.shape)}"
+        text = f"f takes {what} out of the graph by {how}, and at the start nothing else leads to it: no gradient there"
+        cure = "Compute with the tensor itself, and build matrices with torch.stack; if this is meant, name the others"
+        warnings.warn(f"{text}. {cure}: parameters=[...].", LostGradientWarning, stacklevel=5)  # where `integrate` is
 
 
-def _ends_of(tensor: Tensor) -> list[Tensor]:
-    """The leaves that a tensor is computed from: itself, if it is one."""
-    return [tensor] if tensor.is_leaf else edges_of([tensor], [])[0]
+def _ends_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The leaves that tensors are computed from, those among them that are leaves included."""
+    return [*(t for t in tensors if t.is_leaf), *edges_of([t for t in tensors if not t.is_leaf], [])[0]]
 
 
 def _random_states(x: Tensor) -> list[Tensor]:

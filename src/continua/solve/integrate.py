@@ -137,7 +137,7 @@ def integrate(  # noqa: PLR0913 - a front door: one word for each choice, all bu
     underflows or a state is no longer finite. Reference implementation: torchdiffeq's `odeint`.
     """
     cure = "Pass a tensor of any shape; join several, torch.cat([a.flatten(), b.flatten()]), and split x in f."
-    cure = "Pass torch.tensor(x0)." if isinstance(x0, float | int) else cure
+    cure = "Pass torch.tensor(float(x0))." if isinstance(x0, float | int) else cure
     is_a((Tensor, State), cure, x0=x0)
     state = State(x0) if isinstance(x0, Tensor) else x0
     solver = Solver(stepper, _choose_controller(controller, steps, rtol))
@@ -205,12 +205,16 @@ def _check_depths(save_at: Sequence[float], span: tuple[float, float]) -> tuple[
     """Saved depths as numbers; those that miss an end of the span by rounding alone are that end."""
     if isinstance(save_at, float | int | str):
         reject("save_at", save_at, "depths come as a list", "Pass save_at=[0.5].")
-    if isinstance(save_at, Tensor):
-        if save_at.ndim != 1:
-            reject("save_at", tuple(save_at.shape), "depths come as a list", "Pass save_at.flatten().")
-        if save_at.requires_grad and torch.is_grad_enabled():
-            cure = "Pass save_at.detach(); dx/dz at a saved depth is f(z, x)."
-            reject("save_at", save_at.detach(), "a solve has no gradient by the depths that it saves", cure)
+    if isinstance(save_at, Tensor) and save_at.ndim != 1:
+        reject("save_at", tuple(save_at.shape), "depths come as a list", "Pass save_at.flatten().")
+    if torch.is_grad_enabled() and any(isinstance(z, Tensor) and z.requires_grad for z in save_at):
+        cure = "Pass save_at.detach(); dx/dz at a saved depth is f(z, x)."
+        reject(
+            "save_at",
+            [float(z.detach()) for z in map(torch.as_tensor, save_at)],
+            "a solve has no gradient by the depths that it saves",
+            cure,
+        )
     slack, sign = 1e-12 * abs(span[1] - span[0]), math.copysign(1.0, span[1] - span[0])
     near = {z: end for z in map(float, save_at) for end in span if abs(z - end) <= slack}
     depths = tuple(near.get(z, z) for z in map(float, save_at))

@@ -150,7 +150,7 @@ class TrainingOptions:
     patience: int = 0
     """training ends after so many validations in a row without a lower loss; 0: never early"""
     best: bool = True
-    """use the parameters of the lowest validation loss; of mnist1d and text, which validate by the test, the last"""
+    """use the parameters of the lowest validation loss; where validation reads the test (mnist1d), the last"""
 
 
 @final
