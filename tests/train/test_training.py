@@ -231,10 +231,12 @@ def test_every_preset_has_its_baseline_within_five_percent(task, stepper, name):
     assert abs(count_parameters(other) / count_parameters(model) - 1) < 0.05
 
 
-def test_deep_baselines_have_the_hidden_size_of_the_preset_in_as_many_layers_as_there_are_steps():
+def test_deep_baselines_have_four_times_the_width_as_hidden_size_in_as_many_layers_as_there_are_steps():
     preset = Preset().replace(depth_steps=12, axis_nodes=1, head_modes=0)
     model, deep = build_continuous(TASK.form, preset), build_baseline(TASK.form, preset, 0, "deep")
-    layered = preset.replace(field="piecewise", depth_modes=12, depth_length=12.0)
+    wide = 4 * preset.model.width
+    layered = preset.replace(field="piecewise", depth_modes=12, depth_length=12.0, hidden=wide)
+    assert preset.model.hidden != wide  # what the continuous model has is not what they have
     assert (
         count_parameters(deep) == count_parameters(build_continuous(TASK.form, layered)) > 2 * count_parameters(model)
     )

@@ -60,8 +60,8 @@ class RunOptions:
     """which preset of the task gives the options that are not given: demo takes minutes, full trains longer"""
     compare: Baselines = ()
     """also train networks of layers, with as many evaluations and parameters, on the same batches (layers-regularized:
-    with the running costs of the continuous model; textbook: textbook positions, no stem; deep, deep-regularized: the
-    feed-forward size of the continuous model in every layer, so more parameters; none: compare with nothing,
+    with the running costs of the continuous model; textbook: textbook positions, no stem; deep, deep-regularized:
+    a feed-forward four times as wide as the state in every layer, so more parameters; none: compare with nothing,
     although --config does)"""
     seed: int = 0
     """seed of parameters, batches and augmentation"""

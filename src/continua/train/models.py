@@ -119,8 +119,8 @@ def build_baseline(form: Form, preset: Preset, parameters: int, name: BaselineNa
 
     Embedding, stem, positions and readout are those of the continuous model, heads are counted; the hidden size makes
     up the number of parameters. The `textbook` one has no stem, and the textbook's positions: learned codes for tokens,
-    sinusoidal ones for signals. The `deep` ones have the preset's own hidden size in every layer, and so more
-    parameters.
+    sinusoidal ones for signals. The `deep` ones have the textbook's hidden size, four times the width, in every layer,
+    and so more parameters.
     """
     check_sizes(preset)
     vectors = _vector_sizes(preset.model)
@@ -133,7 +133,7 @@ def build_baseline(form: Form, preset: Preset, parameters: int, name: BaselineNa
 
     each = 3 if preset.depth.stepper == "strang" else STEPPERS[preset.depth.stepper].stages  # one part takes half-steps
     if name in ("deep", "deep-regularized"):
-        return build(each * preset.depth.depth_steps, vectors.hidden)
+        return build(each * preset.depth.depth_steps, 4 * vectors.width)
     for layers in range(each * preset.depth.depth_steps, 0, -1):
         one, two = (count_parameters(build(layers, hidden)) for hidden in (1, 2))
         hidden = round(1 + (parameters - one) / (two - one))  # the number of parameters is affine in it
