@@ -108,8 +108,33 @@ def test_counts_are_whole_and_titles_break_between_words_alone():
     tables = results_tables(Spirals(), {"continuous": {"resolutions": {"4 steps": row}}})
     with (console := Console(width=30)).capture() as shown:
         console.print(*tables, sep="\n", soft_wrap=True)
-    assert all(word in shown.get() for word in ("evaluations", "milliseconds", "squared", "between", "0.250"))
+    assert all(word in shown.get() for word in ("evaluations", "milliseconds", " ms", "squared", "between", "0.250"))
     assert " 4 " in shown.get() and "4.0000" not in shown.get()
+
+
+def test_a_measure_that_is_the_loss_has_one_column_and_names_of_models_stay_whole():
+    row = {"evaluations": 96.0, "milliseconds": 43.7, "loss": 1.6789, "nats per character": 1.6789, "accuracy": 0.5}
+    found = {"resolutions": {"96 steps": row, "rtol 0.0001": row | {"loss": 1.7, "nats per character": 1.7}}}
+    tables = results_tables(Spirals(), {"continuous": found, "deep-regularized": found})
+    with (console := Console(width=80)).capture() as shown:
+        console.print(*tables, sep="\n", soft_wrap=True)
+    assert "loss" not in shown.get() and max(map(len, shown.get().splitlines())) <= 80
+    assert all(shown.get().count(word) == 2 for word in ("continuous", "deep-regularized"))
+    other = {"resolutions": {"96 steps": row, "rtol 0.0001": row | {"loss": 1.7}}}
+    assert [column.header for column in results_tables(Spirals(), {"continuous": other})[0].columns][3] == "loss"
+
+
+def test_a_run_that_measures_nothing_more_reads_the_test_as_trained_and_eval_reads_the_rest(text_run, tmp_path, capsys):
+    text = ["text", "--text", str(text_run.parent / "tale.txt"), "--context-length", "8"]
+    assert main(["train", *text, *SMALL, "--no-measure", "--output", "run"]) == 0
+    shown = capsys.readouterr().out
+    assert "as trained" in shown and "depth steps" not in shown and "milliseconds" not in shown
+    run = Run.open(tmp_path / "run")
+    assert [set(row) & {"samplings", "depth_steps", "resolutions"} for row in run.records("test")] == [{"samplings"}]
+    assert "at other resolutions" in (text_run / "report.html").read_text()
+    assert "at other resolutions" not in (tmp_path / "run" / "report.html").read_text()
+    assert main(["eval", "run"]) == 0
+    assert "depth steps" in capsys.readouterr().out and "resolutions" in [*run.records("test")][-1]
 
 
 def test_a_network_that_is_off_has_one_set_of_numbers():
@@ -121,13 +146,13 @@ def test_a_network_that_is_off_has_one_set_of_numbers():
 
     row = {"loss": 0.5, "mean squared error": 0.25}
     found = {"samplings": {"as trained": row}}
-    test, note = results_tables(Added(), {"continuous": found})
+    test, note = results_tables(Added(), {"continuous": found}, ["continuous"])
     assert test.title == "test" and "its network is off" in note
     steps = {"1": row, "2": row | {"loss": 0.6}}
     moving = found | {"depth_steps": steps, "resolutions": {"1 steps": row}}
     assert [table.title for table in results_tables(Added(), {"continuous": moving})][1:] == [
         "test by depth steps", "first sequences of the test, milliseconds per sequence"]  # fmt: skip
-    both = results_tables(Added(), {"continuous": found, "layers": moving})
+    both = results_tables(Added(), {"continuous": found, "layers": moving}, ["continuous"])
     assert len(both) == 4 and both[1].row_count == 2
 
 

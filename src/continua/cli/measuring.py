@@ -28,6 +28,7 @@ from continua.train import (
     evaluate_resolutions,
     evaluate_samplings,
     keep_diagnostics,
+    measures_shown,
     place,
     prediction_section,
     reference_errors,
@@ -49,11 +50,13 @@ def measure_models(
     models: Mapping[str, ContinuousTransformer],
     console: Console | None = None,
     off: Sequence[str] = (),
+    other_resolutions: bool = True,
 ) -> Results:
     """The test, the test in other samplings, at other resolutions, and the solver error, for every model.
 
     It takes a while: the console shows what is being measured. Models whose network is `off` have one set of numbers at
-    all resolutions, and only the samplings are measured.
+    all resolutions, and only the samplings are measured. Without `other_resolutions` the test is read as
+    trained alone.
     """
     results: Results = {}
     with _progress(console) as say:
@@ -62,6 +65,10 @@ def measure_models(
             def tell(what: str, name: str = name) -> None:
                 say(f"measuring {name}: {what}")
 
+            if not other_resolutions:
+                tell("the test")
+                results[name] = {"samplings": {"as trained": evaluate(model, task, Split.TEST)}}
+                continue
             found: dict[str, Any] = {"samplings": evaluate_samplings(model, task, tell=tell)}
             results[name] = found
             if name in off:
@@ -102,7 +109,9 @@ def record_results(run: Run, results: Results) -> None:
         run.record("test", model=name, **found)
 
 
-def keep_results(run: Run, task: AbstractTask, learners: Sequence[Learner], sequences: int = 32) -> None:
+def keep_results(
+    run: Run, task: AbstractTask, learners: Sequence[Learner], other_resolutions: bool = True, sequences: int = 32
+) -> None:
     """What the models answer, what a reader wants to see of each on a few sequences of the test, and their papers."""
     answers = prediction_section(task, {learner.name: learner.model for learner in learners})
     run.keep_section("answers", answers)
@@ -111,7 +120,7 @@ def keep_results(run: Run, task: AbstractTask, learners: Sequence[Learner], sequ
         batch = place(shown, learner.model)
         resolution = None
         # answers at query times are compared in the samplings of the test
-        if not task.form.queries and learner.name not in models_off(run):
+        if other_resolutions and not task.form.queries and learner.name not in models_off(run):
             labels = task.form.question in (Question.LABEL, Question.TOKEN)
             loss = F.cross_entropy if labels else lambda output, targets: (output - targets).norm() / targets.norm()
             resolution = resolution_report(learner.model, batch.inputs, batch.targets, loss).plain()
@@ -120,19 +129,15 @@ def keep_results(run: Run, task: AbstractTask, learners: Sequence[Learner], sequ
     run.note(papers=[paper.plain() for paper in citation(*used)])
 
 
-def results_tables(task: AbstractTask, results: Results) -> list[rich.table.Table | str]:
+def results_tables(task: AbstractTask, results: Results, off: Sequence[str] = ()) -> list[rich.table.Table | str]:
     """The results as tables, which say whether validation has read the same samples.
 
-    A network that is off (it adds nothing to its reference) gives one set of numbers at all resolutions, told once.
+    Models whose network is `off` (it adds nothing to its reference) have one set of numbers at all resolutions.
     """
     same = " (validation read the same samples)" if "validation" in task.facts() else ""
     titles = {"samplings": (f"test{same}", "sampling"), "depth_steps": (f"test by depth steps{same}", "steps"),
               "resolutions": ("first sequences of the test, milliseconds per sequence", "resolution")}  # fmt: skip
-    off = [name for name, found in results.items() if task.form.added and not found.get("depth_steps")]
-    by = {
-        key: {name: found[key] for name, found in results.items() if found.get(key) and not (rest and name in off)}
-        for rest, key in enumerate(titles)
-    }
+    by = {key: {name: found[key] for name, found in results.items() if found.get(key)} for key in titles}
     tables = [show_table(_table(*titles[key], found)) for key, found in by.items() if found]
     notes = [f"{name}: its network is off, so its numbers hold at any depth steps and resolution" for name in off]
     return [*tables, *notes]
@@ -141,15 +146,15 @@ def results_tables(task: AbstractTask, results: Results) -> list[rich.table.Tabl
 def _table(title: str, first: str, by_model: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
     """A row for each sampling or number of steps, of one model after the other; a column for each measure."""
     every = dict.fromkeys(row for found in by_model.values() for row in found)
+    shown = [(row, model, found[row]) for row in every for model, found in by_model.items() if row in found]
+    measures = measures_shown([values for *_, values in shown])
     named = ("model",) if len(by_model) > 1 else ()
     rows = tuple(
-        (row, *(model for _ in named), *(_cell(name, value) for name, value in found[row].items()))
-        for row in every
-        for model, found in by_model.items()
-        if row in found
+        (row, *(model for _ in named), *(_cell(name, values[name]) for name in measures))
+        for row, model, values in shown
     )
-    measures = next(iter(next(iter(by_model.values())).values()))
-    return Table(title=title, columns=(first, *named, *measures), rows=rows)
+    titles = ("ms" if name == "milliseconds" else name for name in measures)
+    return Table(title=title, columns=(first, *named, *titles), rows=rows)
 
 
 def _cell(name: str, value: float) -> str:
@@ -160,11 +165,15 @@ def _cell(name: str, value: float) -> str:
 def show_table(table: Table) -> rich.table.Table:
     """A table of a report for the terminal."""
     shown = rich.table.Table(title=table.title or None, title_justify="left")
+    rows = [[format_number(cell, 3) for cell in row] for row in table.rows]
     for column, name in enumerate(table.columns):
-        widest = max(map(len, name.split()), default=None)  # a narrow terminal breaks a title between its words alone
-        shown.add_column(name, justify="right" if column else "left", overflow="fold", min_width=widest)
-    for row in table.rows:
-        shown.add_row(*(format_number(cell, 3) for cell in row))
+        texts = [name, *(row[column] for row in rows)]
+        widest = max(map(len, name.split()), default=None)
+        whole = all(" " not in text for text in texts)  # a narrow terminal breaks lines between words alone
+        justify = "right" if column else "left"
+        shown.add_column(name, justify=justify, overflow="fold", min_width=widest, no_wrap=whole)
+    for row in rows:
+        shown.add_row(*row)
     return shown
 
 

@@ -131,6 +131,9 @@ class OutputOptions:
     """print nothing but errors"""
     json: Toggle = False
     """print lines of JSON instead of a bar"""
+    measure: Toggle = True
+    """after training, also read the test in other samplings, depth steps, tolerances and nodes; --no-measure reads it
+    as trained alone, and `continua eval` measures the rest later"""
     tensorboard: Toggle = False
     """also write event files for TensorBoard (needs the extra tensorboard)"""
     save_seconds: float = 30.0

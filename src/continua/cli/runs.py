@@ -46,8 +46,8 @@ class Evaluate:
     """Measure the models of a run: test, other samplings, other depth steps.
 
     Nothing is trained. The models run on the test split as it is, in the other samplings that the task knows, and with
-    1 to 32 depth steps (anytime depth). The solver error is the distance of their output from that of a tight adaptive
-    solve: what they owe to their own steps. The numbers are added to the run's records.
+    a quarter to eight times their depth steps (anytime depth). The solver error is the distance of their output from
+    that of a tight adaptive solve: what they owe to their own steps. The numbers are added to the run's records.
     """
 
     folder: RunFolder
@@ -69,7 +69,7 @@ class Evaluate:
         if self.json:
             print(json.dumps(finite({"run": str(self.folder), "results": results}), allow_nan=False))
             return 0
-        shown = [*off_lines(run), *results_tables(task, results), *remarks(results, run)]
+        shown = [*off_lines(run), *results_tables(task, results, models_off(run)), *remarks(results, run)]
         console.print(*shown, sep="\n", soft_wrap=True)
         for name, found in results.items():
             error = found.get("solver error")

@@ -260,10 +260,11 @@ class Train:
                 return
             learners = [_part(run, learner) for learner in learners]
             choose_models(console, run, task, dataclasses.replace(training, learners=learners))
-            results = measure_models(task, {one.name: one.model for one in learners}, console, models_off(run))
+            off, measured = models_off(run), self.output.measure
+            results = measure_models(task, {one.name: one.model for one in learners}, console, off, measured)
             record_results(run, results)
             record_references(run, task, learners[0].model, results)
-            keep_results(run, task, learners)
+            keep_results(run, task, learners, measured)
             run.keep_models(files_of(task, learners))
             run.end("finished")
             page = write_report([run.folder])
@@ -273,7 +274,7 @@ class Train:
             print(json.dumps(finite(found), allow_nan=False))
         else:
             where = f"report: [bold]{escape(str(page))}[/bold]"
-            shown = [*off_lines(run), *results_tables(task, results), *remarks(results, run), where]
+            shown = [*off_lines(run), *results_tables(task, results, off), *remarks(results, run), where]
             console.print(*shown, sep="\n", soft_wrap=True)
 
     def _begin(

@@ -21,6 +21,7 @@ _PLACES = (
     "config",
     "quiet",
     "json",
+    "measure",
     "tensorboard",
     "save_seconds",
     "save_every",

@@ -24,7 +24,7 @@ from continua.train.models import (
 )
 from continua.train.presets import PRESETS, CostOptions, DepthOptions, ModelOptions, Plan, Preset, TrainingOptions
 from continua.train.ranks import LostRankError, Ranks, name_lost
-from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines
+from continua.train.reporter import AbstractReporter, Bar, Events, JsonLines, measures_shown
 from continua.train.series_answers import reference_errors, warnings_of
 from continua.train.settling import settle_outputs
 from continua.train.trained import (
@@ -44,7 +44,7 @@ __all__ = [
     "Plan", "Preset", "Ranks", "Row", "STEPPERS", "SeriesFiller", "StopRequest", "TrainedLabels", "TrainedSeries",
     "TrainedText", "Training", "TrainingError", "TrainingGrids", "TrainingOptions", "build_baseline",
     "build_continuous", "check_sizes", "count_parameters", "count_tokens", "diagnose", "evaluate",
-    "evaluate_depth_steps", "evaluate_resolutions", "evaluate_samplings", "keep_diagnostics", "load", "name_lost",
-    "objective_of", "place", "prediction_section", "reference_errors", "resolution_section", "settle_outputs",
-    "solver_error", "transform_files", "update_memory", "warnings_of",
+    "evaluate_depth_steps", "evaluate_resolutions", "evaluate_samplings", "keep_diagnostics", "load", "measures_shown",
+    "name_lost", "objective_of", "place", "prediction_section", "reference_errors", "resolution_section",
+    "settle_outputs", "solver_error", "transform_files", "update_memory", "warnings_of",
 ]  # fmt: skip

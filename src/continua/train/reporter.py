@@ -7,6 +7,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -40,6 +41,15 @@ class AbstractReporter(abc.ABC):
     @abc.abstractmethod
     def end(self) -> None:
         """The run ended, however it did."""
+
+
+def measures_shown(rows: Sequence[Mapping[str, float]]) -> list[str]:
+    """What a reader is told of: the loss only where no other measure is the same, as the nats of a text are."""
+    others = [name for name in rows[0] if name != "loss"]
+    twice = any(
+        all(math.isclose(row["loss"], row[name], rel_tol=1e-5) for row in rows if "loss" in row) for name in others
+    )
+    return others if twice else [*rows[0]]
 
 
 @final
@@ -85,7 +95,7 @@ class Bar(AbstractReporter):
             self._say(update, learner, f"{text}  {self.left(self.progress.tasks[0])} left")
 
     def on_validation(self, update: int, learner: str, metrics: dict[str, float]) -> None:
-        text = "validation: " + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        text = "validation: " + "  ".join(f"{name} {metrics[name]:.4f}" for name in measures_shown([metrics]))
         self._say(update, learner, text)
 
     def end(self) -> None:
