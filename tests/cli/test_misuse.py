@@ -102,8 +102,8 @@ def test_wrong_words_are_one_line_in_one_style(words, told, capsys):
             {"text": Path("a.txt"), "learning_rate": 0.5, "updates": 1000, "seed": -3, "compare": ("layers",)},
         ),
         (
-            "train --kernel_learning_rate 0.1 --batch_size 3 --stem-gaps --energy-cost -1 digits",
-            {"kernel_learning_rate": 0.1, "batch_size": 3, "stem_gaps": True, "energy_cost": -1.0, "task": "digits"},
+            "train --batch_size 3 --stem_radius 2 --stem-gaps --energy-cost -1 digits",
+            {"stem_radius": 2.0, "batch_size": 3, "stem_gaps": True, "energy_cost": -1.0, "task": "digits"},
         ),
         ("generate run --prompt=--help --stop -1 --temperature 2", {"prompt": "--help", "stop": "-1"}),
         ("generate run --prompt None", {"prompt": "None", "stop": None, "folder": Path("run")}),
@@ -164,6 +164,32 @@ def test_help_is_given_whatever_else_is_said(words, capsys):
         code = left.code
     printed = capsys.readouterr()
     assert code == 0 and "usage: continua" in printed.out and printed.err == ""
+
+
+IDLE = {
+    "--rtol 0.1 --jitter 1": "--jitter = 1.0: it would change nothing: with --rtol every solve chooses its own steps",
+    "--clip-adjoint 1": "--clip-adjoint = 1.0: it would change nothing: only --gradient backsolve solves",
+    "--stepper rk4 --plateaus": "--plateaus = True: it would change nothing: only the split steps",
+    "--field hypernetwork --mode-ratio 0.5": "a hypernetwork field has no modes",
+    "--integral-tokens 8": "--integral-tokens = 8: it would change nothing: the exact integral reads all tokens",
+    "--stem-modes 3 --stem-radius 0": "without --stem-radius there is no stem",
+    "--axis-nodes 1 --axis-modes 2": "with --axis-nodes 1 states are plain vectors",
+    "--kernel-learning-rate 0.1": "--optimizer adamw has one rate for all parameters",
+}
+
+
+@pytest.mark.parametrize("words", IDLE)
+def test_an_option_that_would_change_nothing_is_refused(words, capsys):
+    assert main(["train", "spirals", *words.split()]) == 2
+    told = capsys.readouterr().err
+    assert IDLE[words] in told and told.count("\n") == 1
+
+
+def test_what_a_file_says_may_change_nothing_beside_the_rest():
+    Path("all.toml").write_text("integral_tokens = 8\nclip_adjoint = 1.0\n")
+    words = ["spirals", "--config", "all.toml", "--rtol", "0.1", "--refined", "0", "--no-plateaus"]
+    found = values_of(read_command(COMMANDS["train"].load(), "train", words))
+    assert found["integral_tokens"] == 8 and found["refined"] == 0
 
 
 EARLY = [

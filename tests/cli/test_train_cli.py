@@ -83,6 +83,8 @@ def test_eval_reads_a_run(text_run, capsys):
     assert by_steps["4"]["loss"] == pytest.approx(results["continuous"]["samplings"]["as trained"]["loss"], abs=1e-5)
     assert main(["eval", str(text_run)]) == 0
     shown = capsys.readouterr().out
+    costs = shown[shown.index("an update of each model") : shown.index("test (validation")]
+    assert all(word in costs for word in ("parameters", "evaluations", "ms", "peak MiB", "continuous", "layers"))
     assert f'to use it: continua generate {text_run} --prompt "..."' in shown
     assert "tight adaptive solve" in shown and "nats per character" in shown
     assert "test (validation read the same samples)" in shown
@@ -129,6 +131,7 @@ def test_a_run_that_measures_nothing_more_reads_the_test_as_trained_and_eval_rea
     assert main(["train", *text, *SMALL, "--no-measure", "--output", "run"]) == 0
     shown = capsys.readouterr().out
     assert "as trained" in shown and "depth steps" not in shown and "milliseconds" not in shown
+    assert "an update of each model" not in shown  # there is one
     run = Run.open(tmp_path / "run")
     assert [set(row) & {"samplings", "depth_steps", "resolutions"} for row in run.records("test")] == [{"samplings"}]
     assert "at other resolutions" in (text_run / "report.html").read_text()

@@ -8,6 +8,7 @@ from scipy.linalg import expm
 from torch import nn
 
 import continua
+from continua.core.errors import ArgumentError
 from continua.core.slopes import fitted_slope
 from continua.model import CloudEmbedding, ContinuousTransformer, Flow, NormReadout, Part, load, save
 from continua.operators import Unnormalised
@@ -121,6 +122,17 @@ def test_gradients_agree():
         torch.testing.assert_close(direct, gradient_of(model, gradient=Checkpointed(), **how), rtol=1e-9, atol=1e-11)
     largest = max(float(g.abs().max()) for g in direct)
     torch.testing.assert_close(direct, gradient_of(model, gradient=Backsolve(), rtol=1e-5), rtol=0, atol=1e-2 * largest)
+
+
+def test_a_gradient_that_is_retraced_brings_steps_that_can_be():
+    model = continua.transformer(8, 3, vocabulary=5, heads=2, axis=1)
+    other = model.at(gradient=Backsolve())
+    assert isinstance(other.solver.stepper, DormandPrince) and other.solver.controller == model.solver.controller
+    assert isinstance(model.at(steps=8, gradient=Backsolve()).solver.stepper, DormandPrince)
+    rk4 = model.at(solver=Solver(RK4(), Fixed(4)))
+    assert isinstance(rk4.at(gradient=Backsolve()).solver.stepper, RK4)
+    with pytest.raises(ArgumentError, match="split or projected steps"):  # what is asked for by name is not changed
+        model.at(solver=Solver(LieTrotter(), Fixed(4)), gradient=Backsolve())(torch.zeros(1, 3, dtype=torch.long))
 
 
 def test_jumps_of_a_staggered_flow_lie_where_each_part_meets_them():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from continua.control import AtRandomDepth, KineticEnergy, MeanSquaredError, Objective
+from continua.control import AtRandomDepth, KineticEnergy, MeanSquaredError, Objective, call_model
 from continua.core.batch import Batch
 from continua.data import AbstractTask, Digits, Mnist1d, Spirals, Split
 from continua.fields import ContinuousHeads
@@ -229,6 +229,22 @@ def test_every_preset_has_its_baseline_within_five_percent(task, stepper, name):
     model = build_continuous(task.form, preset)
     other = build_baseline(task.form, preset, count_parameters(model), name)
     assert abs(count_parameters(other) / count_parameters(model) - 1) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("options", "evaluations"),
+    [({}, 2), ({"stepper": "rk4"}, 8), ({"stepper": "strang"}, 6), ({"gradient": "backsolve"}, 12),
+     ({"rtol": 1e-3}, 12), ({"stepper": "rk4", "gradient": "backsolve"}, 8), ({"stepper": "bosh3", "rtol": 1e-3}, 6)],
+)  # fmt: skip
+def test_layers_are_as_many_as_the_evaluations_of_the_steps_that_are_taken(options, evaluations):
+    """Dormand-Prince's where split steps cannot do what is asked for."""
+    preset = Preset().replace(depth_steps=2, **options)
+    deep = build_baseline(TASK.form, preset, 0, "deep")
+    assert deep.solver.controller.steps == evaluations
+    batch = TASK.batch(Split.TEST, torch.arange(2))
+    if "rtol" not in options:
+        found = call_model(build_continuous(TASK.form, preset), batch)
+        assert found.solution.stats.evaluations in (evaluations, evaluations - 2)  # Strang's halves count as halves
 
 
 def test_deep_baselines_have_four_times_the_width_as_hidden_size_in_as_many_layers_as_there_are_steps():

@@ -117,8 +117,14 @@ def _run(name: str, words: list[str], debug: bool) -> int:
 
     kind, show, rank = COMMANDS[name].load(), warnings.showwarning, int(os.environ.get("RANK", "0"))
 
+    told = set[type[Warning]]()
+
     def tell(message: Warning | str, category: type[Warning], *where: Any) -> None:
-        _ = _fail(str(message), 0) if issubclass(category, DamageWarning) else show(message, category, *where)
+        if not category.__module__.startswith("continua."):
+            show(message, category, *where)
+        elif issubclass(category, DamageWarning) or category not in told:  # others come again in every update
+            told.add(category)
+            _fail(str(message), 0)
 
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(_Terminal(sys.stdout) if sys.stdout else None):

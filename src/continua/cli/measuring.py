@@ -3,6 +3,7 @@
 import contextlib
 import math
 import shlex
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -50,12 +51,12 @@ def measure_models(
     models: Mapping[str, ContinuousTransformer],
     console: Console | None = None,
     off: Sequence[str] = (),
-    other_resolutions: bool = True,
+    resolutions: bool = True,
 ) -> Results:
     """The test, the test in other samplings, at other resolutions, and the solver error, for every model.
 
     It takes a while: the console shows what is being measured. Models whose network is `off` have one set of numbers at
-    all resolutions, and only the samplings are measured. Without `other_resolutions` the test is read as
+    all resolutions, and only the samplings are measured. Without `resolutions` the test is read as
     trained alone.
     """
     results: Results = {}
@@ -65,7 +66,7 @@ def measure_models(
             def tell(what: str, name: str = name) -> None:
                 say(f"measuring {name}: {what}")
 
-            if not other_resolutions:
+            if not resolutions:
                 tell("the test")
                 results[name] = {"samplings": {"as trained": evaluate(model, task, Split.TEST)}}
                 continue
@@ -110,7 +111,7 @@ def record_results(run: Run, results: Results) -> None:
 
 
 def keep_results(
-    run: Run, task: AbstractTask, learners: Sequence[Learner], other_resolutions: bool = True, sequences: int = 32
+    run: Run, task: AbstractTask, learners: Sequence[Learner], resolutions: bool = True, sequences: int = 32
 ) -> None:
     """What the models answer, what a reader wants to see of each on a few sequences of the test, and their papers."""
     answers = prediction_section(task, {learner.name: learner.model for learner in learners})
@@ -120,7 +121,7 @@ def keep_results(
         batch = place(shown, learner.model)
         resolution = None
         # answers at query times are compared in the samplings of the test
-        if other_resolutions and not task.form.queries and learner.name not in models_off(run):
+        if resolutions and not task.form.queries and learner.name not in models_off(run):
             labels = task.form.question in (Question.LABEL, Question.TOKEN)
             loss = F.cross_entropy if labels else lambda output, targets: (output - targets).norm() / targets.norm()
             resolution = resolution_report(learner.model, batch.inputs, batch.targets, loss).plain()
@@ -155,6 +156,33 @@ def _table(title: str, first: str, by_model: Mapping[str, Mapping[str, Mapping[s
     )
     titles = ("ms" if name == "milliseconds" else name for name in measures)
     return Table(title=title, columns=(first, *named, *titles), rows=rows)
+
+
+def training_costs(run: Run) -> dict[str, dict[str, float]]:
+    """The parameters of every model; of its updates the evaluations, the milliseconds and the peak memory.
+
+    Evaluations and milliseconds are medians. Memory is not known of compiled models.
+    """
+    facts, updates = run.manifest["facts"], dict[str, list[dict[str, Any]]]()
+    for row in run.records("update"):
+        if not row.get("skipped"):
+            updates.setdefault(row["model"], []).append(row)
+    found = dict[str, dict[str, float]]()
+    for name, rows in updates.items():
+        taken, evaluations = (statistics.median(row[key] for row in rows) for key in ("seconds", "evaluations"))
+        found[name] = {"parameters": facts["parameters"][name], "evaluations": evaluations, "ms": 1000.0 * taken}
+        if memory := facts.get("memory", {}).get(name):
+            found[name]["peak MiB"] = memory / 2**20
+    return found
+
+
+def costs_table(costs: Mapping[str, Mapping[str, float]]) -> list[rich.table.Table]:
+    """What models that were trained side by side cost; of one alone there is nothing to compare."""
+    if len(costs) < 2:
+        return []
+    columns = tuple(next(iter(costs.values())))
+    rows = tuple((name, *(found.get(column) for column in columns)) for name, found in costs.items())
+    return [show_table(Table(title="an update of each model", columns=("model", *columns), rows=rows))]
 
 
 def _cell(name: str, value: float) -> str:

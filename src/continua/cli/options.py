@@ -1,7 +1,7 @@
 """The options of `continua train` that presets do not have, and the one table from words to tasks and optimisers."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, final, get_args
 
@@ -16,7 +16,8 @@ from continua.core.errors import reject
 from continua.core.extras import extra
 from continua.data import AbstractTask, Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
 from continua.optim import KFAC, SOAP, Recipe, Shampoo, adamw
-from continua.train import BaselineName, ModelOptions, Preset, TrainingOptions
+from continua.solve import LieTrotter
+from continua.train import BaselineName, DepthOptions, ModelOptions, Preset, TrainingOptions, stepper_of
 
 TaskName = Literal["mnist1d", "text", "digits", "spirals", "burgers", "darcy", "uea", "csv"]
 
@@ -59,10 +60,13 @@ class RunOptions:
     preset: Annotated[Literal["demo", "full"], tyro.conf.arg(metavar="demo|full")] = "demo"
     """which preset of the task gives the options that are not given: demo takes minutes, full trains longer"""
     compare: Baselines = ()
-    """also train networks of layers, with as many evaluations and parameters, on the same batches (layers-regularized:
-    with the running costs of the continuous model; textbook: textbook positions, no stem; deep, deep-regularized:
-    a feed-forward four times as wide as the state in every layer, so more parameters; none: compare with nothing,
-    although --config does)"""
+    """also train networks of layers on the same batches, with as many evaluations and parameters: layers; the same with
+    the running costs of the continuous model (layers-regularized), with textbook positions and no stem (textbook); or
+    with more parameters, a feed-forward four times as wide as the state in every layer (deep, deep-regularized); none:
+    compare with nothing although --config does"""
+    measure: Toggle = True
+    """after training, read the test with other samplings, depth steps, tolerances and nodes too; `continua eval` does
+    so later where this is off"""
     seed: int = 0
     """seed of parameters, batches and augmentation"""
     threads: int = 0
@@ -78,7 +82,7 @@ class RunOptions:
     autoresume: Toggle = False
     """go on with the run in --output where there is one: the same command then begins a run and takes it up again"""
     resume: SomeFolder = None
-    """a run to continue, with its own options; beside it only --override, --quiet, --json and --tensorboard"""
+    """a run to continue, with its own options; beside it --override, --no-measure, --quiet, --json, --tensorboard"""
     override: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
     """beside --resume: options that are changed from here on, such as lr=0.001, which the records note"""
     config: SomeFiles = ()
@@ -131,9 +135,6 @@ class OutputOptions:
     """print nothing but errors"""
     json: Toggle = False
     """print lines of JSON instead of a bar"""
-    measure: Toggle = True
-    """after training, also read the test in other samplings, depth steps, tolerances and nodes; --no-measure reads it
-    as trained alone, and `continua eval` measures the rest later"""
     tensorboard: Toggle = False
     """also write event files for TensorBoard (needs the extra tensorboard)"""
     save_seconds: float = 30.0
@@ -238,6 +239,23 @@ def check_options(run: RunOptions, model: ModelOptions, training: TrainingOption
         )
     if training.optimizer in ("soap", "shampoo"):
         extra("pytorch_optimizer", "optim", f"`--optimizer {training.optimizer}`")
+
+
+def idle_options(model: ModelOptions, depth: DepthOptions, training: TrainingOptions) -> dict[str, str]:
+    """The options that others leave without effect, and why."""
+    split = isinstance(stepper_of(depth), LieTrotter)
+    rules: Sequence[tuple[bool, str, str]] = (
+        (depth.rtol > 0.0, "jitter coarse refined refined_nodes", "with --rtol every solve chooses its own steps"),
+        (depth.gradient != "backsolve", "clip_adjoint", "only --gradient backsolve solves the adjoint equation"),
+        (not split, "plateaus stagger", "only the split steps of --stepper lie have it"),
+        (depth.field in ("hypernetwork", "piecewise"), "mode_ratio plateaus", f"a {depth.field} field has no modes"),
+        (model.integral == "exact", "integral_tokens", "the exact integral reads all tokens"),
+        (model.stem_radius == 0.0, "stem_modes stem_gaps", "without --stem-radius there is no stem"),
+        (model.axis_nodes == 1, "axis_modes", "with --axis-nodes 1 states are plain vectors"),
+        (training.optimizer in ("adamw", "recipe"), "kernel_learning_rate",
+         f"--optimizer {training.optimizer} has one rate for all parameters"),
+    )  # fmt: skip
+    return {name: why for holds, names, why in rules if holds for name in names.split()}
 
 
 def _recipe(kernels: type | None = None, usual_rate: float = 3e-3) -> Callable[[nn.Module, Preset], Any]:

@@ -229,7 +229,10 @@ def read_command(kind: type[Any], command: str, words: Sequence[str]) -> Any:
                 raise  # but whoever asks for help gets it
         if len(plain) < len(words):
             words = _HELP[-1:]  # tyro leaves out of the usage what stands beside --help
-    return _read_above(kind, command, words, default)
+    options = _read_above(kind, command, words, default)
+    if hasattr(kind, "check_idle"):  # a file of options may say all of them
+        options.check_idle(_read_fields(kind, words, command))
+    return options
 
 
 def _read_above(kind: type[Any], command: str, words: Sequence[str], default: Any) -> Any:

@@ -18,12 +18,14 @@ from rich.console import Console
 
 from continua.cli.measuring import (
     Results,
+    costs_table,
     measure_models,
     models_off,
     off_lines,
     record_results,
     remarks,
     results_tables,
+    training_costs,
 )
 from continua.cli.options import task_of
 from continua.cli.parsing import Count, Flag, RunFolder, RunFolders, SomeFile, SomeFolder, choose, refuse_missing
@@ -45,9 +47,10 @@ from continua.train import FilledSeries, SeriesFiller, TrainedLabels, TrainedSer
 class Evaluate:
     """Measure the models of a run: test, other samplings, other depth steps.
 
-    Nothing is trained. The models run on the test split as it is, in the other samplings that the task knows, and with
-    a quarter to eight times their depth steps (anytime depth). The solver error is the distance of their output from
-    that of a tight adaptive solve: what they owe to their own steps. The numbers are added to the run's records.
+    Nothing is trained. The models run on the test split as it is and in the other samplings that the task knows; with a
+    quarter to eight times their depth steps (anytime depth), at tolerances, with twice the head nodes and axis nodes,
+    each with its evaluations and milliseconds. The solver error is the distance of their output from that of a tight
+    adaptive solve: what they owe to their own steps. The numbers are added to the run's records.
     """
 
     folder: RunFolder
@@ -69,7 +72,8 @@ class Evaluate:
         if self.json:
             print(json.dumps(finite({"run": str(self.folder), "results": results}), allow_nan=False))
             return 0
-        shown = [*off_lines(run), *results_tables(task, results, models_off(run)), *remarks(results, run)]
+        shown = [*off_lines(run), *costs_table(training_costs(run)), *results_tables(task, results, models_off(run)),
+                 *remarks(results, run)]  # fmt: skip
         console.print(*shown, sep="\n", soft_wrap=True)
         for name, found in results.items():
             error = found.get("solver error")

@@ -18,6 +18,7 @@ from rich.markup import escape
 from continua.cli import options
 from continua.cli.measuring import (
     choose_models,
+    costs_table,
     files_of,
     keep_results,
     measure_models,
@@ -28,6 +29,7 @@ from continua.cli.measuring import (
     remarks,
     results_tables,
     rows_beside,
+    training_costs,
 )
 from continua.cli.parsing import flag, read_values, values_of
 from continua.cli.resuming import check_same, data_digest, note_failure, read_overrides
@@ -41,6 +43,7 @@ from continua.report import write_report
 from continua.runs import Run, check_writable, finite, present_versions
 from continua.train import (
     PRESETS,
+    STEPPERS,
     AbstractReporter,
     Bar,
     CostOptions,
@@ -65,10 +68,11 @@ from continua.train import (
     name_lost,
     objective_of,
     place,
+    stepper_of,
     update_memory,
 )
 
-_BESIDE = ("quiet", "json", "tensorboard", "resume", "override")
+_BESIDE = ("measure", "quiet", "json", "tensorboard", "resume", "override")
 """What may be said anew of a run that goes on."""
 _TRIED = 8
 """Places in the training at which updates are timed, where it is as long as so many seconds."""
@@ -119,6 +123,13 @@ class Train:
             if (budget := getattr(self.training, name)) and "updates" in given:
                 why = f"--updates {self.training.updates} says how long the training is as well"
                 reject(flag(name), budget, why, f"Pass one of --updates and {flag(name)}.")
+
+    def check_idle(self, given: list[str]) -> None:
+        """Refuses options of the command line that would change nothing beside the others."""
+        values = values_of(self)
+        for name, why in options.idle_options(self.model, self.depth, self.training).items():
+            if name in given and values[name]:
+                reject(flag(name), values[name], f"it would change nothing: {why}", "Leave it out.")
 
     def execute(self, console: Console) -> int:
         with StopRequest() as stop:
@@ -193,7 +204,8 @@ class Train:
                                      tensorboard=self.output.tensorboard or before.output.tensorboard)  # fmt: skip
         # other threads add up in another order: by default those that it began with
         threads = after.run.threads or int(manifest["facts"].get("threads", 0))
-        asked = dataclasses.replace(after, run=dataclasses.replace(after.run, threads=threads), output=output)
+        begun = dataclasses.replace(after.run, threads=threads, measure=self.run.measure and before.run.measure)
+        asked = dataclasses.replace(after, run=begun, output=output)
         ranks.add_up([0.0])  # all have read what rank 0 is about to change
         asked._train(console, stop, ranks, held, Resumed(run, config, changes, accepted))
 
@@ -260,21 +272,23 @@ class Train:
                 return
             learners = [_part(run, learner) for learner in learners]
             choose_models(console, run, task, dataclasses.replace(training, learners=learners))
-            off, measured = models_off(run), self.output.measure
-            results = measure_models(task, {one.name: one.model for one in learners}, console, off, measured)
+            off, models = models_off(run), {one.name: one.model for one in learners}
+            results = measure_models(task, models, console, off, self.run.measure)
             record_results(run, results)
             record_references(run, task, learners[0].model, results)
-            keep_results(run, task, learners, measured)
+            keep_results(run, task, learners, self.run.measure)
             run.keep_models(files_of(task, learners))
             run.end("finished")
             page = write_report([run.folder])
         if self.output.json:
-            found = {"kind": "test", "run": str(run.folder), "results": results, "report": str(page)}
+            found = {"kind": "test", "run": str(run.folder), "results": results, "report": str(page),
+                     "costs": training_costs(run)}  # fmt: skip
             found |= rows_beside(run)
             print(json.dumps(finite(found), allow_nan=False))
         else:
             where = f"report: [bold]{escape(str(page))}[/bold]"
-            shown = [*off_lines(run), *results_tables(task, results, off), *remarks(results, run), where]
+            shown = [*off_lines(run), *costs_table(training_costs(run)), *results_tables(task, results, off),
+                     *remarks(results, run), where]  # fmt: skip
             console.print(*shown, sep="\n", soft_wrap=True)
 
     def _begin(
@@ -374,16 +388,25 @@ class Train:
 
     def _introduce(self, console: Console, run: Run, task: AbstractTask, learners: list[Learner], ranks: Ranks) -> None:
         sizes = "; ".join(
-            f"{learner.name} with {count_parameters(learner.model):,} parameters, {optimiser_name(learner.optimiser)}"
-            for learner in learners
+            f"{learner.name} with {_size(learner.model)}, {optimiser_name(learner.optimiser)}" for learner in learners
         )
         facts = task.facts()
         augmented = f"; augmentation: {facts['augmentation']}" if facts.get("augmentation") else ""
         notes = "".join(f"\n{note}" for note in facts.get("notes", ()))
         console.print(f"[bold]{task.name}[/bold]: {sizes}{augmented}{escape(notes)}", highlight=False)
+        if type(stepper_of(self.depth)) is not type(STEPPERS[self.depth.stepper]):
+            asked = "--rtol" if self.depth.rtol else "--gradient backsolve"
+            text = f"depth: {asked} takes Dormand-Prince steps of the summed velocity in place of {self.depth.stepper}"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
         console.print(f"split: {facts['split']}", highlight=False, markup=False, soft_wrap=True)
         how = f", {ranks.size} ranks" if ranks.size > 1 else ""
         console.print(f"run: {run.folder}{how}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _size(model: ContinuousTransformer) -> str:
+    """The numbers that are trained, and the layers that they are of."""
+    layers = 1 + max(len(field.breaks) for field in model.flow.fields)
+    return (f"{layers} layers and " if layers > 1 else "") + f"{count_parameters(model):,} parameters"
 
 
 def _part(run: Run, learner: Learner) -> Learner:

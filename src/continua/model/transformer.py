@@ -20,6 +20,7 @@ from continua.model.flow import Flow, Part, check_width, draws, is_causal
 from continua.model.readout import AbstractReadout, axis_of, embedding_at, readout_at
 from continua.model.setting import Cost, Setting
 from continua.operators import with_heads, with_nodes
+from continua.solve.backsolve import Backsolve
 from continua.solve.checkpointed import Checkpointed
 from continua.solve.controllers import Adaptive, Fixed, Given, PerSequence
 from continua.solve.gradients import AbstractGradient
@@ -204,15 +205,15 @@ class ContinuousTransformer(nn.Module):
 
         Depth: `steps=8` takes eight equal steps (of a network of L layers a multiple of L, or a divisor, for which
         neighbouring layers are joined into their mean), `grid=` walks given depths, `rtol=1e-8` sets both tolerances;
-        each keeps the stepper, but for `rtol` one that estimates no error (splitting) gives way to Dormand-Prince on
-        the summed velocity. `solver` and `gradient` are taken as they are. `head_nodes=12` evaluates a measure of
-        heads at twelve nodes, `axis_nodes=16` the embedding axis at sixteen. The result has a `training` flag of its
-        own, which starts as this model's; embedding, flow and readout are shared.
+        each keeps the stepper, but split steps, which estimate no error and are not retraced, give way to those of
+        Dormand-Prince on the summed velocity for `rtol` and for `gradient=Backsolve()`. `head_nodes=12` evaluates a
+        measure of heads at twelve nodes, `axis_nodes=16` the embedding axis at sixteen. The result has a `training`
+        flag of its own, which starts as this model's; embedding, flow and readout are shared.
         """
         if sum(x is not None for x in (steps, grid, rtol, solver)) > 1:
             given = {"steps": steps, "grid": grid, "rtol": rtol, "solver": solver}
             reject("at", given, "one way to step excludes the others", "Pass one of steps, grid, rtol, solver.")
-        embedding, flow, readout = self.embedding, self.flow, self.readout
+        embedding, flow, readout, given = self.embedding, self.flow, self.readout, solver is not None
         if head_nodes is not None:
             flow = _flow_at_head_nodes(flow, head_nodes)
         if axis_nodes is not None:
@@ -225,8 +226,11 @@ class ContinuousTransformer(nn.Module):
         elif rtol is not None:
             own = self.solver.controller if isinstance(self.solver, Solver) else None
             kept = own if isinstance(own, Adaptive | PerSequence) else Adaptive()
-            solver = self._controlled_by(dataclasses.replace(kept, rtol=rtol, atol=None), adaptive=True)
-        return self._with(embedding, flow, readout, solver or self.solver, gradient or self.gradient)
+            solver = self._controlled_by(dataclasses.replace(kept, rtol=rtol, atol=None), smooth=True)
+        now = solver or self.solver
+        if isinstance(gradient, Backsolve) and not given and isinstance(now, Solver) and not now.stepper.reversible:
+            now = self._controlled_by(now.controller, smooth=True)
+        return self._with(embedding, flow, readout, now, gradient or self.gradient)
 
     def _flow_in_steps(self, flow: Flow, steps: int) -> Flow:
         """The flow, whose parameters jump at ends of steps only; layers that are a multiple of steps are joined."""
@@ -275,13 +279,14 @@ class ContinuousTransformer(nn.Module):
             reject("grid", grid, "these are no depths", cure)
         return self._controlled_by(Given(tuple(grid)))
 
-    def _controlled_by(self, controller: AbstractController, adaptive: bool = False) -> Solver:
+    def _controlled_by(self, controller: AbstractController, smooth: bool = False) -> Solver:
+        """This solver with other steps; if `smooth`, they solve the summed velocity with an estimate of their error."""
         if not isinstance(self.solver, Solver):
             reject("solver", self.solver, "it has no steps to choose", "Pass at(solver=Solver(stepper, controller)).")
         stepper, ranks = self.solver.stepper, getattr(self.solver.controller, "all_ranks", False)
         if ranks and isinstance(controller, Fixed | Given | Adaptive):
             controller = dataclasses.replace(controller, all_ranks=True)
-        if adaptive and stepper.error_order is None and manifold_of(stepper) is None:
+        if smooth and stepper.error_order is None and manifold_of(stepper) is None:
             stepper = DormandPrince()
         return Solver(stepper, controller)
 
@@ -300,12 +305,18 @@ class ContinuousTransformer(nn.Module):
             ),
             f"depth: [0, {self.flow.depth:g}]"
             + ("" if self.flow.stagger is None else f", staggered for {self.flow.stagger} steps")
-            + f", {_describe(self.solver)}, gradient {_describe(self.gradient)}",
+            + f", {self._told_solver()}, gradient {_describe(self.gradient)}",
             f"readout: {type(self.readout).__name__}, {self.readout.outputs} outputs per "
             + ("token" if self.readout.per_token else "sequence"),
             f"parameters: {count:,}",
         ]
         return "ContinuousTransformer(\n" + "".join(f"  {line}\n" for line in lines) + ")"
+
+    def _told_solver(self) -> str:
+        """The solver in words that name its stepper, which is a default as often as not."""
+        own = self.solver
+        parts = (own.stepper, own.controller) if isinstance(own, Solver) else ()
+        return f"Solver({', '.join(map(_describe, parts))})" if parts else _describe(own)
 
 
 _OF_AT = {"steps": 8, "rtol": "1e-4", "solver": "Solver(RK4(), Fixed(8))", "gradient": "Direct()",

@@ -21,6 +21,7 @@ from continua.train.models import (
     check_sizes,
     count_parameters,
     objective_of,
+    stepper_of,
 )
 from continua.train.presets import PRESETS, CostOptions, DepthOptions, ModelOptions, Plan, Preset, TrainingOptions
 from continua.train.ranks import LostRankError, Ranks, name_lost
@@ -46,5 +47,5 @@ __all__ = [
     "build_continuous", "check_sizes", "count_parameters", "count_tokens", "diagnose", "evaluate",
     "evaluate_depth_steps", "evaluate_resolutions", "evaluate_samplings", "keep_diagnostics", "load", "measures_shown",
     "name_lost", "objective_of", "place", "prediction_section", "reference_errors", "resolution_section",
-    "settle_outputs", "solver_error", "transform_files", "update_memory", "warnings_of",
+    "settle_outputs", "solver_error", "stepper_of", "transform_files", "update_memory", "warnings_of",
 ]  # fmt: skip

@@ -131,10 +131,10 @@ def build_baseline(form: Form, preset: Preset, parameters: int, name: BaselineNa
         sizes = dataclasses.replace(vectors, hidden=hidden)
         return _build(form, sizes, 1, heads, time, Depth(float(layers), layers))
 
-    each = 3 if preset.depth.stepper == "strang" else STEPPERS[preset.depth.stepper].stages  # one part takes half-steps
+    evaluations = evaluations_of(preset.depth)
     if name in ("deep", "deep-regularized"):
-        return build(each * preset.depth.depth_steps, 4 * vectors.width)
-    for layers in range(each * preset.depth.depth_steps, 0, -1):
+        return build(evaluations, 4 * vectors.width)
+    for layers in range(evaluations, 0, -1):
         one, two = (count_parameters(build(layers, hidden)) for hidden in (1, 2))
         hidden = round(1 + (parameters - one) / (two - one))  # the number of parameters is affine in it
         if hidden >= vectors.width // 2 or (layers == 1 and hidden >= 1):
@@ -199,10 +199,22 @@ def _textbook_time(form: Form, width: int) -> TokenTime:
     return TokenTime(0.0, form.span, form.spacing, Counting(), code, None, form.queries)
 
 
+def evaluations_of(how: DepthOptions) -> int:
+    """Evaluations of the velocity in `depth_steps` equal steps; those of adaptive ones are not known beforehand."""
+    stepper = stepper_of(how)
+    each = 3 if isinstance(stepper, Strang) else stepper.stages  # one part of Strang's takes half-steps
+    return each * how.depth_steps
+
+
+def stepper_of(how: DepthOptions) -> AbstractStepper:
+    """The stepper that options ask for, or Dormand-Prince's where theirs cannot adapt or be retraced as they ask."""
+    stepper = STEPPERS[how.stepper]
+    unfit = how.rtol > 0.0 or (how.gradient == "backsolve" and not stepper.reversible)
+    return DormandPrince() if stepper.error_order is None and unfit else stepper
+
+
 def _depth(how: DepthOptions) -> Depth:
-    stepper, adaptive = STEPPERS[how.stepper], how.rtol > 0.0
-    if stepper.error_order is None and (adaptive or (how.gradient == "backsolve" and not stepper.reversible)):
-        stepper = DormandPrince()  # on the summed velocity
+    stepper, adaptive = stepper_of(how), how.rtol > 0.0
 
     def modes(kind: type[Cosine | Legendre]) -> AbstractBasis:
         basis = ScaledBasis(kind(how.depth_modes), how.mode_ratio)

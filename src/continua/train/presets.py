@@ -78,7 +78,8 @@ class DepthOptions:
     stepper: StepperName = "lie"
     """how a step of depth is taken; lie: attention and feed-forward in turn (Lie-Trotter), strang: symmetrically"""
     gradient: GradientName = "direct"
-    """autograd through the solve, the checkpointed adjoint (less memory), or the adjoint equation solved backwards"""
+    """autograd through the solve, the checkpointed adjoint (less memory), or the adjoint equation solved backwards, by
+    Dormand-Prince unless --stepper can be retraced (split steps cannot)"""
     clip_adjoint: float = 0.0
     """largest norm of dJ/dx, per sequence, that enters the adjoint equation of backsolve; 0: no limit"""
     jitter: float = 0.0
