@@ -55,7 +55,7 @@ def quiet_environment(monkeypatch, tmp_path):
         ("train digits --quiet=False", "'False' is one word too many: `continua train` takes TASK and options."),
         ("train --compare yes", "--compare = 'yes': there is no such network to compare with. Did you mean 'layers'?"),
         ("train --compare digits", "--compare = 'digits': there is no such network to compare with."),
-        ("train --compare layers none", "--compare = 'none': there is no such network to compare with."),
+        ("train --compare layers none", "--compare = 'none': it stands alone, and compares with nothing."),
         ("train csv own.csv", "takes TASK and options, and a file by --series own.csv."),
         ("train mnist1d digits", "'digits' is one word too many: `continua train` takes TASK and options."),
         ("train minst1d", "TASK = 'minst1d': there is no such task. Did you mean 'mnist1d'? Choose from mnist1d, "),

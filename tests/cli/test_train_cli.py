@@ -137,7 +137,9 @@ def test_a_run_that_measures_nothing_more_reads_the_test_as_trained_and_eval_rea
     assert "at other resolutions" in (text_run / "report.html").read_text()
     assert "at other resolutions" not in (tmp_path / "run" / "report.html").read_text()
     assert main(["eval", "run"]) == 0
-    assert "depth steps" in capsys.readouterr().out and "resolutions" in [*run.records("test")][-1]
+    shown = capsys.readouterr().out
+    assert "depth steps" in shown and "report: run/report.html" in shown and "resolutions" in [*run.records("test")][-1]
+    assert "at other resolutions" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_network_that_is_off_has_one_set_of_numbers():
@@ -321,13 +323,14 @@ def test_mistakes_about_series_are_named(tmp_path, capsys):
     for words, told in (
         (["csv"], "Pass --series FILE.csv"),
         (["uea"], "Pass --series NAME_TRAIN.ts"),
-        (["spirals", "--id-column", "who"], "use `continua train csv`"),
-        (["mnist1d", "--series", "own.csv"], "use `continua train uea` or `continua train csv`"),
+        (["spirals", "--id-column", "who"], "Leave it out; it is for csv."),
+        (["mnist1d", "--series", "own.csv"], "Leave it out; it is for uea, csv."),
         (
             ["csv", "--series", "own.csv", "--window", "4"],
             "--window = 4: it must be a whole number, at least 8",
         ),
         (["csv", "--series", "own.csv", "--points", "5"], "--points = 5: the task csv does not read it"),
+        (["text", "--context-length", "0"], "--context-length = 0: it must be a whole number, at least 1"),
         (["burgers", "--context-length", "64"], "--context-length = 64: the task burgers does not read it"),
         (["csv", "--series", "absent.csv"], "--series = 'absent.csv': there is no such file"),
         (["csv", "--series", "own.csv"], "row 4: the time 1 comes after 2"),
@@ -404,7 +407,7 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
             ["train", "spirals", "--field", "piecewise"],
             "--head-modes = 3: a field that is constant on pieces of depth has counted heads",
         ),
-        (["train", "--field-size-cost", "1"], "the objective has an L2 term of the parameters already"),
+        (["train", "--field-size-cost", "1"], "--weight-decay = 0.05: --field-size-cost 1 shrinks the same parameters"),
         (["train", "--min-lr-ratio", "2"], "--min-lr-ratio = 2.0"),
         (["train", "--warmup-ratio", "1"], "--warmup-ratio = 1.0"),
         (["train", "--beta2", "1"], "--beta2 = 1.0"),

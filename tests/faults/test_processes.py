@@ -176,12 +176,14 @@ def test_a_second_signal_leaves_at_once_and_nothing_half(tmp_path, delay):
 
 
 @full
-def test_a_reader_that_leaves_ends_the_run_resumably(tmp_path):
+@pytest.mark.parametrize("lines", ["--json", "--no-json"])
+def test_a_reader_that_leaves_ends_the_run_resumably(tmp_path, lines):
     """A whole process: Python itself writes to the pipe at its end."""
-    command = [sys.executable, "-m", "continua.cli.main", "train", *WORDS, "--no-quiet", "--json", "--updates", "900"]
+    command = [sys.executable, "-m", "continua.cli.main", "train", *WORDS, "--no-quiet", lines, "--updates", "900"]
     here = {**os.environ, "PYTHONPATH": str(Path(continua.__file__).parents[1])}
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=here) as child:
-        assert json.loads(child.stdout.readline())["kind"] == "begin"
+        first = child.stdout.readline()
+        assert json.loads(first)["kind"] == "begin" if lines == "--json" else b"parameters" in first
         child.stdout.close()
         told = child.stderr.read().decode()
     assert child.returncode == 75 and told.count("\n") == 1 and "nobody reads the output any more" in told

@@ -115,6 +115,10 @@ def _run(name: str, words: list[str], debug: bool) -> int:
     from continua.core.extras import MissingExtraError
     from continua.train import Interrupted, LostRankError, TrainingError
 
+    class Output(Console):
+        def on_broken_pipe(self) -> None:  # rich would leave without a word, and a run without its state
+            raise BrokenPipeError
+
     kind, show, rank = COMMANDS[name].load(), warnings.showwarning, int(os.environ.get("RANK", "0"))
 
     told = set[type[Warning]]()
@@ -130,7 +134,7 @@ def _run(name: str, words: list[str], debug: bool) -> int:
         with warnings.catch_warnings(), contextlib.redirect_stdout(_Terminal(sys.stdout) if sys.stdout else None):
             warnings.simplefilter("default", DamageWarning)
             warnings.showwarning = tell
-            return read_command(kind, name, words).execute(Console())
+            return read_command(kind, name, words).execute(Output())
     except Interrupted as stopped:
         _leave_output()
         return INTERRUPTED if rank else _fail(str(stopped), INTERRUPTED)

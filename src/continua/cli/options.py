@@ -17,7 +17,7 @@ from continua.core.extras import extra
 from continua.data import AbstractTask, Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
 from continua.optim import KFAC, SOAP, Recipe, Shampoo, adamw
 from continua.solve import LieTrotter
-from continua.train import BaselineName, DepthOptions, ModelOptions, Preset, TrainingOptions, stepper_of
+from continua.train import BaselineName, CostOptions, DepthOptions, ModelOptions, Preset, TrainingOptions, stepper_of
 
 TaskName = Literal["mnist1d", "text", "digits", "spirals", "burgers", "darcy", "uea", "csv"]
 
@@ -30,6 +30,8 @@ def _read_baselines(words: list[str]) -> tuple[BaselineName, ...]:
     if tuple(names) in ((), ("True",)):
         return ("layers",)
     known = get_args(BaselineName)
+    if "none" in names:
+        raise ValueError("'none': it stands alone, and compares with nothing. Leave it out, or the others.")
     for name in names:
         if name not in known:
             near = (
@@ -175,15 +177,12 @@ TASKS: Mapping[TaskName, tuple[type[AbstractTask], Mapping[str, str]]] = {
 def task_of(name: TaskName, data: DataOptions) -> AbstractTask:
     """The task of this name on these data; options that it does not read would be passed over in silence."""
     kind, reads = TASKS[name]
-    given = {option: value for option, value in vars(data).items() if value not in (None, False)}
+    given = {option: value for option, value in vars(data).items() if value is not None and value is not False}
     for option, value in given.items():
         if option not in reads:
-            others = [f"`continua train {other}`" for other, (_, arguments) in TASKS.items() if option in arguments]
-            shown, cure = (
-                str(value) if isinstance(value, Path) else value,
-                f"Leave it out, or use {' or '.join(others)}.",
-            )
-            reject(flag(option), shown, f"the task {name} does not read it", cure)
+            others = ", ".join(other for other, (_, arguments) in TASKS.items() if option in arguments)
+            shown = str(value) if isinstance(value, Path) else value
+            reject(flag(option), shown, f"the task {name} does not read it", f"Leave it out; it is for {others}.")
     if "series" in reads and data.series is None:
         what = "NAME_TRAIN.ts, with NAME_TEST.ts beside it" if kind is Uea else "FILE.csv"
         reject("--series", None, f"the task {name} reads files", f"Pass --series {what}.")
@@ -214,7 +213,7 @@ def check_sharding(run: RunOptions, preset: Preset) -> None:
         )
 
 
-def check_options(run: RunOptions, model: ModelOptions, training: TrainingOptions) -> None:
+def check_options(run: RunOptions, model: ModelOptions, costs: CostOptions, training: TrainingOptions) -> None:
     """Refuses what no training can take, whatever its task: numbers, devices and optimisers that are not there."""
     at_least(0, threads=run.threads)
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -232,6 +231,9 @@ def check_options(run: RunOptions, model: ModelOptions, training: TrainingOption
         cure = "Pass --learning-rate <= 1e6; 0.001 is usual."
         reject("--learning-rate", training.learning_rate, "no training survives such a rate", cure)
     fraction(all=False, beta2=training.beta2)
+    if costs.field_size_cost and training.weight_decay:
+        why = f"--field-size-cost {costs.field_size_cost:g} shrinks the same parameters"
+        reject("--weight-decay", training.weight_decay, why, "Pass --weight-decay 0, or leave the cost out.")
     if model.axis_kernel == "unitary" and training.optimizer == "adamw":
         cure = "Pass --optimizer recipe, whose steps stay among unitary matrices."
         reject(

@@ -50,25 +50,25 @@ class Evaluate:
     Nothing is trained. The models run on the test split as it is and in the other samplings that the task knows; with a
     quarter to eight times their depth steps (anytime depth), at tolerances, with twice the head nodes and axis nodes,
     each with its evaluations and milliseconds. The solver error is the distance of their output from that of a tight
-    adaptive solve: what they owe to their own steps. The numbers are added to the run's records.
+    adaptive solve: what they owe to their own steps. The numbers are added to the run's records and report.
     """
 
     folder: RunFolder
     """the folder of a run"""
     threads: int = 0
-    """threads of torch, 0 for its own choice"""
+    """threads of torch, 0 for as many as the run had"""
     json: Flag = False
     """print one JSON object instead of tables"""
 
     def execute(self, console: Console) -> int:
         at_least(0, threads=self.threads)
-        if self.threads:
-            torch.set_num_threads(self.threads)
         run = open_training(self.folder)
+        if threads := self.threads or int(run.manifest["facts"].get("threads", 0)):
+            torch.set_num_threads(threads)
         trained = options_of(run)
         task = task_of(trained.task, trained.data)
         results = measure_models(task, _load_models(run), None if self.json else console, models_off(run))
-        self._note(run, results)
+        page = self._note(run, results)
         if self.json:
             print(json.dumps(finite({"run": str(self.folder), "results": results}), allow_nan=False))
             return 0
@@ -79,17 +79,21 @@ class Evaluate:
             error = found.get("solver error")
             if error is not None:
                 console.print(f"{name}: solver error {error:.1%} of the output, against a tight adaptive solve")
+        if page is not None:
+            console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
         return 0
 
-    def _note(self, run: Run, results: Results) -> None:
-        """Adds the results to the records; where that cannot be, they are still shown."""
+    def _note(self, run: Run, results: Results) -> Path | None:
+        """Adds the results to the records, and to the report; where that cannot be, they are still shown."""
         try:
             with run.lock():
                 record_results(run, results)
                 if not (run.folder / "models").exists():
                     run.keep_models()
+                return write_report([run.folder])
         except (OSError, ValueError) as error:
             sys.stderr.write(f"continua: the results are not noted in the run: {error}\n")
+            return None
 
 
 @final

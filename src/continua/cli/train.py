@@ -226,7 +226,7 @@ class Train:
     def _train(
         self, console: Console, stop: StopRequest, ranks: Ranks, held: ExitStack, resumed: Resumed | None = None
     ) -> None:
-        options.check_options(self.run, self.model, self.training)
+        options.check_options(self.run, self.model, self.costs, self.training)
         preset, how, saving = Preset(self.model, self.depth, self.costs, self.training), self.training, self.output
         options.check_sharding(self.run, preset)
         task = options.task_of(self.task, self.data)  # reads nothing: what can be refused without data comes first

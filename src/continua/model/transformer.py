@@ -211,8 +211,9 @@ class ContinuousTransformer(nn.Module):
         flag of its own, which starts as this model's; embedding, flow and readout are shared.
         """
         if sum(x is not None for x in (steps, grid, rtol, solver)) > 1:
-            given = {"steps": steps, "grid": grid, "rtol": rtol, "solver": solver}
-            reject("at", given, "one way to step excludes the others", "Pass one of steps, grid, rtol, solver.")
+            asked = {"steps": steps, "grid": grid, "rtol": rtol, "solver": solver}
+            told = {name: value for name, value in asked.items() if value is not None}
+            reject("at", told, "one way to step excludes the others", f"Pass one of {', '.join(told)}.")
         embedding, flow, readout, given = self.embedding, self.flow, self.readout, solver is not None
         if head_nodes is not None:
             flow = _flow_at_head_nodes(flow, head_nodes)

@@ -177,6 +177,9 @@ def _time(form: Form, sizes: ModelOptions) -> TokenTime:
         "nystrom": Nystrom(sizes.integral_tokens),
     }  # fmt: skip
     integral = integrals[sizes.integral]
+    if form.causal and not integral.serves_causal:
+        why = "its landmarks would carry later tokens into earlier rows of a causal model"
+        reject("--integral", sizes.integral, why, "Pass exact, subset or debiased.")
     if not form.ordered:
         if stem is not None:
             why = "tokens of this task have no order, so no neighbours in time that a stem would read"
@@ -273,17 +276,17 @@ def check_sizes(preset: Preset) -> None:
     if sizes.axis_kernel == "spectral" and sizes.axis_modes > sizes.axis_nodes > 1:
         why = f"so many nodes do not resolve {sizes.axis_modes} axis modes"
         reject("axis_nodes", sizes.axis_nodes, why, f"Pass --axis-modes {sizes.axis_nodes} as well, or more nodes.")
+    if sizes.axis_kernel != "spectral" and sizes.axis_nodes > 1 and sizes.axis_nodes < 2 * sizes.axis_modes + 1:
+        why = f"so many nodes do not resolve {sizes.axis_modes} frequencies"
+        cure = f"Pass --axis-modes {(sizes.axis_nodes - 1) // 2} or fewer, or {2 * sizes.axis_modes + 1} nodes or more."
+        reject("axis_nodes", sizes.axis_nodes, why, cure)
     channels = sizes.width // sizes.axis_nodes
     if sizes.head_modes == 0 and channels % (2 * sizes.head_nodes):
         even = [heads for heads in range(1, channels // 2 + 1) if channels % (2 * heads) == 0]
         others = f", or --head-nodes from {', '.join(map(str, even))}" if even else ""
         cure = f"Pass a --width that is a multiple of {2 * sizes.head_nodes * sizes.axis_nodes}{others}."
-        reject(
-            "head_nodes",
-            sizes.head_nodes,
-            f"they do not split the {channels} channels per axis node into parts of even size",
-            cure,
-        )
+        whole = f"{channels} channels per axis node" if sizes.axis_nodes > 1 else f"width of {channels}"
+        reject("head_nodes", sizes.head_nodes, f"they do not split the {whole} into parts of even size", cure)
     if sizes.head_modes and depth.field == "piecewise":
         cure = "Pass --head-modes 0, or another --field."
         reject("head_modes", sizes.head_modes, "a field that is constant on pieces of depth has counted heads", cure)

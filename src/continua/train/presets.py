@@ -151,7 +151,8 @@ class TrainingOptions:
     patience: int = 0
     """training ends after so many validations in a row without a lower loss; 0: never early"""
     best: bool = True
-    """use the parameters of the lowest validation loss; where validation reads the test (mnist1d), the last"""
+    """use the parameters of the lowest validation loss; where validation reads the test (mnist1d, and text without
+    --validation-fraction), the last"""
 
 
 @final

@@ -75,7 +75,9 @@ class Bar(AbstractReporter):
         if not self.console.is_terminal:  # without a bar, whoever waits should know for what
             went = f" from update {done:,} on" if done else ""
             times = min(plan.validations, plan.updates)
-            text = f"training for {plan.updates:,} updates{went}; the validation split is read {times} times"
+            read = "once" if times == 1 else f"{times} times"
+            length = "1 update" if plan.updates == 1 else f"{plan.updates:,} updates"
+            text = f"training for {length}{went}; the validation split is read {read}"
             self.console.print(text, highlight=False, soft_wrap=True)
         self.progress.start()
         self.progress.reset(self.task, total=plan.updates, completed=done)
