@@ -387,13 +387,14 @@ class Train:
         return model.to(self.run.device, getattr(torch, self.run.dtype))
 
     def _introduce(self, console: Console, run: Run, task: AbstractTask, learners: list[Learner], ranks: Ranks) -> None:
-        sizes = "; ".join(
-            f"{learner.name} with {_size(learner.model)}, {optimiser_name(learner.optimiser)}" for learner in learners
-        )
+        sizes = ", ".join(f"{learner.name} with {_size(learner.model)}" for learner in learners)
+        optimisers = dict.fromkeys(optimiser_name(learner.optimiser) for learner in learners)
         facts = task.facts()
         augmented = f"; augmentation: {facts['augmentation']}" if facts.get("augmentation") else ""
         notes = "".join(f"\n{note}" for note in facts.get("notes", ()))
-        console.print(f"[bold]{task.name}[/bold]: {sizes}{augmented}{escape(notes)}", highlight=False)
+        console.print(
+            f"[bold]{task.name}[/bold]: {sizes}; {' and '.join(optimisers)}{augmented}{escape(notes)}", highlight=False
+        )
         if type(stepper_of(self.depth)) is not type(STEPPERS[self.depth.stepper]):
             asked = "--rtol" if self.depth.rtol else "--gradient backsolve"
             text = f"depth: {asked} takes Dormand-Prince steps of the summed velocity in place of {self.depth.stepper}"

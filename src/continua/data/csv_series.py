@@ -99,7 +99,7 @@ class Csv(AbstractTask):
             "split": self._split_words(),
             "series shorter than a window": windows.short,
             "notes": list(_notes(windows)),
-            "augmentation": f"the rows that are asked for are drawn in {_DRAWS} ways",
+            "augmentation": f"other rows of a window are asked for each time, in {_DRAWS} ways",
             **({"validation": "windows of the training part"} if self.whole else {}),
         }
 

@@ -149,9 +149,9 @@ class AbstractTask(abc.ABC):
         held = (
             f"validation reads {found['validation']}"
             if "validation" in found
-            else f"{self.count(Split.VALIDATION)} to validate"
+            else f"{self.count(Split.VALIDATION):,} to validate"
         )
-        words = f"{counts['training examples']} examples to train, {held}, {counts['test examples']} to test"
+        words = f"{counts['training examples']:,} examples to train, {held}, {counts['test examples']:,} to test"
         return {"split": words, **found}
 
     @final

@@ -68,11 +68,11 @@ class Text(AbstractTask):
         sizes = {"characters": len(self._text[1]), "context_length": self.context_length}
         train, validation, test = (len(self._part(split)) for split in (Split.TRAIN, Split.VALIDATION, Split.TEST))
         rest = (
-            f"{validation} to validate, then {test} to test"
+            f"{validation:,} to validate, then {test:,} to test"
             if self.validation_fraction
-            else f"{test} to validate and to test"
+            else f"{test:,} to validate and to test"
         )
-        words = f"{train} characters to train, then {rest}, in windows of {self.context_length}"
+        words = f"{train:,} characters to train, then {rest}, in windows of {self.context_length}"
         shared = {} if self.validation_fraction else {"validation": "the test examples"}
         return {"alphabet": self.alphabet, **sizes, "split": words, **shared}
 

@@ -66,7 +66,7 @@ class Bar(AbstractReporter):
         self.progress = Progress(*columns, self.left, console=console, transient=True, disable=not console.is_terminal)
         self.task = self.progress.add_task("first update", total=None)
         self.smooth: float | None = None
-        self.updates = self.skipped = 0
+        self.updates = self.skipped = self.widest = 0
         self.shown: str | None = None
         self.said = time.monotonic()
 
@@ -105,7 +105,8 @@ class Bar(AbstractReporter):
 
     def _say(self, update: int, learner: str, text: str) -> None:
         done = f"{update:>{len(str(self.updates))}}/{self.updates}"
-        self.console.print(f"{done}  {learner:<10}  {text}", highlight=False, soft_wrap=True)
+        self.widest = max(self.widest, len(learner))  # all learners speak in turn
+        self.console.print(f"{done}  {learner:<{self.widest}}  {text}", highlight=False, soft_wrap=True)
         self.said = time.monotonic()
 
 
