@@ -48,6 +48,14 @@ def test_the_reference_is_scikit_learns_kernel_ridge_with_its_leave_one_out_erro
     expected = KernelRidge(alpha=penalty, kernel="precomputed").fit(gram, y).predict(across)
     heat = float((reference.logits(new) / expected).mean())
     np.testing.assert_allclose(reference.logits(new), heat * expected, rtol=1e-5, atol=1e-7)
+    for own in (0, 5):  # whatever is asked, as by a ridge that never saw the series
+        others = np.delete(np.arange(len(y)), own)
+        ridge = KernelRidge(alpha=penalty, kernel="precomputed").fit(gram[np.ix_(others, others)], y[others])
+        without = reference.logits_without(new, [own] * len(new))
+        np.testing.assert_allclose(without, heat * ridge.predict(across[:, others]), rtol=1e-5, atol=1e-6)
+    again = reference.logits_without(series, range(len(series)))
+    np.testing.assert_allclose(again, reference.held, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(reference.logits_without(new, [-1] * len(new)), reference.logits(new), rtol=1e-12)
     np.testing.assert_allclose(reference.held, heat * left_out(penalty), rtol=1e-5, atol=1e-7)
 
 

@@ -111,6 +111,33 @@ def test_both_files_are_needed(files, tmp_path):
         _ = Uea(files).form
 
 
+def test_the_reference_reads_the_samples_that_are_left_and_never_the_series_itself(tmp_path):
+    random = torch.Generator().manual_seed(0)
+    rows = [",".join(f"{x:.3f}" for x in torch.randn(12, generator=random).cumsum(0).tolist()) for _ in range(20)]
+    labelled = [f"{row}:{'up' if i % 2 else 'down'}" for i, row in enumerate(rows)]
+    for part in ("TRAIN", "TEST"):
+        (tmp_path / f"Gaps_{part}.ts").write_text(HEADER + "\n".join(labelled))
+    task, whole = (Uea(tmp_path / "Gaps_TRAIN.ts", missing=missing) for missing in (0.8, 0.0))
+    trained = task.count(Split.TRAIN)
+
+    def logits(batch, own):
+        values, times, present = batch.inputs
+        seen = [(t[p].double().numpy(), x[p].double().numpy()) for x, t, p in zip(values, times, present, strict=True)]
+        return torch.from_numpy(task.transform.reference.logits_without(seen, own)).float()
+
+    batch = task.training_batch(6, 0, 3)
+    assert int(batch.inputs[2].sum()) < 6 * 12  # samples are missing
+    torch.testing.assert_close(batch.offset, logits(batch, batch.index.tolist()))
+    index = torch.arange(task.count(Split.VALIDATION))
+    held = task.batch(Split.VALIDATION, index)
+    assert held.inputs[2].sum(1).tolist() == [7] * len(index)  # the mean of training is missing, 0.4 of 12
+    torch.testing.assert_close(held.offset, logits(held, (trained + index).tolist()))
+    complete = whole.batch(Split.VALIDATION, index)
+    assert torch.equal(complete.offset, task.transform.left_out_logits[trained + index])
+    torch.testing.assert_close(complete.offset, logits(complete, (trained + index).tolist()))
+    assert not torch.allclose(complete.offset, logits(complete, [-1] * len(index)))  # as if it had not been left out
+
+
 def test_samples_are_dropped_in_training_and_always_the_same_in_the_test(tmp_path):
     rows = [",".join(str(100 * i + k) for k in range(10 + i)) + ":" + ("up" if i % 2 else "down") for i in range(6)]
     for part in ("TRAIN", "TEST"):

@@ -23,6 +23,9 @@ def test_the_most_steps_that_fit_are_taken(slow_clock):
     for allowed, steps in ((1.0, 1), (5.0, 4), (6.5, 4), (23.5, 16)):  # 6 is no multiple of the trained 4
         chosen = continua.at_budget(smooth, inputs, milliseconds=allowed, repeats=1)
         assert chosen.solver.controller.steps == steps and chosen.flow.parts[0].field is smooth.flow.parts[0].field
+    five = continua.transformer(width=16, outputs=2, features=1, axis=4, depth=continua.Depth(5.0))
+    for allowed, steps in ((4.0, 1), (9.0, 5), (21.0, 20)):
+        assert continua.at_budget(five, inputs, milliseconds=allowed, repeats=1).solver.controller.steps == steps
     plain = continua.transformer(width=16, outputs=2, features=1, axis=4, depth=continua.Depth(stagger=False))
     assert continua.at_budget(plain, inputs, milliseconds=6.5, repeats=1).solver.controller.steps == 6
     layers = continua.transformer(width=8, outputs=2, features=1, axis=1, heads=2, depth=continua.Depth(3.0, 3))

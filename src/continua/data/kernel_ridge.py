@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -32,7 +32,8 @@ class KernelRidgeReference:
     logarithms of their spectrum; d_f is the median squared distance of nearest neighbours. Reach h, penalty and
     temperature T have the least error and the least cross-entropy on series that are left out one at a time, which
     ridge knows in closed form: y_i - y^_i = alpha_i / A_ii, A the inverse of the penalised kernel. `held` are these
-    logits of the series it was fitted to, from which a network learns what the reference leaves.
+    logits of the series it was fitted to, from which a network learns what the reference leaves. Without series i the
+    coefficients are alpha - A_i alpha_i / A_ii, for whatever is asked.
     """
 
     points: int
@@ -41,7 +42,11 @@ class KernelRidgeReference:
     widths: np.ndarray
     """h d_f of each view."""
     weights: np.ndarray
-    held: np.ndarray
+    held: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
+    inverse: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
+    """A, of the fit alone: nobody leaves out series of a reference that was read from a file."""
+    chosen: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=int))
+    """Which of the series it was given it was fitted to, in their order."""
 
     @classmethod
     def fit(cls, series: Sequence[Clocked], labels: Sequence[int], classes: int) -> "KernelRidgeReference":
@@ -51,11 +56,11 @@ class KernelRidgeReference:
         chosen = np.unique(np.linspace(0, len(series) - 1, min(_MOST, len(series))).round().astype(int))
         known, y = tuple(each[chosen] for each in views), np.eye(classes)[np.array(labels)[chosen]] * 2.0 - 1.0
         near = np.array([_nearest(each) for each in known])
-        found = [(*_solve(_kernel(known, known, h * near), y), h * near) for h in _REACHES]
-        _, weights, left_out, widths = min(found, key=lambda each: each[0])
+        found = [(_solve(_kernel(known, known, h * near), y), h * near) for h in _REACHES]
+        (_, weights, left_out, inverse), widths = min(found, key=lambda each: each[0].error)
         own = [labels[i] for i in chosen]
         heat = min(_TEMPERATURES, key=lambda T: _cross_entropy(T * left_out, own))
-        reference = cls(points, known, widths, heat * weights, np.zeros((0, 0)))
+        reference = cls(points, known, widths, heat * weights, inverse=inverse, chosen=chosen)
         held = reference.logits_of(views)  # of series that it was not fitted to, these are logits without them as well
         held[chosen] = heat * left_out
         return dataclasses.replace(reference, held=held)
@@ -63,6 +68,16 @@ class KernelRidgeReference:
     def logits(self, series: Sequence[Clocked]) -> np.ndarray:
         """Of some series, (series, classes)."""
         return self.logits_of(view(series, self.points))
+
+    def logits_without(self, series: Sequence[Clocked], own: Sequence[int]) -> np.ndarray:
+        """Of some series, each by the reference without one of those it was given, such as itself with all samples."""
+        kernel = _kernel(view(series, self.points), self.views, self.widths)
+        logits, places = kernel @ self.weights, {int(given): place for place, given in enumerate(self.chosen)}
+        for row, given in enumerate(own):
+            if (place := places.get(given)) is not None:
+                column = self.inverse[:, place]
+                logits[row] -= (kernel[row] @ column) * self.weights[place] / column[place]
+        return logits
 
     def logits_of(self, views: Sequence[np.ndarray]) -> np.ndarray:
         """Of series by their views."""
@@ -73,7 +88,7 @@ def ridge_answers(known: np.ndarray, labels: Sequence[int], classes: int, asked:
     """The classes that plain ridge regression gives: a reference, with its penalty by leave-one-out as well."""
     mean, y = known.mean(0), np.eye(classes)[np.array(labels)] * 2.0 - 1.0
     size = float(((known - mean) ** 2).sum(1).mean())
-    _, weights, _ = _solve(_CONSTANT + (known - mean) @ (known - mean).T / size, y)
+    weights = _solve(_CONSTANT + (known - mean) @ (known - mean).T / size, y).weights
     return ((_CONSTANT + (asked - mean) @ (known - mean).T / size) @ weights).argmax(1)
 
 
@@ -116,18 +131,27 @@ def _nearest(known: np.ndarray) -> float:
     return found if 0.0 < found < np.inf else max(float(squares.mean()), 1e-12)
 
 
-def _solve(kernel: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-    """The least error on what is left out, over penalties, with its coefficients and its answers for each left out."""
+class _Ridge(NamedTuple):
+    """Of the penalty with the least error on what is left out: that error, the coefficients, the answers for each left
+    out, and the inverse of the penalised kernel."""
+
+    error: float
+    weights: np.ndarray
+    left_out: np.ndarray
+    inverse: np.ndarray
+
+
+def _solve(kernel: np.ndarray, y: np.ndarray) -> _Ridge:
     values, vectors = np.linalg.eigh(kernel)
-    inner, best = vectors.T @ y, (np.inf, np.zeros_like(y), np.zeros_like(y))
+    inner, best = vectors.T @ y, _Ridge(np.inf, np.zeros_like(y), np.zeros_like(y), values)
     for penalty in _PENALTIES:
         inverse = 1.0 / (np.maximum(values, 0.0) + penalty)
         weights = vectors @ (inverse[:, None] * inner)
         left_out = y - weights / ((vectors**2) @ inverse)[:, None]
         error = float(((y - left_out) ** 2).mean())
-        if error < best[0]:
-            best = (error, weights, left_out)
-    return best
+        if error < best.error:
+            best = _Ridge(error, weights, left_out, inverse)
+    return best._replace(inverse=(vectors * best.inverse) @ vectors.T)
 
 
 def _cross_entropy(logits: np.ndarray, labels: Sequence[int]) -> float:

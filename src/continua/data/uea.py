@@ -41,9 +41,10 @@ class Uea(AbstractTask):
     it. Each feature is centred and scaled by what is trained on; a constant one is refused. Token time is the index of
     a sample in units of the longest training series, which spans [0, 1]; shorter ones end earlier.
 
-    Of every training batch a random fraction of the samples, from 0 to `missing`, is left out; `test_missing`:
-    validation and test without this fraction, each series without samples of its own. `interpolated`: what was left out
-    is filled in on straight lines, as for models that want a regular grid.
+    Of every training batch a random fraction of the samples, from 0 to `missing`, is left out, and the reference reads
+    what is left, too; of validation half of `missing`, the mean of training. `test_missing`: validation and test
+    without this fraction, each series without samples of its own. `interpolated`: what was left out is filled in on
+    straight lines, as for models that want a regular grid.
     """
 
     file: Path
@@ -72,23 +73,26 @@ class Uea(AbstractTask):
         part, spacing = self._part(split), self.form.spacing
         chosen = [part.series[i] for i in index.tolist()]
         labels = torch.tensor([part.labels[i] for i in index.tolist()])
-        samples = _pad(chosen, spacing)
-        offset = self._left_out(split, index)
-        if split is not Split.TRAIN and self.test_missing > 0.0:  # whatever the batch that a series stands in
-            order = [
+        samples, own, missing = _pad(chosen, spacing), self._fitted(split, index), self._missing_in(split)
+        if missing > 0.0:
+            order = [  # whatever the batch that a series stands in
                 torch.rand(len(series), generator=generator_of(i))
                 for i, series in zip(index.tolist(), chosen, strict=True)
             ]
-            samples = self._drop(samples, self.test_missing, pad_sequence(order, batch_first=True))
-        return Batch(tuple(samples), labels, offset=self.transform.logits(samples) if offset is None else offset)
+            samples = self._drop(samples, missing, pad_sequence(order, batch_first=True))
+        whole = own is not None and missing == 0.0
+        offset = self.transform.left_out_logits[own] if whole else self.transform.logits(samples, own)
+        return Batch(tuple(samples), labels, offset=offset, index=index)
 
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
         if self.missing == 0.0:
             return batch
         missing = self.missing * float(torch.rand((), generator=generator))
         samples = Samples(*batch.inputs)
-        order = torch.rand(samples.present.shape, generator=generator)
-        return Batch(tuple(self._drop(samples, missing, order)), batch.targets, offset=batch.offset)
+        samples = self._drop(samples, missing, torch.rand(samples.present.shape, generator=generator))
+        # the reference reads what the network reads, so that the network learns what it leaves then
+        offset = self.transform.logits(samples, batch.index)
+        return Batch(tuple(samples), batch.targets, offset=offset, index=batch.index)
 
     def details(self) -> dict[str, Any]:
         validation, train = self._part(Split.VALIDATION), self._part(Split.TRAIN)
@@ -125,14 +129,17 @@ class Uea(AbstractTask):
         truth = np.array(test.labels)
         return {name: float((found == truth).mean()) for name, found in answers.items()}
 
-    def _left_out(self, split: Split, index: Int[Tensor, " size"]) -> Float[Tensor, "size classes"] | None:
-        """Logits of series that the reference was fitted to, each by the one without it; nothing for other series."""
+    def _missing_in(self, split: Split) -> float:
+        """The fraction that is left out of every series: in validation as much as training leaves out in the mean."""
+        if split is Split.VALIDATION and self._held_out()[0]:
+            return self.test_missing or 0.5 * self.missing
+        return 0.0 if split is Split.TRAIN else self.test_missing
+
+    def _fitted(self, split: Split, index: Int[Tensor, " size"]) -> Int[Tensor, " size"] | None:
+        """Which of the series that the reference was fitted to these are, training first; nothing for other series."""
         if split is Split.TRAIN:
-            return self.transform.left_out_logits[index]
-        held = self._held_out()[0]
-        if split is Split.TEST or not held or self.test_missing > 0.0:
-            return None
-        return self.transform.left_out_logits[self.count(Split.TRAIN) + index]
+            return index
+        return self.count(Split.TRAIN) + index if split is Split.VALIDATION and self._held_out()[0] else None
 
     def _held_out(self) -> tuple[list[Tensor], list[int]]:
         held, test = self._part(Split.VALIDATION), self._part(Split.TEST)
@@ -183,11 +190,13 @@ class LabelTransform:
         samples = _pad([(each - self.mean) / self.scale for each in series], self.spacing)
         return Batch(tuple(samples), None, offset=self.logits(samples))
 
-    def logits(self, samples: Samples) -> Float[Tensor, "series classes"]:
-        """What the kernel-ridge reference says of series in the model's units."""
+    def logits(self, samples: Samples, own: Int[Tensor, " series"] | None = None) -> Float[Tensor, "series classes"]:
+        """What the kernel-ridge reference says of series in the model's units, each without its `own` in the fit."""
         counts = samples.present.sum(1).tolist()
         pairs = zip(samples.positions.double().numpy(), samples.values.double().numpy(), counts, strict=True)
-        return torch.from_numpy(self.reference.logits([(t[:count], x[:count]) for t, x, count in pairs])).float()
+        series = [(t[:count], x[:count]) for t, x, count in pairs]
+        found = self.reference.logits(series) if own is None else self.reference.logits_without(series, own.tolist())
+        return torch.from_numpy(found).float()
 
     def files(self) -> dict[str, bytes]:
         """As a run keeps it; the logits of the training series are not."""
@@ -204,7 +213,7 @@ class LabelTransform:
         try:
             plain, held = json.loads(files["labels.json"]), safetensors.numpy.load(files["labels.safetensors"])
             views = tuple(held[f"view{i}"] for i in range(len(held["widths"])))
-            reference = KernelRidgeReference(plain["points"], views, held["widths"], held["weights"], np.zeros((0, 0)))
+            reference = KernelRidgeReference(plain["points"], views, held["widths"], held["weights"])
             mean, scale = (torch.from_numpy(held[name]) for name in ("mean", "scale"))
             return cls(tuple(plain["classes"]), mean, scale, plain["spacing"], reference)
         except (KeyError, TypeError, ValueError) as error:
