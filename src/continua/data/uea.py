@@ -73,7 +73,7 @@ class Uea(AbstractTask):
         part, spacing = self._part(split), self.form.spacing
         chosen = [part.series[i] for i in index.tolist()]
         labels = torch.tensor([part.labels[i] for i in index.tolist()])
-        samples, own, missing = _pad(chosen, spacing), self._fitted(split, index), self._missing_in(split)
+        samples, own, missing = _pad(chosen, spacing), self._places_in_fit(split, index), self._missing_in(split)
         if missing > 0.0:
             order = [  # whatever the batch that a series stands in
                 torch.rand(len(series), generator=generator_of(i))
@@ -135,7 +135,7 @@ class Uea(AbstractTask):
             return self.test_missing or 0.5 * self.missing
         return 0.0 if split is Split.TRAIN else self.test_missing
 
-    def _fitted(self, split: Split, index: Int[Tensor, " size"]) -> Int[Tensor, " size"] | None:
+    def _places_in_fit(self, split: Split, index: Int[Tensor, " size"]) -> Int[Tensor, " size"] | None:
         """Which of the series that the reference was fitted to these are, training first; nothing for other series."""
         if split is Split.TRAIN:
             return index

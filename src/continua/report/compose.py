@@ -92,7 +92,7 @@ def _distinct_names(folders: Sequence[Path]) -> list[str]:
     return [f"{folder.name} ({i + 1})" for i, folder in enumerate(folders)]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     """a, b and c."""
     return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
 
@@ -100,7 +100,7 @@ def _listed(names: Sequence[str]) -> str:
 def _title(runs: Sequence[_RunRecord]) -> str:
     """The data set and its size; of several runs, their names."""
     if len(runs) > 1:
-        return _listed([run.name for run in runs])
+        return _list_names([run.name for run in runs])
     config, task = runs[0].manifest.get("config", {}), runs[0].manifest.get("facts", {}).get("task", {})
     given = config.get("series") or config.get("text")
     name = " ".join(str(word) for word in (config.get("task") or runs[0].name, given and Path(given).name) if word)
@@ -145,7 +145,7 @@ def _origin(run: _RunRecord) -> str:
     began = str(manifest.get("began", "")).replace("T", " ")[:16]
     seed = manifest.get("config", {}).get("seed")
     used = " ".join(f"{name} {versions[name]}" for name in ("continua", "torch") if name in versions)
-    models = _listed([one.learner for one in run.learners])
+    models = _list_names([one.learner for one in run.learners])
     parts = (
         run.folder.resolve().name,
         models,
