@@ -1,6 +1,7 @@
 """Wrong words: one line in one style, the option that is meant, and nothing computed before."""
 
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from continua.cli.options import TASKS
 from continua.cli.parsing import read_command, suggest, values_of
 from continua.cli.runs import Report
 from continua.cli.train import Train, note_failure
+from continua.core.errors import ReconstructionWarning
 from continua.data import Burgers, Csv, Darcy, Digits, Mnist1d, Spirals, Text, Uea
 from continua.runs import Run
 from continua.train import PRESETS, Interrupted
@@ -183,6 +185,33 @@ def test_an_option_that_would_change_nothing_is_refused(words, capsys):
     assert main(["train", "spirals", *words.split()]) == 2
     told = capsys.readouterr().err
     assert IDLE[words] in told and told.count("\n") == 1
+
+
+def test_a_warning_of_ours_is_told_once_and_in_one_line(monkeypatch, capsys):
+    def warn_twice(*_):
+        for size in (1, 2):
+            warnings.warn(f"missed by {size}", ReconstructionWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setattr(COMMANDS["runs"].load(), "execute", warn_twice)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["runs"]) == 0
+    assert capsys.readouterr().err == "continua: missed by 1\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("spirals --axis-kernel fft --axis-modes 30", "so many nodes do not resolve 30 frequencies. Pass --axis-modes"),
+        ("text --text tale.txt --integral nystrom", "--integral = 'nystrom': its landmarks would carry later tokens"),
+        ("spirals --width 16 --axis-nodes 1 --head-modes 0 --head-nodes 5", "they do not split the width of 16 into"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_told_by_the_options(words, told, capsys):
+    Path("tale.txt").write_text("a tale of two cities " * 40)
+    assert main(["train", *words.split(), "--output", "run"]) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_what_a_file_says_may_change_nothing_beside_the_rest():

@@ -120,7 +120,6 @@ def _run(name: str, words: list[str], debug: bool) -> int:
             raise BrokenPipeError
 
     kind, show, rank = COMMANDS[name].load(), warnings.showwarning, int(os.environ.get("RANK", "0"))
-
     told = set[type[Warning]]()
 
     def tell(message: Warning | str, category: type[Warning], *where: Any) -> None:

@@ -56,8 +56,7 @@ def measure_models(
     """The test, the test in other samplings, at other resolutions, and the solver error, for every model.
 
     It takes a while: the console shows what is being measured. Models whose network is `off` have one set of numbers at
-    all resolutions, and only the samplings are measured. Without `resolutions` the test is read as
-    trained alone.
+    all resolutions, and only the samplings are measured. Without `resolutions` the test is read as trained alone.
     """
     results: Results = {}
     with _progress(console) as say:
