@@ -20,6 +20,7 @@ from continua.operators import (
     NormTheta,
     PreNorm,
     RMSNorm,
+    Rotary,
     Spectral,
     Sum,
     draw_theta,
@@ -235,6 +236,52 @@ def test_band_limited_states_do_not_depend_on_the_resolution(kernel):
         found = here.axis.analysis(basis) @ y
         y9 = kernel.apply(w, None, (kernel.axis.synthesis(basis) @ c).reshape(1, 1, -1)).view(9, 3)
         torch.testing.assert_close(found, kernel.axis.analysis(basis) @ y9, rtol=0, atol=1e-12)
+
+
+@each_function
+def test_queries_are_read_at_as_few_nodes_as_tell_them_apart(kernel):
+    """To these nodes and back is the whole kernel; inner products there are those of the coefficients."""
+    w, b, c = weight(kernel), normal(*kernel.bias(3).shape, seed=2), normal(2, 5, 2)
+    x = (kernel.axis.synthesis(kernel.basis) @ c).flatten(1).unsqueeze(0)
+    q = kernel.reading().apply(w, b, x)
+    few = kernel.writing().axis
+    assert few.nodes == 5 and q.shape == (1, 2, 5 * 3)
+    found = few.analysis(kernel.basis) @ q.view(2, 5, 3)
+    whole = kernel.axis.analysis(kernel.basis) @ kernel.apply(w, b, x).view(2, 9, 3)
+    torch.testing.assert_close(found, whole, rtol=0, atol=1e-12)
+    weighed = few.weights()[:, None] * q.view(2, 5, 3)
+    torch.testing.assert_close(
+        torch.einsum("iac,jac->ij", weighed, q.view(2, 5, 3)), torch.einsum("iac,jac->ij", whole, whole)
+    )
+    back = kernel.writing().apply(w.mT, None, q)
+    torch.testing.assert_close(back, kernel.apply(w.mT, None, kernel.apply(w, b, x)), rtol=0, atol=1e-12)
+    with by_transforms():
+        torch.testing.assert_close(kernel.reading().apply(w, b, x), q)
+        torch.testing.assert_close(kernel.writing().apply(w.mT, None, q), back)
+
+
+def test_nodes_that_cannot_be_fewer_stay():
+    """Cosines are orthonormal at so many midpoints as there are, not at so many Gauss nodes."""
+    kernel = Spectral(Axis(24, 2, GaussLegendre()), Cosine(5))
+    assert kernel.reading() is kernel and kernel.writing() is kernel
+    assert Spectral(Axis(5, 2), Cosine(5)).reading().to is None
+
+
+@each_function
+def test_attention_to_band_limited_states_does_not_depend_on_the_resolution(kernel):
+    """With positions and a bias: softmax, rotation and inner products see the same numbers at every resolution."""
+    basis, times = kernel.basis, torch.linspace(0.0, 1.0, 6, dtype=torch.float64).square().expand(3, -1)
+    c, found = normal(3, 6, 5, 2), []
+    theta = None
+    for nodes in (5, 9, 17, 40):
+        operator = Attention(2, 4, rotary=Rotary(fastest=30.0, slowest=3.0), kernel=kernel.at(nodes))
+        theta = draw_theta(operator.spec(2 * nodes), torch.Generator().manual_seed(5)) if theta is None else theta
+        axis = operator.kernel.axis
+        cloud = Cloud((axis.synthesis(basis) @ c).flatten(2), positions=times)
+        y = operator.velocity(map_leaves(lambda leaf: leaf.double() + 0.1, theta), cloud)
+        found.append(axis.analysis(basis) @ y.unflatten(-1, (nodes, 2)))
+    for each in found[1:]:
+        torch.testing.assert_close(each, found[0], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])

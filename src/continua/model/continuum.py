@@ -113,9 +113,8 @@ class EmbeddingAxis:
 
     Kernels along it are spectral, with `modes` cosine modes (default: as many as nodes). If `periodic` they are
     convolutions by FFT with `modes` frequencies (default: those that the nodes resolve), and `unitary` keeps every
-    frequency's matrix unitary at every depth. With fewer modes activations alias less. A model is best read at a
-    multiple of as many nodes as its kernels have functions (`modes`, of frequencies 2 `modes` + 1), since rotary
-    frequencies are constant on so many cells (`Rotary`).
+    frequency's matrix unitary at every depth. With fewer modes than nodes activations alias less: with half as many
+    a trained model hardly changes at more nodes, since attention is exact for the modes at any number of them.
     """
 
     nodes: int = 8

@@ -26,10 +26,9 @@ class Rotary:
     R(t) turns the pair (x_r, x_{r + n/2}) by om_r t, the frequencies om_r spaced geometrically from `fastest` towards
     `slowest`. J. Su et al., RoFormer (2021), has fastest = 1 and slowest = 1e-4 on the index. Signals, whose token time
     is [0, 1], want `fastest` of one to three times their number of samples, which `transformer` gives to `Rotary()`.
-    Along an embedding axis the frequencies are step functions om_r(d), constant on as many equal cells as the axis has
-    modes, which so share out the whole range: with as many nodes as modes they are those of a plain vector of the same
-    width. Frequencies that vary smoothly would need a node for every half turn of cos((om(d) - om(d')) (s - t)): twice
-    the nodes would have other positions.
+    Along an embedding axis each of the few nodes at which queries and keys are known (`AbstractKernel.reading`) has its
+    own part of the range: together they have the frequencies of a plain vector of the same width. Their number is that
+    of the modes, whatever the nodes of the states, so that positions are the same at every resolution.
     """
 
     fastest: float = 1.0
@@ -42,7 +41,10 @@ class Rotary:
             reject("slowest", self.slowest, "frequencies are positive and ordered", "Pass 0 < slowest <= fastest.")
 
     def frequencies(self, key: int, kernel: AbstractKernel, like: Tensor) -> Float[Tensor, "nodes half"]:
-        """om_r(d_a) for r = 0, ..., key/2 - 1 at the nodes of a kernel's axis, om_r(0) for plain vectors."""
+        """om_r(d_a) for r = 0, ..., key/2 - 1 at the nodes of a kernel's axis, om_r(0) for plain vectors.
+
+        Constant on as many equal cells as there are modes, where an axis has more nodes.
+        """
         places, axis = torch.zeros(1, dtype=torch.float64), kernel.axis
         if axis is not None:
             cells = math.prod(kernel.bias_modes)
@@ -119,8 +121,8 @@ class Attention(AbstractOperator):
 
     `value_size` defaults to `key_size`, `beta` to 1/sqrt(key_size). `causal` restricts the measure of query i to
     t_j <= t_i. With `head_masses` the heads have masses p_k that sum to one, parameters like the others; without,
-    p_k = 1. With a `kernel` along an embedding axis, both sizes count channels, <q, k> = sum_a v_a q_a k_a, and `beta`
-    defaults to sqrt(modes/key_size).
+    p_k = 1. With a `kernel` along an embedding axis, both sizes count channels, <q, k> = sum_a v_a q_a k_a over as few
+    nodes as the modes need, which is exact for them, and `beta` defaults to sqrt(modes/key_size).
     """
 
     heads: int
@@ -140,6 +142,8 @@ class Attention(AbstractOperator):
     """Where the heads stand among the axes of a weight: (..., heads, own axes)."""
     _as_weights: tuple[Any, ...] = dataclasses.field(init=False, repr=False, compare=False)
     """The index that gives one number per head the axes of a weight."""
+    _reading: AbstractKernel = dataclasses.field(init=False, repr=False, compare=False)
+    _writing: AbstractKernel = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         at_least(1, heads=self.heads, key_size=self.key_size, value_size=self.value_size)
@@ -155,6 +159,8 @@ class Attention(AbstractOperator):
         object.__setattr__(self, "inverse_temperature", beta)
         object.__setattr__(self, "_first", -1 - len(self.kernel.shape(1, 1)))
         object.__setattr__(self, "_as_weights", (..., *(None,) * (-1 - self._first)))
+        object.__setattr__(self, "_reading", self.kernel.reading())
+        object.__setattr__(self, "_writing", self.kernel.writing())
 
     def spec(self, width: int) -> AttentionTheta:
         heads, key, head, kernel = self.heads, self.key_size, Role.HEAD, self.kernel
@@ -175,19 +181,19 @@ class Attention(AbstractOperator):
 
     def bind(self, binding: Binding) -> "Attention":
         integral = self.integral.bind(binding)
-        rotary = None if self.rotary is None else self.rotary.bind(binding, self.key_size, self.kernel)
+        rotary = None if self.rotary is None else self.rotary.bind(binding, self.key_size, self._writing)
         same = integral is self.integral and rotary is self.rotary
         return self if same else dataclasses.replace(self, integral=integral, rotary=rotary)
 
     def velocity(self, theta: AttentionTheta, cloud: Cloud, source: Cloud | None = None) -> Points:
         source = cloud if source is None else source
-        axis, beta = self.kernel.axis, self.inverse_temperature
+        axis, beta = self._writing.axis, self.inverse_temperature
         halves = 1 if self.rotary is None else 2  # the layout that `Rotary.rotate` turns
         q = self._to_heads(cloud.points, theta.q, theta.bq, halves)
         k = self._to_heads(source.points, theta.k, theta.bk, halves)
         if self.rotary is not None:
-            q = self.rotary.rotate(q, cloud.measure, self.key_size, self.kernel)
-            k = self.rotary.rotate(k, source.measure, self.key_size, self.kernel)
+            q = self.rotary.rotate(q, cloud.measure, self.key_size, self._writing)
+            k = self.rotary.rotate(k, source.measure, self.key_size, self._writing)
         if axis is not None:  # <q, k> = sum_a v_a q_a k_a along the embedding axis
             if axis.uniform:
                 beta = beta / axis.nodes
@@ -227,14 +233,14 @@ class Attention(AbstractOperator):
 
     def lay_out(self, theta: AttentionTheta) -> AttentionTheta:
         """Theta with every kernel along the axis as one matrix (`AbstractFunctionKernel.lay_out`); modes may lead."""
-        kernel, halves = self.kernel, 1 if self.rotary is None else 2
-        assert isinstance(kernel, AbstractFunctionKernel)
+        reading, writing, halves = self._reading, self._writing, 1 if self.rotary is None else 2
+        assert isinstance(reading, AbstractFunctionKernel) and isinstance(writing, AbstractFunctionKernel)
         heads = self.heads
         asked = ((theta.q, theta.bq, halves * heads), (theta.k, theta.bk, halves * heads), (theta.v, theta.bv, heads))
-        q, k, v = [kernel.lay_out(self._join(w), to_heads=to) for w, _, to in asked]
-        bq, bk, bv = [None if b is None else kernel.spread(self._join_bias(b), to) for _, b, to in asked]
-        o = kernel.lay_out(self._join(theta.o).mT, from_heads=heads)
-        return AttentionTheta(q, k, v, o, bq, bk, bv, None if theta.bo is None else kernel.spread(theta.bo), theta.p)
+        q, k, v = [reading.lay_out(self._join(w), to_heads=to) for w, _, to in asked]
+        bq, bk, bv = [None if b is None else reading.spread(self._join_bias(b), to) for _, b, to in asked]
+        o = writing.lay_out(self._join(theta.o).mT, from_heads=heads)
+        return AttentionTheta(q, k, v, o, bq, bk, bv, None if theta.bo is None else writing.spread(theta.bo), theta.p)
 
     def _join(self, w: _Weight) -> Tensor:
         """(..., heads, own axes, key, channels) as (..., own axes, heads*key, channels)."""
@@ -248,9 +254,9 @@ class Attention(AbstractOperator):
         heads = self.heads
         if w.ndim > 2:
             heads, w, b = w.shape[self._first], self._join(w), None if b is None else self._join_bias(b)
-        y = self.kernel.apply(w, b, x, to_heads=halves * heads)
+        y = self._reading.apply(w, b, x, to_heads=halves * heads)
         return y.unflatten(-1, (heads, -1)).transpose(1, 2)
 
     def _from_heads(self, y: _InHeads, o: Tensor, b: Tensor | None) -> Points:
         w = self._join(o).mT if o.ndim > 2 else o
-        return self.kernel.apply(w, b, y.transpose(1, 2).flatten(2), from_heads=y.shape[1])
+        return self._writing.apply(w, b, y.transpose(1, 2).flatten(2), from_heads=y.shape[1])

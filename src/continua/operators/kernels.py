@@ -97,6 +97,14 @@ class AbstractKernel(abc.ABC):
         they come from (`from_heads`) or where they go to (`to_heads`).
         """
 
+    @abc.abstractmethod
+    def reading(self) -> "AbstractKernel":
+        """This kernel from states to functions at as few nodes as its modes need: queries, keys and values."""
+
+    @abc.abstractmethod
+    def writing(self) -> "AbstractKernel":
+        """This kernel from functions at these fewest nodes, its `axis`, to states."""
+
     @final
     @property
     def nodes(self) -> int:
@@ -159,6 +167,12 @@ class Dense(AbstractKernel):
     def __post_init__(self) -> None:
         object.__setattr__(self, "space", StiefelSpace() if self.orthonormal else FlatSpace(2))
 
+    def reading(self) -> "Dense":
+        return self
+
+    def writing(self) -> "Dense":
+        return self
+
     def apply(self, w: Tensor, b: Bias | None, x: Incoming, from_heads: int = 1, to_heads: int = 1) -> Outgoing:
         return F.linear(x, w, b) if w.ndim == 2 else linear(x, w, b)  # one node: both layouts are one
 
@@ -168,36 +182,81 @@ class AbstractFunctionKernel(AbstractKernel):
     """A kernel that is known by coefficients in some basis of functions along the axis."""
 
     axis: Axis
+    """At whose nodes a function comes in."""
     basis: AbstractBasis
     """In which biases are known."""
+    to: Axis | None = dataclasses.field(default=None, repr=False, kw_only=True)
+    """At whose nodes it goes out; `None`: those of `axis`."""
+
+    @final
+    @functools.cached_property
+    def outer(self) -> Axis:
+        return self.axis if self.to is None else self.to
+
+    @final
+    def reading(self) -> "AbstractFunctionKernel":
+        return self._reading_writing[0]
+
+    @final
+    def writing(self) -> "AbstractFunctionKernel":
+        return self._reading_writing[1]
+
+    @functools.cached_property
+    def _reading_writing(self) -> tuple["AbstractFunctionKernel", "AbstractFunctionKernel"]:
+        few = self._fewest()
+        if few == self.axis:
+            return self, self
+        return dataclasses.replace(self, to=few), dataclasses.replace(self, axis=few, to=self.axis)
+
+    def _fewest(self) -> Axis:
+        """As many nodes as the basis has functions: they tell these apart, and inner products of two are exact."""
+        few = self.axis.at(self.basis.size)
+        return few if few.resolves(self.basis) else self.axis
 
     @functools.cached_property
     def _tables(self) -> tuple[TensorTable, TensorTable]:
-        return tables(self.axis, self.basis)
+        return tables(self.outer, self.basis)[0], tables(self.axis, self.basis)[1]
 
     @abc.abstractmethod
     def transform(self, w: Tensor, x: Incoming) -> Outgoing:
         """W x for every token: analysis, the parameters on coefficients, synthesis."""
 
     @abc.abstractmethod
-    def matrix(self, w: Tensor) -> Float[Tensor, "*batched nodes nodes outputs inputs"]:
+    def pairs(self) -> Float[Tensor, "outer_nodes own"]:
+        """From parameters (own axes) to kernels times weights v_b at all pairs of nodes: one product."""
+
+    @functools.cached_property
+    def _pairs(self) -> TensorTable:
+        return TensorTable(self.pairs())
+
+    @final
+    def matrix(self, w: Tensor) -> Float[Tensor, "*batched outer nodes outputs inputs"]:
         """The same map between the values at the nodes: a matrix for each pair of them."""
+        mixed = self._pairs.like(w) @ w.flatten(-2).flatten(-3, -2)  # (outer nodes, outputs inputs)
+        return mixed.view(*w.shape[:-4], self.outer.nodes, self.axis.nodes, *w.shape[-2:])
+
+    @final
+    def _prepare(self) -> None:
+        """Makes what is kept: an axis that does not resolve the basis is refused, and compiled code finds tensors."""
+        _ = self._tables, self._pairs
+        if self.to is None:
+            _ = self._reading_writing
 
     @final
     def lay_out(
         self, w: Tensor, from_heads: int = 1, to_heads: int = 1
     ) -> Float[Tensor, "*batched nodes_outputs nodes_inputs"]:
         """The same map as one matrix, in the layouts of `apply`, which takes it in place of `w`; modes may lead."""
-        matrix, nodes = self.matrix(w), self.axis.nodes
-        *batched, _, _, outputs, inputs = matrix.shape
-        each = (nodes, nodes, to_heads, outputs // to_heads, from_heads, inputs // from_heads)
+        matrix = self.matrix(w)
+        *batched, outer, inner, outputs, inputs = matrix.shape
+        each = (outer, inner, to_heads, outputs // to_heads, from_heads, inputs // from_heads)
         parted = matrix.view(*batched, *each).permute((0, 3, 1, 4, 5, 2, 6) if batched else (2, 0, 3, 4, 1, 5))
-        return parted.reshape(*batched, nodes * outputs, nodes * inputs)  # one copy for all layouts
+        return parted.reshape(*batched, outer * outputs, inner * inputs)  # one copy for all layouts
 
     @final
     def spread(self, b: Bias, to_heads: int = 1) -> Float[Tensor, "*batched nodes_outputs"]:
         """The bias at every node, in the layout of `lay_out`."""
-        return _swap(synthesise(self._tables[0], b), self.axis.nodes, to_heads)
+        return _swap(synthesise(self._tables[0], b), self.outer.nodes, to_heads)
 
     @staticmethod
     def composes(x: Incoming) -> bool:
@@ -210,16 +269,15 @@ class AbstractFunctionKernel(AbstractKernel):
 
     @final
     def apply(self, w: Tensor, b: Bias | None, x: Incoming, from_heads: int = 1, to_heads: int = 1) -> Outgoing:
-        nodes = self.axis.nodes
         if w.ndim == 2:  # laid out before
             return F.linear(x, w, b)
         if w.ndim == 2 + len(self.own) and self.composes(x) and not _by_transforms:
             w = self.lay_out(w, from_heads, to_heads)
             return F.linear(x, w, None if b is None else self.spread(b, to_heads))
-        y = self.transform(w, _swap(x, from_heads, nodes))
+        y = self.transform(w, _swap(x, from_heads, self.axis.nodes))
         if b is not None:
             y = y + per_token(self.spread(b))
-        return _swap(y, nodes, to_heads)
+        return _swap(y, self.outer.nodes, to_heads)
 
 
 @final
@@ -237,14 +295,12 @@ class Spectral(AbstractFunctionKernel):
     def __post_init__(self) -> None:
         object.__setattr__(self, "own", (self.basis.size, self.basis.size))
         object.__setattr__(self, "bias_modes", (self.basis.size,))
-        # made here: an axis that does not resolve the basis is refused, and compiled code finds tensors
-        _ = self._tables, self._pairs
+        self._prepare()
 
-    @functools.cached_property
-    def _pairs(self) -> TensorTable:
-        """phi_i(d_a) v_b phi_j(d_b) for all pairs of modes and of nodes: from parameters to a matrix in one product."""
+    def pairs(self) -> Tensor:
+        """phi_i(d_a) v_b phi_j(d_b) for all pairs of modes and of nodes."""
         synthesis, analysis = (table.values for table in self._tables)
-        return TensorTable(torch.kron(synthesis, analysis.T.contiguous()))
+        return torch.kron(synthesis, analysis.T.contiguous())
 
     def transform(self, w: Tensor, x: Incoming) -> Outgoing:
         synthesis, analysis = self._tables
@@ -252,11 +308,6 @@ class Spectral(AbstractFunctionKernel):
         coefficients = torch.einsum("ja,btac->btjc", analysis.like(x), functions).flatten(2)
         mixed = linear(coefficients, joined_modes(w)).unflatten(-1, (self.basis.size, -1))
         return torch.einsum("ai,btic->btac", synthesis.like(x), mixed).flatten(2)
-
-    def matrix(self, w: Tensor) -> Tensor:
-        nodes = self.axis.nodes
-        mixed = self._pairs.like(w) @ w.flatten(-2).flatten(-3, -2)  # (nodes nodes, outputs inputs)
-        return mixed.view(*w.shape[:-4], nodes, nodes, *w.shape[-2:])
 
 
 def _swap(x: Tensor, outer: int, inner: int) -> Tensor:
@@ -299,20 +350,30 @@ class Convolution(AbstractFunctionKernel):
         object.__setattr__(self, "basis", Fourier(2 * self.modes + 1))
         object.__setattr__(self, "bias_modes", (self.basis.size,))
         object.__setattr__(self, "space", StiefelSpace(paired=True) if self.unitary else SpectralSpace(paired=True))
-        _ = self._tables  # made here, as those of `Spectral`
+        self._prepare()
+
+    def pairs(self) -> Tensor:
+        """e^{2 pi i om (d_a - d_b)} / nodes for all pairs of nodes, its real part, and minus its imaginary part."""
+        between = self.outer.points()[:, None] - self.axis.points()  # (outer nodes)
+        om = torch.arange(self.modes + 1, dtype=torch.float64)
+        angles = 2.0 * math.pi * om * between.flatten()[:, None]
+        both = (2.0 - (om == 0).double()) / self.axis.nodes  # om and -om
+        return torch.stack([both * angles.cos(), -both * angles.sin()], -1).flatten(1)
+
+    @functools.cached_property
+    def _shift(self) -> TensorTable:
+        """From the first node of `axis` to that of `outer`, and from sums over nodes to means, by frequency."""
+        first, last = (each.points()[0] for each in (self.axis, self.outer))
+        angles = 2.0 * math.pi * torch.arange(self.modes + 1, dtype=torch.float64) * (last - first)
+        return TensorTable(torch.stack([angles.cos(), angles.sin()]) * (self.outer.nodes / self.axis.nodes))
 
     def transform(self, w: Tensor, x: Incoming) -> Outgoing:
-        nodes = self.axis.nodes
-        spectrum = torch.fft.rfft(x.unflatten(-1, (nodes, -1)), dim=2)[:, :, : self.modes + 1]
+        spectrum = torch.fft.rfft(x.unflatten(-1, (self.axis.nodes, -1)), dim=2)[:, :, : self.modes + 1]
         rows = "bmoi" if w.ndim == 5 else "moi"
         mixed = torch.einsum(f"{rows},btmi->btmo", multipliers(w), spectrum)
-        return torch.fft.irfft(mixed, n=nodes, dim=2).flatten(2)
-
-    def matrix(self, w: Tensor) -> Tensor:
-        nodes = self.axis.nodes
-        kappa = torch.fft.irfft(multipliers(w), n=nodes, dim=-3)  # kappa(d - e) / nodes, by the distance in nodes
-        places = torch.arange(nodes, device=w.device)
-        return kappa[..., (places[:, None] - places) % nodes, :, :]
+        if self.to is not None:
+            mixed = mixed * torch.complex(*self._shift.like(x).unbind()).unsqueeze(-1)
+        return torch.fft.irfft(mixed, n=self.outer.nodes, dim=2).flatten(2)
 
 
 def multipliers(w: Float[Tensor, "*batched frequencies 2 outputs inputs"]) -> Tensor:

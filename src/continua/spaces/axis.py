@@ -58,12 +58,19 @@ class Axis:
         """The weights v_a, which sum to one."""
         return self._rule[1].values if like is None else self._rule[1].like(like)
 
+    def resolves(self, basis: AbstractBasis) -> bool:
+        """Whether the functions of a basis are orthonormal under the rule of the axis."""
+        return holds(self._defect(basis.evaluate(self.points())) <= 1e-8, unseen=True)
+
+    def _defect(self, values: Float[Tensor, "nodes modes"]) -> Float[Tensor, ""]:
+        gram = values.T @ (self.weights()[:, None] * values)
+        return (gram - torch.eye(len(gram), dtype=gram.dtype)).abs().max()
+
     def synthesis(self, basis: AbstractBasis) -> Float[Tensor, "nodes modes"]:
         """phi_i(d_a): from coefficients to the nodes."""
         values = basis.evaluate(self.points())
-        gram = values.T @ (self.weights()[:, None] * values)
-        defect = (gram - torch.eye(basis.size, dtype=gram.dtype)).abs().max()
-        if not holds(defect <= 1e-8, unseen=True):
+        if not self.resolves(basis):
+            defect = self._defect(values)
             cure = "Use more nodes, fewer modes, or an orthonormal basis (Cosine, Fourier, Legendre with Gauss nodes)."
             why = f"{self.nodes} nodes do not resolve {basis.size} modes"
             if self.nodes < basis.size:
