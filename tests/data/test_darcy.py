@@ -73,11 +73,12 @@ def test_fields_have_the_stated_variance():
     assert abs(float(fields[:, :-1, :-1].square().mean()) - 1.0) < 0.1 and abs(float(fields.mean())) < 0.03
 
 
-def test_resolutions_show_the_same_functions():
-    coarse, fine = (Darcy(points=n, examples=12).batch(Split.TEST, torch.arange(8)) for n in (16, 32))
-    assert coarse.inputs[0].shape == (8, 256, 19) and fine.inputs[0].shape == (8, 1024, 19)
+@pytest.mark.parametrize("points", [16, 32])
+def test_resolutions_show_the_same_functions(points):
+    coarse, fine = (Darcy(points=n, examples=12).batch(Split.TEST, torch.arange(8)) for n in (points, 2 * points))
+    assert coarse.inputs[0].shape == (8, points**2, 19) and fine.inputs[0].shape == (8, 4 * points**2, 19)
     for one, other in ((coarse.inputs[0][..., :3], fine.inputs[0][..., :3]), (coarse.targets, fine.targets)):
-        parts = other.unflatten(1, (16, 2, 16, 2)).mean((2, 4)).flatten(1, 2)  # the four parts of a cell
+        parts = other.unflatten(1, (points, 2, points, 2)).mean((2, 4)).flatten(1, 2)  # the four parts of a cell
         assert float((one - parts).norm() / one.norm()) < 0.01
 
 
@@ -95,7 +96,7 @@ def test_waves_of_a_place_are_those_of_the_unit_interval():
 def test_tokens_are_values_at_their_places():
     task = Darcy(points=8, examples=12)
     batch = task.batch(Split.TEST, torch.arange(2))
-    medium, pressure = _solutions(8, task.deviation, Split.TEST)
+    medium, pressure = _solutions(8, task.deviation, Split.TEST, 64)
     node = ((batch.inputs[0][0, :, 1:3] + 1) / 2 * 64).round().long()
     assert torch.equal(batch.inputs[0][..., 0], medium[:2, node[:, 0], node[:, 1]])
     assert torch.equal(batch.targets[..., 0], pressure[:2, node[:, 0], node[:, 1]])
@@ -109,7 +110,7 @@ def test_turned_and_moved_training_batches_are_still_solutions():
     moves = node - ((plain.inputs[0][..., 1:3] + 1) / 2 * 64).round().long()
     assert torch.equal(moves, moves[:, :1].expand_as(moves)), "all points of a medium move alike"
     assert {tuple(move) for move in moves[:, 0].tolist()} == {(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1)}
-    fields = torch.stack([field[0] for field in _solutions(12, task.deviation, Split.TRAIN)], -1)
+    fields = torch.stack([field[0] for field in _solutions(12, task.deviation, Split.TRAIN, 64)], -1)
     kinds = [torch.rot90(each, quarter) for each in (fields, fields.transpose(0, 1)) for quarter in range(4)]
     seen = torch.cat([turned.inputs[0][..., :1], turned.targets], -1)
     found = [[torch.equal(kind[x, y], one) for kind in kinds] for (x, y), one in zip(node.mT, seen, strict=True)]

@@ -17,7 +17,8 @@ from continua.data.sampling import fourier_features
 from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
 _FINE = 64
-"""Intervals a side of the grid on which the equation is solved; the centres of up to 32 cells a side are among it."""
+"""Intervals a side of the grid on which the equation is solved, and whose nodes hold the centres of up to 32 cells a
+side; 64 cells have twice as many intervals, and the same media."""
 _WAVES = 6
 """Waves of the conductivity along each side."""
 _FEATURES = 4
@@ -49,9 +50,9 @@ class Darcy(AbstractTask):
 
     def __post_init__(self) -> None:
         at_least(10, examples=self.examples)
-        if self.points not in (4, 8, 16, 32):
+        if self.points not in (4, 8, 16, 32, 64):
             why = f"the equation is solved on {_FINE} intervals, whose ends are the centres of the cells"
-            reject("points", self.points, why, "Pass 4, 8, 16 or 32.")
+            reject("points", self.points, why, "Pass 4, 8, 16, 32 or 64.")
         fraction(1.5, none=False, deviation=self.deviation)
 
     @property
@@ -63,7 +64,7 @@ class Darcy(AbstractTask):
         return self.examples if split is Split.TRAIN else max(8, self.examples // 4)
 
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
-        fields = torch.stack(_solutions(self.count(split), self.deviation, split), 1)[index]
+        fields = torch.stack(self._solve(split), 1)[index]
         return self._sample(fields, index, torch.zeros(len(index), 2, dtype=torch.long))
 
     def augment(self, batch: Batch, generator: torch.Generator) -> Batch:
@@ -71,14 +72,21 @@ class Darcy(AbstractTask):
         size, reach = len(batch.index), self._half - 1
         kinds = torch.randint(8, (size,), generator=generator).tolist()
         moves = torch.randint(-reach, reach + 1, (size, 2), generator=generator)
-        both = torch.stack(_solutions(self.count(Split.TRAIN), self.deviation, Split.TRAIN), 1)[batch.index]
+        both = torch.stack(self._solve(Split.TRAIN), 1)[batch.index]
         turned = [torch.rot90(one.mT if k > 3 else one, k % 4, (1, 2)) for one, k in zip(both, kinds, strict=True)]
         return self._sample(torch.stack(turned), batch.index, moves)
 
     @property
+    def _intervals(self) -> int:
+        return max(_FINE, 2 * self.points)
+
+    @property
     def _half(self) -> int:
         """Fine intervals from the border of a cell to its centre."""
-        return _FINE // (2 * self.points)
+        return self._intervals // (2 * self.points)
+
+    def _solve(self, split: Split) -> tuple[Tensor, Tensor]:
+        return _solutions(self.count(split), self.deviation, split, self._intervals)
 
     def _sample(self, fields: Tensor, index: Tensor, moves: Int[Tensor, "size 2"]) -> Batch:
         """Medium and pressure (size, 2, nodes, nodes) at the centres of the cells, or so many fine intervals beside."""
@@ -86,7 +94,7 @@ class Darcy(AbstractTask):
         node = self._half * (2 * cell + 1) + moves.unsqueeze(1)
         x, y = node.unbind(-1)
         found = fields[torch.arange(len(fields)).unsqueeze(1), :, x, y]
-        place = node / _FINE
+        place = node / self._intervals
         values = torch.cat([found[..., :1], 2.0 * place - 1.0, fourier_features(place, _FEATURES)], -1)
         return Batch((values,), found[..., 1:], index=index)
 
@@ -95,17 +103,19 @@ class Darcy(AbstractTask):
         return {"points a side": self.points, "unit of pressure": _HIGHEST, "augmentation": changed}
 
     def variants(self) -> Mapping[str, AbstractTask]:
-        other = [n for n in (self.points // 2, 2 * self.points) if 8 <= n <= 32]
+        other = [n for n in (self.points // 2, 2 * self.points, 4 * self.points) if 8 <= n <= 64]
         return {f"{n} x {n} points": dataclasses.replace(self, points=n) for n in other}
 
 
-def log_conductivities(samples: int, generator: torch.Generator) -> Float[Tensor, "samples nodes nodes"]:
-    """Gaussian fields at the nodes of the fine grid, of mean 0 and, averaged over the square, variance 1.
+def log_conductivities(
+    samples: int, generator: torch.Generator, intervals: int = _FINE
+) -> Float[Tensor, "samples nodes nodes"]:
+    """Gaussian fields at the nodes of so many intervals a side, of mean 0 and, averaged over the square, variance 1.
 
     g(x, y) = sum_kl c_kl xi_kl cos(pi k x) cos(pi l y) ,   c_kl ~ 1/(1 + k^2 + l^2) ,   c_00 = 0
     """
     k = torch.arange(_WAVES, dtype=torch.float64)
-    x = torch.linspace(0.0, 1.0, _FINE + 1, dtype=torch.float64)
+    x = torch.linspace(0.0, 1.0, intervals + 1, dtype=torch.float64)
     size = 1.0 / (1.0 + k[:, None] ** 2 + k**2)
     size[0, 0] = 0.0
     power = torch.where(k > 0, 0.5, 1.0)  # the mean square of cos(pi k x)
@@ -116,9 +126,9 @@ def log_conductivities(samples: int, generator: torch.Generator) -> Float[Tensor
 
 
 @functools.lru_cache(maxsize=8)
-def _solutions(samples: int, deviation: float, split: Split) -> tuple[Tensor, Tensor]:
-    """log a and u / max at the nodes of the fine grid, in float32: all resolutions are of the same functions."""
-    medium = deviation * log_conductivities(samples, generator_of(1 + list(Split).index(split)))
+def _solutions(samples: int, deviation: float, split: Split, intervals: int) -> tuple[Tensor, Tensor]:
+    """log a and u / max at the nodes of the fine grid, in float32: all resolutions are of the same media."""
+    medium = deviation * log_conductivities(samples, generator_of(1 + list(Split).index(split)), intervals)
     pressure = darcy_solution(medium.exp(), torch.ones_like(medium[:, 1:-1, 1:-1]), tolerance=1e-8)
     return medium.float(), (pressure / _HIGHEST).float()
 
