@@ -200,6 +200,10 @@ def test_names_cover_no_point_and_no_other_name(seed):
         dots = [Box(x - 4, y - 4, x + 4, y + 4) for x, y in spots]
         assert not any(box.meets(dot) for box in fresh for dot in dots)
         assert all(box.left >= 0 and box.right <= width and box.top >= 0 for box in fresh)
+        for label, spot in zip(labels, spots, strict=True):
+            if label is not None and label.wide is wide:  # its own point is the nearest
+                box = label.box(*spot)
+                assert min(spots, key=lambda other, box=box: box.distance(*other)) == spot
 
 
 def test_labels_are_one_per_point():

@@ -1,5 +1,6 @@
 """Names beside the points of a figure: each where it covers neither a point nor another name, or nowhere."""
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -32,6 +33,11 @@ class Box(NamedTuple):
         """Whether the two have a pixel in common."""
         beside = self.right <= other.left or other.right <= self.left
         return not (beside or self.bottom <= other.top or other.bottom <= self.top)
+
+    def distance(self, x: float, y: float) -> float:
+        """How far a point is from it."""
+        across, along = max(self.left - x, x - self.right, 0.0), max(self.top - y, y - self.bottom, 0.0)
+        return math.hypot(across, along)
 
 
 class Label(NamedTuple):
@@ -66,8 +72,9 @@ def place_labels(points: Sequence[tuple[float, float]], names: Sequence[str], as
         taken += [label.box(*spot) for label, spot in zip(placed, spots, strict=True) if label is not None]
         for k, (spot, name) in enumerate(zip(spots, names, strict=True)):
             if placed[k] is None:
-                free = (label for label in _tries(name, wide) if _is_free(label.box(*spot), size, taken))
-                placed[k] = label = next(free, None)
+                tries = ((label, label.box(*spot)) for label in _tries(name, wide))
+                placed[k] = label = next((label for label, box in tries if _is_free(box, size, taken)
+                                          and _is_nearest(spot, spots, box)), None)  # fmt: skip
                 taken += [] if label is None else [label.box(*spot)]
     return placed
 
@@ -75,6 +82,11 @@ def place_labels(points: Sequence[tuple[float, float]], names: Sequence[str], as
 def _is_free(box: Box, size: tuple[float, float], taken: Sequence[Box]) -> bool:
     inside = box.left >= 0.0 and box.right <= size[0] and box.top >= 0.0 and box.bottom <= size[1]
     return inside and not any(box.meets(other) for other in taken)
+
+
+def _is_nearest(spot: tuple[float, float], spots: Sequence[tuple[float, float]], box: Box) -> bool:
+    """Whether no other point could be taken for the one that is named."""
+    return all(box.distance(*spot) <= box.distance(*other) for other in spots)
 
 
 def _tries(name: str, wide: bool) -> Iterator[Label]:
