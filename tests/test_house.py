@@ -9,7 +9,7 @@ import pkgutil
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from types import FunctionType
@@ -18,6 +18,7 @@ import pytest
 from mktestdocs import check_md_file, grab_code_blocks
 
 import continua
+from continua.cli.evaluate import Evaluate
 from continua.cli.parsing import flag, values_of
 from continua.cli.train import Train
 
@@ -312,7 +313,7 @@ PAGES = ("tasks", "results", "how-to", "mathematics", "choose", "scale")
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in PAGES)])
 def test_options_of_training_exist(page):
     values = values_of(Train())
-    known = {flag(name) for name in values} | {"--help"}
+    known = {flag(name) for name in values} | {flag(each.name) for each in fields(Evaluate)} | {"--help"}
     known |= {flag(name).replace("--", "--no-", 1) for name, value in values.items() if isinstance(value, bool)}
     text = (ROOT / page).read_text(encoding="utf-8")
     if page == "README.md":  # it shows other commands too

@@ -20,7 +20,7 @@ from continua.cli.options import TASKS
 from continua.cli.parsing import read_command, values_of
 from continua.cli.train import Train, claim_folder
 from continua.data import Form, Question, Spirals
-from continua.model import load, model_files
+from continua.model import choosable_resolutions, load, model_files
 from continua.runs import Run
 from continua.solve import Adaptive, DormandPrince, Solver
 from short_runs import SMALL, stop_after
@@ -76,13 +76,24 @@ def test_a_run_holds_everything(text_run, capsys):
 
 
 def test_eval_reads_a_run(text_run, capsys):
-    assert main(["eval", str(text_run), "--json"]) == 0
-    results = json.loads(capsys.readouterr().out)["results"]
-    assert set(results) == {"continuous", "layers"}
+    assert main(["eval", str(text_run), "--json", "--milliseconds", "1000"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    results = told["results"]
+    assert set(results) == set(told["chosen"]) == {"continuous", "layers"}
+    for name, chosen in told["chosen"].items():
+        calls = {str(each): each.call for each in choosable_resolutions(continua.load(text_run, name).model)}
+        losses = {calls[row]: found["loss"] for row, found in results[name]["resolutions"].items() if row in calls}
+        assert "at(rtol=0.01)" not in losses  # the model is causal
+        best = min(losses, key=lambda call: losses[call])
+        assert chosen["fits"] and chosen["loss"] == losses[best] and chosen["python"].endswith(f").{best}")
+        assert type(eval(chosen["python"])) is type(continua.load(text_run))
     by_steps = results["continuous"]["depth_steps"]
     assert by_steps["4"]["loss"] == pytest.approx(results["continuous"]["samplings"]["as trained"]["loss"], abs=1e-5)
-    assert main(["eval", str(text_run)]) == 0
+    assert main(["eval", str(text_run), "--milliseconds", "1e-6"]) == 0
     shown = capsys.readouterr().out
+    assert "*: no other of this model is faster at no more loss" in shown and " *" in shown
+    fastest = f"nothing is as fast as 1e-06 ms per sequence: the fastest is continua.load('{text_run}'"
+    assert f"continuous, {fastest}).at(" in shown and f"layers, {fastest}, 'layers').at(" in shown
     costs = shown[shown.index("an update of each model") : shown.index("test (validation")]
     assert all(word in costs for word in ("parameters", "evaluations", "ms", "peak MiB", "continuous", "layers"))
     assert f'to use it: continua generate {text_run} --prompt "..."' in shown
@@ -120,7 +131,7 @@ def test_a_measure_that_is_the_loss_has_one_column_and_names_of_models_stay_whol
     tables = results_tables(Spirals(), {"continuous": found, "deep-regularized": found})
     with (console := Console(width=80)).capture() as shown:
         console.print(*tables, sep="\n", soft_wrap=True)
-    assert "loss" not in shown.get() and max(map(len, shown.get().splitlines())) <= 80
+    assert "loss" not in shown.get().split("*:")[0] and max(map(len, shown.get().splitlines())) <= 80
     assert all(shown.get().count(word) == 2 for word in ("continuous", "deep-regularized"))
     other = {"resolutions": {"96 steps": row, "rtol 0.0001": row | {"loss": 1.7}}}
     assert [column.header for column in results_tables(Spirals(), {"continuous": other})[0].columns][3] == "loss"
@@ -426,6 +437,8 @@ def test_mistakes_in_a_config_file_are_named(tmp_path, capsys, content, told):
         (["train", "--config", "absent.toml"], "absent.toml"),
         (["train", "--resume", "absent"], "there is no such folder"),
         (["eval", "absent"], "there is no such folder"),
+        (["eval", "absent", "--milliseconds", "0"], "--milliseconds = 0.0: it must be positive and finite"),
+        (["eval", "absent", "--milliseconds", "soon"], "--milliseconds = 'soon': this is no number"),
         (["generate", "absent"], "there is no such folder"),
     ],
 )

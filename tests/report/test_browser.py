@@ -126,6 +126,33 @@ def test_values_are_shown_under_the_pointer_and_names_hide_curves(browser, page_
     opened.context.close()
 
 
+def test_named_points_are_told_together_and_hide_with_their_curve(browser, tmp_path):
+    curves = (Curve.of("steps", [1, 4, 8], [3, 2, 1], mark="both", labels=("1", "4", "8")),
+              Curve.of("others", [4, 4, 4.1], [2.5, 1.5, 1.45], mark="hollow",
+                       labels=("rtol 0.01", "12 head nodes", "24 axis nodes of a wide page")))  # fmt: skip
+    run = Run.begin(tmp_path / "named", "lab", {"task": "named"})
+    figure = Lines(title="named", x=Scale("x", log=True), y=Scale("y"), curves=curves)
+    run.keep_section("named", Section("named", figures=(figure,)))
+    page_path = write_report([run.folder])
+    shown = {}
+    for width in (360, 1280):
+        opened = Opened(browser, page_path, width)
+        found = opened.page.locator("figure.lines").first
+        shown[width] = found.locator("text.name:visible").count()
+        box = found.locator("svg.window").bounding_box()
+        dot = found.locator("text.name", has_text="rtol 0.01").bounding_box()
+        assert box["x"] <= dot["x"] and dot["x"] + dot["width"] <= box["x"] + box["width"]
+        if width == 1280:
+            opened.page.mouse.move(box["x"] + box["width"] * 0.667, box["y"] + box["height"] / 2)
+            told = found.locator(".tip").inner_text()
+            assert all(word in told for word in ("steps, 4", "others, rtol 0.01", "others, 12 head nodes"))
+            found.locator(".key").nth(1).click()
+            assert found.locator("text.name:visible").count() == 3
+        assert opened.words == []
+        opened.context.close()
+    assert 5 <= shown[360] <= shown[1280] == 6
+
+
 def test_values_of_a_heat_map_are_those_that_were_measured(browser, page_path):
     opened = Opened(browser, page_path[0])
     heat = opened.page.locator("figure.heat").first

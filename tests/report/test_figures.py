@@ -10,6 +10,7 @@ import pytest
 
 from continua.report import figure_svg, resolution_figures, save_figures
 from continua.report.drawing import read_asset
+from continua.report.labels import _NARROW, _WIDE, Box, place_labels
 from continua.report.scales import tick_words
 from continua.runs import Curve, Lines, Scale
 from run_folders import figures
@@ -169,3 +170,42 @@ def test_a_report_without_rows_has_no_figures(report):
 def test_ticks_of_a_narrow_axis_are_told_apart():
     assert tick_words([3.99992, 3.99996, 4.0]) == ["3.99992", "3.99996", "4"]
     assert tick_words([0.0, 0.5, 1.0]) == ["0", "0.5", "1"] and tick_words([]) == []
+
+
+def test_few_counts_have_a_tick_each_and_few_times_round_ones():
+    def ticks(x):
+        svg, _ = figure_svg(Lines(title="t", x=Scale("x", log=True), y=Scale("y"), curves=(Curve.of("y", x, x),)))
+        found = [g for g in ElementTree.fromstring(svg).iter(f"{SVG}g") if g.get("class") == "tx"]
+        return [g.find(f"{SVG}text").text for g in found]
+
+    assert ticks([1, 3, 4, 16]) == ["1", "3", "4", "16"]
+    assert ticks([0.1634, 0.4217, 1.339]) == ["0.2", "0.5", "1"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_names_cover_no_point_and_no_other_name(seed):
+    drawn = np.random.default_rng(seed)
+    points = [(float(u), float(v)) for u, v in drawn.uniform(0.02, 0.98, (24, 2))]
+    names = ["half of the samples missing" if k % 4 == 0 else f"{k} steps" for k in range(24)]
+    labels = place_labels(points, names, 0.75)
+    assert all(label is None or " ".join(label.lines) == name for label, name in zip(labels, names, strict=True))
+    placed = {wide: sum(label is not None and label.wide is wide for label in labels) for wide in (False, True)}
+    assert placed[False] > 6 and placed[True] > 0
+    for width, wide in ((_NARROW, False), (_WIDE, True)):
+        spots = [(width * u, 0.75 * width * v) for u, v in points]
+        shown = [(label, label.box(*spot)) for label, spot in zip(labels, spots, strict=True)
+                 if label is not None and label.wide <= wide]  # fmt: skip
+        fresh = [box for label, box in shown if label.wide is wide]
+        assert not any(a.meets(b) for a, (_, b) in itertools.product(fresh, shown) if a is not b)
+        dots = [Box(x - 4, y - 4, x + 4, y + 4) for x, y in spots]
+        assert not any(box.meets(dot) for box in fresh for dot in dots)
+        assert all(box.left >= 0 and box.right <= width and box.top >= 0 for box in fresh)
+        for label, spot in zip(labels, spots, strict=True):
+            if label is not None and label.wide is wide:  # its own point is the nearest
+                box = label.box(*spot)
+                assert min(spots, key=lambda other, box=box: box.distance(*other)) == spot
+
+
+def test_labels_are_one_per_point():
+    with pytest.raises(ValueError, match=r"labels = \('a',\): the curve has 2 points"):
+        Curve.of("y", [1, 2], [1, 2], labels=("a",))

@@ -14,6 +14,7 @@ from continua.report import (
     format_duration,
     format_number,
     mathml,
+    pareto_front,
     report_page,
     write_report,
 )
@@ -154,7 +155,32 @@ def test_one_large_loss_does_not_flatten_the_others(tmp_path):
     (section,) = (s for s in report_page([run.folder]).sections if s.heading == "Anytime depth")
     by_steps, by_cost, _ = section.figures
     assert by_steps.y.log and by_cost.y.log
-    assert by_cost.caption == "Each model at other resolutions: depth steps."  # no nodes where the model has none
+    assert "Hollow" not in by_cost.caption  # no nodes where the model has none
+
+
+def test_the_loss_stands_against_evaluations_and_milliseconds(tmp_path):
+    rows = {"8 steps": (8, 2.0, 0.3), "1 step": (1, 0.3, 0.9), "2 steps": (2, 0.6, 0.95), "rtol 0.01": (33, 7.0, 0.2),
+            "rtol 0.001": (70, 9.0, 0.2), "12 head nodes": (2, 0.7, 0.4), "half missing": (2, 0.2, 0.1)}  # fmt: skip
+    named = {name: dict(zip(("evaluations", "milliseconds", "loss"), row, strict=True)) for name, row in rows.items()}
+    samplings = {"as trained": {"loss": 0.9}, "half missing": {"loss": 0.1}}
+    run = Run.begin(tmp_path / "run", "train", {"task": "waves"})
+    run.record("test", model="ours", samplings=samplings, depth_steps={"2": {"loss": 0.9}}, resolutions=named)
+    (section,) = (s for s in report_page([run.folder]).sections if s.heading == "Anytime depth")
+    _, by_evaluations, by_time, table = section.figures
+    for figure, place in ((by_evaluations, 0), (by_time, 1)):
+        steps, others = figure.curves
+        assert figure.x.log and (steps.mark, others.mark) == ("both", "hollow") and steps.colour == others.colour
+        assert steps.labels == ("1", "2", "8") and steps.x.tolist() == [
+            rows[n][place] for n in ("1 step", "2 steps", "8 steps")
+        ]
+        assert others.labels == ("rtol 0.01", "rtol 0.001", "12 head nodes", "half missing")
+        assert others.y.tolist() == [0.2, 0.2, 0.4, 0.1]
+        assert "Hollow points: other tolerances, head nodes, samplings." in figure.caption
+    assert by_time.x.label == "milliseconds per sequence" and "median" in by_time.measured
+    # two steps take longer than one at more loss, the tighter tolerance gains nothing; other samples are no choice
+    stars = [row[0].removesuffix(" *") for row in table.rows if row[0].endswith(" *")]
+    assert stars == ["8 steps", "1 step", "rtol 0.01", "12 head nodes"] and "no other is faster" in table.caption
+    assert pareto_front({"resolutions": {"1 step": {"milliseconds": 1.0, "loss": None}}}) == []
 
 
 def test_training_losses_are_the_means_of_groups_of_updates(run):

@@ -37,6 +37,7 @@ from continua.train import (
     count_parameters,
     evaluate,
     evaluate_depth_steps,
+    evaluate_resolutions,
     evaluate_samplings,
     objective_of,
     solver_error,
@@ -402,6 +403,19 @@ def test_more_depth_steps_come_nearer_to_a_tight_solve():
     own = set(evaluate_depth_steps(learner.model.at(steps=2), TASK))
     assert own == {1, 2, 3, 4, 8, 16}, "from a quarter to eight times its own"
     assert set(evaluate_samplings(learner.model, TASK)) == {"as trained", *TASK.variants()}
+
+
+def test_every_resolution_and_sampling_has_its_loss_and_its_cost(unchecked):
+    (learner,) = learners(TASK)
+    said = []
+    found = evaluate_resolutions(learner.model, TASK, size=8, tell=said.append)
+    assert {"1 step", "4 steps", "rtol 0.01", *TASK.variants()} <= set(found) and len(said) >= len(found)
+    assert found["4 steps"]["evaluations"] == 2 * found["2 steps"]["evaluations"] and learner.model.training
+    assert all(row["milliseconds"] > 0.0 and row["loss"] > 0.0 for row in found.values())
+    own = learner.objective(learner.model.at(steps=4).in_eval_mode(), next(iter(TASK.batches(Split.TEST, 8))))
+    assert found["4 steps"]["loss"] == pytest.approx(float(own.terminal.detach()))
+    more = found["twice as many observations"]
+    assert more["evaluations"] == found["2 steps"]["evaluations"] and more["loss"] != found["2 steps"]["loss"]
 
 
 def test_asked_objective_agrees_with_ask():

@@ -30,7 +30,9 @@ class Command(NamedTuple):
 
 COMMANDS: Mapping[str, Command] = {
     "train": Command("cli.train", "Train", "Train a continuous Transformer on a task, and leave a run folder."),
-    "eval": Command("cli.runs", "Evaluate", "Measure the models of a run: test, other samplings, other depth steps."),
+    "eval": Command(
+        "cli.evaluate", "Evaluate", "Measure the models of a run: test, other samplings, other depth steps."
+    ),
     "predict": Command(
         "cli.runs", "Predict", "Use a trained run on a file: fill empty cells, predict classes, continue a text."
     ),

@@ -18,7 +18,7 @@ from continua.control import resolution_report
 from continua.core.errors import SolveError
 from continua.data import AbstractTask, Csv, Question, Split, Uea
 from continua.model import ContinuousTransformer, citation, model_files
-from continua.report import format_number
+from continua.report import format_number, pareto_front
 from continua.runs import Run, Table
 from continua.train import (
     Learner,
@@ -138,19 +138,37 @@ def results_tables(task: AbstractTask, results: Results, off: Sequence[str] = ()
     titles = {"samplings": (f"test{same}", "sampling"), "depth_steps": (f"test by depth steps{same}", "steps"),
               "resolutions": ("first sequences of the test, milliseconds per sequence", "resolution")}  # fmt: skip
     by = {key: {name: found[key] for name, found in results.items() if found.get(key)} for key in titles}
-    tables = [show_table(_table(*titles[key], found)) for key, found in by.items() if found]
+    fronts = {name: pareto_front(found) for name, found in results.items()}
+    tables: list[rich.table.Table | str] = [
+        show_table(_table(*titles[key], found, fronts if key == "resolutions" else {}))
+        for key, found in by.items()
+        if found
+    ]
+    tables += ["*: no other of this model is faster at no more loss"] if any(fronts.values()) else []
     notes = [f"{name}: its network is off, so its numbers hold at any depth steps and resolution" for name in off]
     return [*tables, *notes]
 
 
-def _table(title: str, first: str, by_model: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
-    """A row for each sampling or number of steps, of one model after the other; a column for each measure."""
+def _table(
+    title: str,
+    first: str,
+    by_model: Mapping[str, Mapping[str, Mapping[str, float]]],
+    marked: Mapping[str, Sequence[str]] = {},
+) -> Table:
+    """A row for each sampling or number of steps, of one model after the other; a column for each measure.
+
+    Rows that are `marked` of a model have a star.
+    """
     every = dict.fromkeys(row for found in by_model.values() for row in found)
     shown = [(row, model, found[row]) for row in every for model, found in by_model.items() if row in found]
     measures = measures_shown([values for *_, values in shown])
     named = ("model",) if len(by_model) > 1 else ()
     rows = tuple(
-        (row, *(model for _ in named), *(_cell(name, values[name]) for name in measures))
+        (
+            f"{row} *" if row in marked.get(model, ()) else row,
+            *(model for _ in named),
+            *(_cell(name, values[name]) for name in measures),
+        )
         for row, model, values in shown
     )
     titles = ("ms" if name == "milliseconds" else name for name in measures)

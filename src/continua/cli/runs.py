@@ -1,9 +1,8 @@
-"""What is done with runs that are there: `continua eval`, `generate`, `report`, `predict` and `runs`."""
+"""What is done with runs that are there: `continua generate`, `report`, `predict` and `runs`."""
 
 import csv
 import dataclasses
 import io
-import json
 import math
 import shlex
 import sys
@@ -12,24 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any, cast, final
 
 import numpy as np
-import torch
 import tyro
 from rich.console import Console
 
-from continua.cli.measuring import (
-    Results,
-    costs_table,
-    measure_models,
-    models_off,
-    off_lines,
-    record_results,
-    remarks,
-    results_tables,
-    training_costs,
-)
-from continua.cli.options import task_of
+from continua.cli.measuring import off_lines
 from continua.cli.parsing import Count, Flag, RunFolder, RunFolders, SomeFile, SomeFolder, choose, refuse_missing
-from continua.cli.train import open_training, options_of
+from continua.cli.train import open_training
 from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
@@ -38,62 +25,8 @@ from continua.data.files import read_text
 from continua.model import ContinuousTransformer, Decoding, Window, stream_tokens, why_not_cacheable
 from continua.model import load as load_model
 from continua.report import write_report
-from continua.runs import Run, check_writable, finite, write_whole
+from continua.runs import Run, check_writable, write_whole
 from continua.train import FilledSeries, SeriesFiller, TrainedLabels, TrainedSeries, TrainedText, load
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Evaluate:
-    """Measure the models of a run: test, other samplings, other depth steps.
-
-    Nothing is trained. The models run on the test split as it is and in the other samplings that the task knows; with a
-    quarter to eight times their depth steps (anytime depth), at tolerances, with twice the head nodes and axis nodes,
-    each with its evaluations and milliseconds. The solver error is the distance of their output from that of a tight
-    adaptive solve: what they owe to their own steps. The numbers are added to the run's records and report.
-    """
-
-    folder: RunFolder
-    """the folder of a run"""
-    threads: int = 0
-    """threads of torch, 0 for as many as the run had"""
-    json: Flag = False
-    """print one JSON object instead of tables"""
-
-    def execute(self, console: Console) -> int:
-        at_least(0, threads=self.threads)
-        run = open_training(self.folder)
-        if threads := self.threads or int(run.manifest["facts"].get("threads", 0)):
-            torch.set_num_threads(threads)
-        trained = options_of(run)
-        task = task_of(trained.task, trained.data)
-        results = measure_models(task, _load_models(run), None if self.json else console, models_off(run))
-        page = self._note(run, results)
-        if self.json:
-            print(json.dumps(finite({"run": str(self.folder), "results": results}), allow_nan=False))
-            return 0
-        shown = [*off_lines(run), *costs_table(training_costs(run)), *results_tables(task, results, models_off(run)),
-                 *remarks(results, run)]  # fmt: skip
-        console.print(*shown, sep="\n", soft_wrap=True)
-        for name, found in results.items():
-            error = found.get("solver error")
-            if error is not None:
-                console.print(f"{name}: solver error {error:.1%} of the output, against a tight adaptive solve")
-        if page is not None:
-            console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
-        return 0
-
-    def _note(self, run: Run, results: Results) -> Path | None:
-        """Adds the results to the records, and to the report; where that cannot be, they are still shown."""
-        try:
-            with run.lock():
-                record_results(run, results)
-                if not (run.folder / "models").exists():
-                    run.keep_models()
-                return write_report([run.folder])
-        except (OSError, ValueError) as error:
-            sys.stderr.write(f"continua: the results are not noted in the run: {error}\n")
-            return None
 
 
 @final
@@ -135,7 +68,7 @@ class Generate:
         facts = run.manifest["facts"].get("task", {})
         if "alphabet" not in facts:
             reject("run", str(self.folder), "it has not learnt to write", "Pass a run of `continua train text`.")
-        models = _load_models(run)
+        models = load_models(run)
         choose("--model", self.model, models, "model in the run", "generate")
         at_least(1, max_new_tokens=self.max_new_tokens, num_return_sequences=self.num_return_sequences)
         if self.prompt == "":
@@ -214,7 +147,7 @@ class Report:
         return 0
 
 
-def _load_models(run: Run) -> dict[str, ContinuousTransformer]:
+def load_models(run: Run) -> dict[str, ContinuousTransformer]:
     """The models of a run by name: those it ended with, or as of its latest checkpoint; the continuous one first."""
     ended = run.folder / "models"
     if run.manifest["state"] == "finished" and ended.is_dir():

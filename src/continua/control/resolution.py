@@ -13,13 +13,19 @@ from continua.core.checks import is_a
 from continua.core.errors import SolveError, reject
 from continua.core.shapes import Tensor
 from continua.data import Resampling, Samples, refine, take_every
-from continua.fields import AbstractHeadField
-from continua.model import AbstractEmbeddingWrapper, ContinuousTransformer, StemEmbedding, VectorEmbedding
+from continua.model import (
+    AbstractEmbeddingWrapper,
+    ContinuousTransformer,
+    Loss,
+    Resolution,
+    StemEmbedding,
+    VectorEmbedding,
+    call_loss,
+    flatten_tokens,
+    own_nodes,
+)
 from continua.solve import AbstractSolver, Adaptive, DormandPrince, PerSequence, Projected, Solver, manifold_of
 from continua.spaces import Uniform
-
-Loss = Callable[[Tensor, Any], Tensor]
-"""(output, targets) -> a scalar; of a readout that gives one output per token, the present tokens in one row."""
 
 UNITS = {"tokens": "t", "axis_nodes": "d", "head_nodes": "h", "steps": "z", "rtol": "z"}
 """What a resolution counts, and the continuum it belongs to."""
@@ -142,25 +148,22 @@ class ResolutionReport:
         for row in self.rows:
             losses = ["" if row.loss is None else f"{row.loss:.6g}"]
             losses += ["" if row.loss_change is None else f"{row.loss_change:+.1e}"]
-            lines.append([CONTINUA[row.continuum], _count(row.unit, row.resolution), f"{row.change:.1e}", *losses])
+            lines.append(
+                [CONTINUA[row.continuum], str(Resolution(row.unit, row.resolution)), f"{row.change:.1e}", *losses]
+            )
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         table = ["  ".join(word.ljust(n) for word, n in zip(line, widths, strict=True)).rstrip() for line in lines]
-        own = ", ".join(_count(unit, value) for unit, value in self.own.items())
+        own = ", ".join(str(Resolution(unit, value)) for unit, value in self.own.items())
         loss = "" if self.loss is None else f"; loss {self.loss:.6g}"
         error = "not measured" if self.solver_error is None else f"{self.solver_error:.1e}"
         absent = []
         for unit, resolution, reason in self.left_out:
-            place = "" if resolution is None else f" at {_count(unit, resolution)}"
+            place = "" if resolution is None else f" at {Resolution(unit, resolution)}"
             continuum = "depth by tolerance" if unit == "rtol" and resolution is None else CONTINUA[UNITS[unit]]
             absent.append(f"left out, {continuum}{place}: {reason}")
         whose = "in units of the tight output, changes in those of the model's own"
         solver = f"solver error {error} ({whose}), against {self.reference_solver}"
         return "\n".join([f"the model as it is: {own}{loss}", *table, solver, *absent])
-
-
-def _count(unit: str, value: int | float) -> str:
-    words = unit.replace("_", " ")
-    return f"{unit} {value:.0e}" if unit == "rtol" else f"{value:g} {words[:-1] if value == 1 else words}"
 
 
 class _Study:
@@ -210,14 +213,12 @@ class _Study:
         return stems or rotary or embedding.code is not None
 
     def read_nodes_and_heads(self, wanted: Resolutions) -> None:
-        fields = self.model.flow.fields
-        nodes = None if self.model.axis is None else self.model.axis.nodes
-        heads = next((field.heads for field in fields if isinstance(field, AbstractHeadField)), None)
-        for unit, own, sizes, why in (
-            ("axis_nodes", nodes, wanted.axis_nodes, "states are vectors, not functions along the embedding axis"),
-            ("head_nodes", heads, wanted.head_nodes, "heads are counted, not a measure with continuous parameters"),
+        nodes = own_nodes(self.model)
+        for unit, sizes, why in (
+            ("axis_nodes", wanted.axis_nodes, "states are vectors, not functions along the embedding axis"),
+            ("head_nodes", wanted.head_nodes, "heads are counted, not a measure with continuous parameters"),
         ):
-            if own is None:
+            if (own := nodes.get(unit)) is None:
                 self._leave_out(unit, why)
                 continue
             self.own[unit] = own
@@ -251,21 +252,11 @@ class _Study:
         return relative(self.flatten(self.output) - exact, exact)
 
     def loss_of(self, output: Tensor, targets: Any) -> float | None:
-        if self.loss is None:
-            return None
-        try:
-            return float(self.loss(output, targets))
-        except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            error.add_note(
-                f"loss(output, targets) got an output of shape {tuple(output.shape)}: see resolution_report."
-            )
-            raise
+        return None if self.loss is None else call_loss(self.loss, output, targets)
 
     def flatten(self, x: Any) -> Any:
         """Of one output per token, those of present tokens in one row."""
-        if not self.model.readout.per_token or not isinstance(x, Tensor):
-            return x
-        return x.flatten(0, 1) if self.present is None else x[self.present]
+        return flatten_tokens(x, self.present) if self.model.readout.per_token else x
 
     def _leave_out(self, unit: str, why: str) -> None:
         self.left_out.append(LeftOut(unit, None, why))
@@ -276,7 +267,7 @@ class _Study:
             if resample is not None:
                 y, base, targets = self._answer_samples(resample())
             else:
-                found = self.model.at(**{unit: resolution})(*self.inputs, full=True)  # pyright: ignore[reportArgumentType]
+                found = Resolution(unit, resolution).apply(self.model)(*self.inputs, full=True)
                 y, base, targets = (self.flatten(x) for x in (found.output, self.output, self.targets))
                 resolution = len(found.solution.stats.grid) - 1 if unit == "steps" else resolution
         except (ValueError, SolveError) as error:  # as it is, the model answered: the resolution is to blame

@@ -19,8 +19,16 @@ def at_least(minimum: int, **values: Any) -> None:
             reject(name, value, f"it must be a whole number, at least {minimum}", f"Pass {name} >= {minimum}.")
 
 
+def is_number(**values: Any) -> None:
+    """Every value can be taken for a number, as a word or a list cannot; `None` passes."""
+    for name, value in values.items():
+        if value is not None and not hasattr(value, "__float__"):
+            reject(name, value, "this is no number", f"Pass a number for {name}.")
+
+
 def positive(**values: Any) -> None:
     """Every value is a finite number above 0; `None` passes."""
+    is_number(**values)
     for name, value in values.items():
         if value is not None and not 0 < value < math.inf:
             reject(name, value, "it must be positive and finite", f"Pass {name} > 0.")
@@ -28,6 +36,7 @@ def positive(**values: Any) -> None:
 
 def not_negative(**values: Any) -> None:
     """Every value is a finite number, 0 or above; `None` passes."""
+    is_number(**values)
     for name, value in values.items():
         if value is not None and not 0 <= value < math.inf:
             reject(name, value, "it must be finite and not negative", f"Pass {name} >= 0.")
@@ -35,6 +44,7 @@ def not_negative(**values: Any) -> None:
 
 def finite(**values: Any) -> None:
     """Every value is a finite number; `None` passes."""
+    is_number(**values)
     for name, value in values.items():
         if value is not None and not math.isfinite(value):
             reject(name, value, "it must be finite", f"Pass a finite {name}.")
@@ -42,6 +52,7 @@ def finite(**values: Any) -> None:
 
 def fraction(most: float = 1.0, *, none: bool = True, all: bool = True, **values: Any) -> None:
     """Every value is a fraction, from 0 (if `none`) to `most` (if `all`); `None` passes."""
+    is_number(**values)
     for name, value in values.items():
         if value is None:
             continue

@@ -1,14 +1,14 @@
 """Readouts: from the cloud at the end of depth to what the user wants; states as functions, in and out."""
 
 import abc
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import nn
 
 from continua.core.checks import at_least
 from continua.core.errors import reject
-from continua.core.shapes import Float, Points, Tensor
+from continua.core.shapes import Bool, Float, Points, Tensor
 from continua.fields import Constant
 from continua.model.embedding import AbstractEmbedding, AbstractEmbeddingWrapper, NormedEmbedding, TokenEmbedding
 from continua.operators import AbstractNorm, LayerNorm, with_nodes
@@ -29,6 +29,13 @@ class AbstractReadout(nn.Module, abc.ABC):
     @abc.abstractmethod
     def forward(self, cloud: Cloud) -> Tensor:
         """The output."""
+
+
+def flatten_tokens(x: Any, present: Bool[Tensor, "batch tokens"] | None) -> Any:
+    """What there is one of per token, (batch, tokens, ...), for present tokens in one row; what is no tensor stays."""
+    if not isinstance(x, Tensor):
+        return x
+    return x.flatten(0, 1) if present is None else x[present]
 
 
 @final

@@ -275,7 +275,7 @@ class ContinuousTransformer(nn.Module):
         return other
 
     def _walk_grid(self, grid: Sequence[float]) -> Solver:
-        if not hasattr(grid, "__iter__"):
+        if isinstance(grid, str) or not hasattr(grid, "__iter__"):
             cure = f"Pass grid=[0, {self.flow.depth / 2:g}, {self.flow.depth:g}]; equal steps are model.at(steps=8)."
             reject("grid", grid, "these are no depths", cure)
         return self._controlled_by(Given(tuple(grid)))

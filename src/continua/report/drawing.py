@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from continua.core.errors import reject
+from continua.report.labels import LINE, Label, place_labels
 from continua.report.scales import (
     FORWARD,
     PlotAxis,
@@ -32,12 +33,15 @@ from continua.report.scales import (
     tick_words,
     widen_ends,
 )
-from continua.runs import AbstractFigure, Bars, Heat, Lines, Note, Paths, write_whole
+from continua.runs import AbstractFigure, Bars, Curve, Heat, Lines, Note, Paths, write_whole
 
 _UNITS = 10_000
 _WIDTH = 440
 """As drawn; the page stretches it. Names of bars are broken into lines as for `_NARROW`, the width on a phone."""
 _NARROW = 310
+_TALL = 0.75
+"""The height by the width of a figure whose points have names."""
+_DOTTED = ("points", "hollow", "both")
 _LETTER = 7.0
 """About the width of a letter."""
 
@@ -173,8 +177,9 @@ def _legend(keys: Sequence[tuple[str, int, str]]) -> tuple[str, int]:
         wide = 40.0 + _LETTER * len(cut)
         if x > 0.0 and x + wide > _WIDTH:
             x, row = 0.0, row + 1
-        sign = f'<line class="{mark}" x2="20"/>' if mark not in ("points", "bar") else ""
-        sign += '<circle cx="10" r="3.6"/>' if mark in ("points", "both") else ""
+        sign = f'<line class="{mark}" x2="20"/>' if mark not in ("points", "hollow", "bar") else ""
+        sign += '<circle cx="10" r="3.6"/>' if mark in _DOTTED else ""
+        sign += '<circle class="hole" cx="10" r="2.2"/>' if mark == "hollow" else ""
         sign += '<rect x="5" y="-5" width="10" height="10" rx="2"/>' if mark == "bar" else ""
         words = f'<title>{escape(name)}</title><text x="27" y="4.5">{escape(cut)}</text>'
         where = f'transform="translate({x:.0f} {9 + 20 * row})" data-series="{place}"'
@@ -210,14 +215,14 @@ def _lines(figure: Lines) -> _Plot:
     series, levels = figure.curves, [np.array([note.at]) for note in figure.notes if note.along == "y"]
     if any(s.mark == "steps" for s in series) and not figure.y.log:
         levels.append(np.zeros(1))
-    room = 0.02 if any(s.mark in ("points", "both") for s in series) else 0.0  # no dot is cut by the edge
+    room = 0.02 if any(s.mark in _DOTTED for s in series) else 0.0  # no dot is cut by the edge
     x_ends = widen_ends(*find_ends([s.x for s in series], figure.x.log), figure.x.log, room)
-    y_ends = pad_ends(
-        *find_ends([*(a for s in series for a in (s.y, s.low, s.high)), *levels], figure.y.log), figure.y.log
-    )
+    y_ends = find_ends([*(a for s in series for a in (s.y, s.low, s.high)), *levels], figure.y.log)
+    named = any(s.labels for s in series)  # names want room above and below
+    y_ends = pad_ends(*y_ends, figure.y.log) if not named else widen_ends(*y_ends, figure.y.log, 0.12)
     x, y = axis_between(figure.x, x_ends, 5.0), axis_between(figure.y, y_ends, 4.5)
     few = np.unique(np.concatenate([s.x for s in series]))
-    if figure.x.log and 0 < len(few) <= 8 and few[0] > 0:  # so few that each deserves a tick
+    if figure.x.log and 0 < len(few) <= 8 and few[0] > 0 and (few == few.round()).all():  # counts, each with a tick
         x = dataclasses.replace(x, ticks=few.tolist())
     colours = [place if s.colour is None else s.colour for place, s in enumerate(series)]
     drawn = []
@@ -229,17 +234,43 @@ def _lines(figure: Lines) -> _Plot:
             shapes.append(("area", _band(u, *band)))
         if s.mark == "steps":
             shapes += _stairs(u, v, _UNITS * (1.0 if figure.y.log else 1.0 - y.at(0.0)))
-        elif s.mark != "points":
+        elif s.mark not in ("points", "hollow"):
             shapes.append((s.mark, _trace(u, v)))
-        if s.mark in ("points", "both"):
-            shapes += [(kind, _dots(u, v)) for kind in ("ring", "dots")]
+        if s.mark in _DOTTED:
+            shapes += [(kind, _dots(u, v)) for kind in ("ring", "dots", *(["hole"] if s.mark == "hollow" else []))]
         paths = "".join(f'<path class="{kind}" d="{path}"/>' for kind, path in shapes)
         drawn.append(f'<g class="series c{colour % 8}" data-series="{place}">{paths}</g>')
     rules, pins = _notes(figure.notes, x, y)
-    data = [{"name": s.name, "colour": c, "mark": s.mark, "x": pack(s.x), "y": pack(s.y)}
+    pins += _point_labels(series, colours, x, y)
+    data = [{"name": s.name, "colour": c, "mark": s.mark, "labels": s.labels, "x": pack(s.x), "y": pack(s.y)}
             for s, c in zip(series, colours, strict=True)]  # fmt: skip
     keys = [(s.name, c, s.mark) for s, c in zip(series, colours, strict=True)]
-    return _Plot(x, y, "".join(drawn) + rules, {"series": data}, keys, pins)
+    return _Plot(x, y, "".join(drawn) + rules, {"series": data}, keys, pins, aspect=_TALL if named else 0.5)
+
+
+def _point_labels(series: Sequence[Curve], colours: Sequence[int], x: PlotAxis, y: PlotAxis) -> list[_Pin]:
+    """The names of points; hollow points choose their places first. What has none is told under the pointer."""
+    spots = [np.stack([x.place(s.x), 1.0 - y.place(s.y)], -1) for s in series]
+    order = sorted(range(len(series)), key=lambda place: series[place].mark != "hollow")
+    named = [(place, i) for place in order for i in range(len(series[place].labels))
+             if np.isfinite(spots[place][i]).all()]  # fmt: skip
+    points = [(float(u), float(v)) for u, v in (spots[place][i] for place, i in named)]
+    labels = place_labels(points, [series[place].labels[i] for place, i in named], _TALL)
+    return [
+        _Pin(*point, _label(label, colours[place], place), "mx my")
+        for (place, _), point, label in zip(named, points, labels, strict=True)
+        if label is not None
+    ]
+
+
+def _label(label: Label, colour: int, series: int) -> str:
+    lines = (
+        f'<tspan x="{label.dx:.0f}" y="{label.dy + LINE * k:.0f}">{escape(line)}</tspan>'
+        for k, line in enumerate(label.lines)
+    )
+    kind = f"name{' wide' if label.wide else ''} series c{colour % 8}"
+    about = f'class="{kind}" data-series="{series}" text-anchor="{label.anchor}"'
+    return f"<text {about}>{''.join(lines)}</text>"
 
 
 def _bars(figure: Bars) -> _Plot:

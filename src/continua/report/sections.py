@@ -1,6 +1,7 @@
 """What records say, as sections: summary, course of training, depth steps, other samplings, other resolutions."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -13,6 +14,8 @@ _POINTS = 100
 """A curve of more updates is shown in so many groups: the mean of each, and a band of its 10 % and 90 % quantiles."""
 _FEW = 4
 """So many learners fit beside each other."""
+_STEPS = re.compile(r"\d+ steps?")
+"""The name of a resolution that is a number of depth steps."""
 _COURSES = (
     ("evaluations", "Evaluations of the velocity", Scale("evaluations per update"), "In one forward solve."),
     ("tokens_per_second", "Speed", Scale("tokens / s"), "Forwards and backwards; a busy machine makes it fall."),
@@ -232,15 +235,7 @@ def _anytime_section(learners: Learners) -> Section | None:
         y = _scale_of(name, [values for _, values in curves])
         about = {"title": f"Test {name} by depth steps", "measured": "the whole test split", "y": y}
         figures += _curves(learners, curves, x=Scale("depth steps", log=True), **about)
-    resolutions = [
-        sorted(one.test.get("resolutions", {}).values(), key=lambda row: row["evaluations"]) for one in learners
-    ]
-    costs = [(_column(rows, "evaluations"), _column(rows, "loss")) for rows in resolutions]
-    y = _scale_of("loss", [values for _, values in costs])
-    about = {"title": "Loss against evaluations", "measured": "the first sequences of the test", "y": y}
-    caption = f"Each model at other resolutions: {_name_resolutions(learners)}."
-    about |= {"x": Scale("evaluations of the velocity", log=True), "caption": caption}
-    figures += _curves(learners, costs, mark="points", **about)  # resolutions of several kinds are no curve
+    figures += _cost_figures(learners)
     figures += [_resolutions_table(one) for one in learners if one.test.get("resolutions")]
     errors = [(one.name, one.test.get("solver error")) for one in learners if one.test.get("depth_steps")]
     prose = ("The same parameters, solved in fewer or more steps: a coarse answer early, a finer one later.",
@@ -256,21 +251,69 @@ def _scale_of(name: str, curves: Sequence[np.ndarray]) -> Scale:
     return Scale(name, log=bool(known.size and known.min() > 0.0 and known.max() > 5.0 * np.median(known)))
 
 
-def _name_resolutions(learners: Learners) -> str:
+def _cost_figures(learners: Learners) -> list[AbstractFigure]:
+    """The loss against evaluations and against time: numbers of depth steps as a curve, all else as named points."""
+    found = [one.test.get("resolutions", {}) for one in learners]
+    y = _scale_of("loss", [_column([*rows.values()], "loss") for rows in found])
+    caption = f"Lines: numbers of depth steps.{_name_others(learners)} A name without room is shown under the pointer."
+    timed = "; the median of a few calls"
+    figures: list[AbstractFigure] = []
+    for cost, label, how in (
+        ("evaluations", "evaluations of the velocity", ""),
+        ("milliseconds", "milliseconds per sequence", timed),
+    ):
+        curves = tuple(each for place, one in enumerate(learners) for each in _cost_curves(one, cost, place))
+        about = {"caption": caption, "measured": f"the first sequences of the test{how}", "y": y, "curves": curves}
+        figures += [Lines(title=f"Loss against {cost}", x=Scale(label, log=True), **about)] if curves else []
+    return figures
+
+
+def _cost_curves(one: LearnerRecord, cost: str, colour: int) -> list[Curve]:
+    """The loss of one learner against a cost, where this was measured."""
+    rows = {name: row for name, row in one.test.get("resolutions", {}).items() if row.get(cost) is not None}
+    steps = {name.split()[0]: row for name, row in rows.items() if _STEPS.fullmatch(name)}
+    steps = dict(sorted(steps.items(), key=lambda item: int(item[0])))
+    others = {name: row for name, row in rows.items() if not _STEPS.fullmatch(name)}
+    kinds = (("depth steps", "both", steps), ("other resolutions", "hollow", others))
+    return [
+        Curve.of(f"{one.name}, {kind}", _column([*held.values()], cost), _column([*held.values()], "loss"),
+                 mark=mark, colour=colour, labels=tuple(held))
+        for kind, mark, held in kinds if held
+    ]  # fmt: skip
+
+
+def _name_others(learners: Learners) -> str:
     """What the other resolutions of some learners change."""
-    ends = {"steps": "depth steps", "head nodes": "more head nodes", "axis nodes": "more axis nodes"}
-    found = [name for one in learners for name in one.test.get("resolutions", {})]
-    words = [word for end, word in ends.items() if any(name.endswith(end) for name in found)]
-    return ", ".join(
-        [*words[:1], *["tolerances" for _ in found[:1] if any(n.startswith("rtol") for n in found)], *words[1:]]
-    )
+    found = dict.fromkeys(name for one in learners for name in one.test.get("resolutions", {}))
+    words = ["tolerances"] if any(name.startswith("rtol") for name in found) else []
+    words += [end for end in ("head nodes", "axis nodes") if any(name.endswith(end) for name in found)]
+    words += ["samplings"] if any(name in one.test.get("samplings", {}) for one in learners for name in found) else []
+    return f" Hollow points: other {', '.join(words)}." if words else ""
+
+
+def pareto_front(test: Mapping[str, Any]) -> list[str]:
+    """The resolutions of a tested model than which no other is faster at no more loss.
+
+    Other samplings are no choice: they read other data.
+    """
+    rows = {name: row for name, row in test.get("resolutions", {}).items() if name not in test.get("samplings", {})}
+    times, losses = (_column([*rows.values()], key) for key in ("milliseconds", "loss"))
+    return [
+        name
+        for name, time, loss in zip(rows, times, losses, strict=True)
+        if np.isfinite(time + loss) and not ((times < time) & (losses <= loss)).any()
+    ]
 
 
 def _resolutions_table(one: LearnerRecord) -> Table:
-    rows = one.test["resolutions"]
+    rows, front = one.test["resolutions"], pareto_front(one.test)
     names = tuple(dict.fromkeys(name for row in rows.values() for name in row))
-    cells = tuple((resolution, *(row.get(name) for name in names)) for resolution, row in rows.items())
+    cells = tuple(
+        (f"{resolution} *" if resolution in front else resolution, *(row.get(name) for name in names))
+        for resolution, row in rows.items()
+    )
     caption = "Milliseconds per sequence: the median of a few calls on the first sequences of the test."
+    caption += " *: no other is faster at no more loss." if front else ""
     return Table(title=f"{one.name} at other resolutions", columns=("resolution", *names), rows=cells, caption=caption)
 
 

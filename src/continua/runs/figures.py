@@ -68,6 +68,7 @@ class Curve:
 
     Curves of one `colour` belong together, such as training and validation of one model; by default each has its own.
     Marked as "steps", y[i] is the height on [x[i], x[i + 1]], such as the length of a step, and the last y is NaN.
+    `labels` name the points, one each, beside them.
     """
 
     name: str
@@ -75,14 +76,18 @@ class Curve:
     y: Float[np.ndarray, " points"]
     low: Float[np.ndarray, " band"] = dataclasses.field(default_factory=lambda: np.empty(0))
     high: Float[np.ndarray, " band"] = dataclasses.field(default_factory=lambda: np.empty(0))
-    mark: Literal["line", "faint", "dashed", "points", "both", "steps"] = "line"
+    mark: Literal["line", "faint", "dashed", "points", "hollow", "both", "steps"] = "line"
     colour: int | None = None
+    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         has_shape(self.x.shape, _FIT, **{f"curve {self.name!r}.y": self.y})
         for band in (self.low, self.high):
             if band.size:
                 has_shape(self.x.shape, _FIT, **{f"curve {self.name!r}.low": band})
+        if self.labels and len(self.labels) != len(self.x):
+            why = f"the curve has {len(self.x)} points"
+            reject(f"curve {self.name!r}.labels", self.labels, why, "Pass one label per point, or none.")
 
     @classmethod
     def of(cls, name: str, x: Any, y: Any, low: Any = None, high: Any = None, **look: Any) -> "Curve":

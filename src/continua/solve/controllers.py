@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from continua.core.checks import at_least, is_a, is_traced, positive
+from continua.core.checks import at_least, is_a, is_number, is_traced, positive
 from continua.core.errors import SolveError, reject
 from continua.core.shapes import Tensor
 from continua.solve.integration import AbstractController, Integration, OnStep
@@ -77,6 +77,7 @@ class Given(AbstractGridController):
     depths: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        is_number(**{f"depths[{place}]": depth for place, depth in enumerate(self.depths)})
         object.__setattr__(self, "depths", tuple(map(float, self.depths)))
         steps = [b - a for a, b in itertools.pairwise(self.depths)]
         if not steps or not (min(steps) > 0 or max(steps) < 0):

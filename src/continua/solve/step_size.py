@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from continua.core.checks import is_number
 from continua.core.errors import SolveError, reject
 from continua.core.shapes import DepthValue, Float, Tensor
 from continua.solve.integration import Integration
@@ -40,6 +41,7 @@ class Tolerance:
         return cls(rtol, rtol if atol is None else atol)
 
     def __post_init__(self) -> None:
+        is_number(rtol=self.rtol, atol=self.atol)
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if not (value > 0 and math.isfinite(value)):
                 reject(name, value, "a tolerance is positive", f"Pass {name}=1e-4, or a fixed grid: Fixed(steps).")

@@ -2,8 +2,6 @@
 
 import contextlib
 import itertools
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,11 +14,10 @@ from continua.core.batch import Batch
 from continua.core.errors import ArgumentError, SolveError
 from continua.core.shapes import Float, Tensor
 from continua.data import AbstractTask, Csv, Question, Split, Uea, Wording
-from continua.model import ContinuousTransformer
+from continua.model import ContinuousTransformer, resolutions_of, steps_about, time_call
 from continua.runs import AbstractFigure, Curve, Heat, Lines, Note, Scale, Section, Table
 from continua.solve import Adaptive, DormandPrince, Solver
 from continua.train.examples import LABEL_PROSE, TEXT_PROSE, label_figures, text_figures
-from continua.train.grids import finer_nodes, fixed_steps
 from continua.train.learner import place
 from continua.train.models import objective_of
 from continua.train.ranks import Ranks
@@ -33,8 +30,8 @@ _MAPS = 6
 _TIMES = 101
 """Times at which a predicted series is read."""
 
-_CALLS, _TIMED = 3, 64
-"""A time is the median of so many calls, each on at most so many sequences."""
+_TIMED = 64
+"""A call is timed on at most so many sequences."""
 
 Models = Mapping[str, ContinuousTransformer]
 Tell = Callable[[str], None]
@@ -83,12 +80,6 @@ def evaluate_samplings(
     return found
 
 
-def _steps_about(model: ContinuousTransformer) -> list[int]:
-    """Numbers of steps from a quarter to eight times the model's own, which of an adaptive one are taken to be four."""
-    own = fixed_steps(model) or 4
-    return sorted({max(1, round(own * factor)) for factor in (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 8.0)})
-
-
 def evaluate_depth_steps(
     model: ContinuousTransformer,
     task: AbstractTask,
@@ -102,44 +93,43 @@ def evaluate_depth_steps(
     of the number of its layers.
     """
     found = dict[int, dict[str, float]]()
-    for count in steps or _steps_about(model):
+    for count in steps or steps_about(model):
         tell(f"the test with {count} depth steps")
         with contextlib.suppress(ArgumentError):
             found[count] = evaluate(model.at(steps=count), task, Split.TEST, size)
     return found
 
 
-@torch.no_grad()
 def evaluate_resolutions(
     model: ContinuousTransformer, task: AbstractTask, size: int = 256, tell: Tell = _say_nothing
 ) -> dict[str, dict[str, float]]:
-    """The first sequences of the test with other depth steps, tolerances, head nodes and axis nodes, and their cost.
+    """The first sequences of the test with other depth steps, tolerances, nodes and samplings, each with its cost.
 
     Beside the measures of the task: evaluations of the velocity, and milliseconds per sequence, the median of a few
-    calls on some of the sequences.
+    calls on some of the sequences. Other samplings are read at the model's own resolution.
     """
-    batch, found = place(next(iter(task.batches(Split.TEST, size))), model), dict[str, dict[str, float]]()
-    objective, few = objective_of(task.form), batch.part(0, _TIMED)
-    resolutions: dict[str, dict[str, Any]] = {f"{n} steps": {"steps": n} for n in _steps_about(model)}
-    if not any(field.breaks for field in model.flow.fields):
-        resolutions |= {f"rtol {rtol:g}": {"rtol": rtol} for rtol in (1e-2, 1e-3, 1e-4)}
-    resolutions |= {f"{n} {name.replace('_', ' ')}": {name: n} for name, n in finer_nodes(model).items()}
-    for name, how in resolutions.items():
-        tell(f"the first sequences of the test at {name}")
+    found = dict[str, dict[str, float]]()
+    readings = [(str(each), each.apply, task) for each in resolutions_of(model)]
+    readings += [(name, lambda same: same, test) for name, test in task.variants().items()]
+    for name, change, test in readings:
+        tell(f"the first sequences of the test, {name}")
         with contextlib.suppress(ArgumentError, SolveError):
-            other = model.at(**how).in_eval_mode()
-            terms = objective(other, batch)  # before the timed calls: what is made once is made here
-            taken = statistics.median(_milliseconds(other, few) for _ in range(_CALLS)) / len(few.inputs[0])
-            metrics = {k: float(v.mean()) for k, v in task.metrics(terms.output, batch).items()}
-            cost = {"evaluations": float(terms.stats.evaluations), "milliseconds": taken}
-            found[name] = cost | {"loss": float(terms.terminal)} | metrics
+            found[name] = _measure_with_cost(change(model).in_eval_mode(), test, size)
     return found
 
 
-def _milliseconds(model: ContinuousTransformer, batch: Batch) -> float:
-    start = time.perf_counter()
-    call_model(model, batch)
-    return 1000.0 * (time.perf_counter() - start)
+@torch.no_grad()
+def _measure_with_cost(model: ContinuousTransformer, task: AbstractTask, size: int) -> dict[str, float]:
+    batch = place(next(iter(task.batches(Split.TEST, size))), model)
+    terms = objective_of(task.form)(model, batch)  # before the timed calls: what is made once is made here
+    few = batch.part(0, _TIMED)
+    taken = time_call(lambda: call_model(model, few)) / len(few.inputs[0])
+    metrics = {name: float(each.mean()) for name, each in task.metrics(terms.output, batch).items()}
+    return {
+        "evaluations": float(terms.stats.evaluations),
+        "milliseconds": taken,
+        "loss": float(terms.terminal),
+    } | metrics
 
 
 @torch.no_grad()

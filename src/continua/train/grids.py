@@ -8,9 +8,7 @@ from typing import final
 import torch
 
 from continua.core.checks import fraction
-from continua.fields import AbstractHeadField
-from continua.model import ContinuousTransformer
-from continua.solve import Fixed, Solver
+from continua.model import ContinuousTransformer, fixed_steps, own_nodes
 from continua.train.presets import DepthOptions
 
 
@@ -71,15 +69,6 @@ class TrainingGrids:
         return grid
 
 
-def fixed_steps(model: ContinuousTransformer) -> int | None:
-    """The equal steps that a model takes; `None` where its steps adapt."""
-    solver = model.solver
-    controller = solver.controller if isinstance(solver, Solver) else None
-    return controller.steps if isinstance(controller, Fixed) else None
-
-
 def finer_nodes(model: ContinuousTransformer) -> dict[str, int]:
     """Twice the nodes of the measure of heads and of the embedding axis, of those that it has, as `model.at` takes."""
-    heads = [field.heads for field in model.flow.fields if isinstance(field, AbstractHeadField)]
-    nodes = [] if model.axis is None else [model.axis.nodes]
-    return {name: 2 * found[0] for name, found in (("head_nodes", heads), ("axis_nodes", nodes)) if found}
+    return {name: 2 * nodes for name, nodes in own_nodes(model).items()}

@@ -79,7 +79,7 @@ class Plot {
     const { x, y, w, h } = this.view;
     this.window.setAttribute("viewBox", `${x * UNITS} ${y * UNITS} ${w * UNITS} ${h * UNITS}`);
     for (const { g, u, v, moves, words } of this.pins) {
-      const a = moves === "mx" ? (u - x) / w : u, b = moves === "my" ? (v - y) / h : v;
+      const a = moves.includes("mx") ? (u - x) / w : u, b = moves.includes("my") ? (v - y) / h : v;
       g.setAttribute("transform", `translate(${this.left + a * this.wide} ${this.top + b * this.high})`);
       g.setAttribute("visibility", a < -1e-6 || a > 1.000001 || b < -1e-6 || b > 1.000001 ? "hidden" : "visible");
       /* Ticks stay where they are and say what now stands there. */
@@ -118,7 +118,9 @@ const finds = {
     const x = plot.value("x", u), near = plot.series.filter((_, i) => !plot.hidden.has(i)).map((s) => [s, s.mark === "steps" ? s.x.findLastIndex((a) => a <= x) : nearest(s.x, x)]).filter(([, i]) => i >= 0);
     if (!near.length) return null;
     const gaps = near.map(([s, i]) => Math.abs(plot.pixel(s.x[i]) - px)), [first, index] = near[gaps.indexOf(Math.min(...gaps))], at = first.x[index];
-    const lines = near.filter(([s, i]) => s.mark === "steps" || Math.abs(plot.pixel(s.x[i]) - plot.pixel(at)) < 12).map(([s, i]) => [`var(--c${s.colour % 8})`, s.name, format(s.y[i])]);
+    const close = (a) => Math.abs(plot.pixel(a) - plot.pixel(at)) < 12, line = (s, i) => [`var(--c${s.colour % 8})`, s.labels.length ? `${s.name}, ${s.labels[i]}` : s.name, format(s.y[i])];
+    /* Of points with names all that stand here are told, of a curve the nearest. */
+    const lines = near.flatMap(([s, i]) => (s.labels.length ? [...s.x.keys()].filter((k) => close(s.x[k])) : s.mark === "steps" || close(s.x[i]) ? [i] : []).map((k) => line(s, k)));
     return { title: `${plot.data.x.label} ${format(at)}`, lines, cursor: plot.pixel(at) };
   },
   bars(plot, u) {
@@ -218,7 +220,7 @@ function legend(plot) {
     const toggle = () => {
       if (!plot.hidden.delete(index) && plot.hidden.size < plot.root.querySelectorAll(".key").length - 1) plot.hidden.add(index);
       key.setAttribute("aria-pressed", String(!plot.hidden.has(index)));
-      for (const part of plot.window.querySelectorAll(`.series[data-series="${index}"]`)) part.setAttribute("display", plot.hidden.has(index) ? "none" : "inline");
+      for (const part of plot.root.querySelectorAll(`.series[data-series="${index}"]`)) part.setAttribute("display", plot.hidden.has(index) ? "none" : "inline");
     };
     key.addEventListener("click", toggle);
     key.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); toggle(); } });

@@ -1,0 +1,129 @@
+"""`continua eval`: the models of a run at other samplings and resolutions, and the best of these within a time."""
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from rich.console import Console
+
+from continua.cli.measuring import (
+    Results,
+    costs_table,
+    measure_models,
+    models_off,
+    off_lines,
+    record_results,
+    remarks,
+    results_tables,
+    training_costs,
+)
+from continua.cli.options import task_of
+from continua.cli.parsing import Flag, Measure, RunFolder
+from continua.cli.runs import load_models
+from continua.cli.train import open_training, options_of
+from continua.core.checks import at_least, positive
+from continua.model import ContinuousTransformer, choosable_resolutions
+from continua.report import format_number, write_report
+from continua.runs import Run, finite
+
+Choices = dict[str, dict[str, Any]]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+    """Measure the models of a run: test, other samplings, other depth steps.
+
+    Nothing is trained. The models run on the test split as it is and in the other samplings that the task knows; with a
+    quarter to eight times their depth steps (anytime depth), at tolerances, with half and twice the head nodes and axis
+    nodes, each with its evaluations and milliseconds. The solver error is the distance of their output from that of a
+    tight adaptive solve: what they owe to their own steps. The numbers are added to the run's records and report.
+    """
+
+    folder: RunFolder
+    """the folder of a run"""
+    threads: int = 0
+    """threads of torch, 0 for as many as the run had"""
+    milliseconds: Measure = None
+    """also say at which of these resolutions each model has the lowest loss in so much time per sequence"""
+    json: Flag = False
+    """print one JSON object instead of tables"""
+
+    def execute(self, console: Console) -> int:
+        at_least(0, threads=self.threads)
+        positive(milliseconds=self.milliseconds)
+        run = open_training(self.folder)
+        if threads := self.threads or int(run.manifest["facts"].get("threads", 0)):
+            torch.set_num_threads(threads)
+        trained = options_of(run)
+        task = task_of(trained.task, trained.data)
+        models = load_models(run)
+        results = measure_models(task, models, None if self.json else console, models_off(run))
+        page = self._note(run, results)
+        chosen = {} if self.milliseconds is None else choose_within(self.milliseconds, self.folder, models, results)
+        if self.json:
+            told = {} if self.milliseconds is None else {"chosen": chosen}
+            print(json.dumps(finite({"run": str(self.folder), "results": results, **told}), allow_nan=False))
+            return 0
+        shown = [*off_lines(run), *costs_table(training_costs(run)), *results_tables(task, results, models_off(run)),
+                 *remarks(results, run)]  # fmt: skip
+        console.print(*shown, sep="\n", soft_wrap=True)
+        for name, found in results.items():
+            error = found.get("solver error")
+            if error is not None:
+                console.print(f"{name}: solver error {error:.1%} of the output, against a tight adaptive solve")
+        for line in choice_lines(self.milliseconds or 0.0, chosen):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if page is not None:
+            console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
+        return 0
+
+    def _note(self, run: Run, results: Results) -> Path | None:
+        """Adds the results to the records, and to the report; where that cannot be, they are still shown."""
+        try:
+            with run.lock():
+                record_results(run, results)
+                if not (run.folder / "models").exists():
+                    run.keep_models()
+                return write_report([run.folder])
+        except (OSError, ValueError) as error:
+            sys.stderr.write(f"continua: the results are not noted in the run: {error}\n")
+            return None
+
+
+def choose_within(
+    milliseconds: float, folder: Path, models: Mapping[str, ContinuousTransformer], results: Results
+) -> Choices:
+    """Of every model the resolution with the lowest loss that takes at most so many milliseconds per sequence.
+
+    As the Python that loads it from the run. Where nothing is so fast, the fastest one, and that it does not `fit`.
+    """
+    chosen: Choices = {}
+    for name, model in models.items():
+        rows = results[name].get("resolutions", {})
+        known = {each: rows[str(each)] for each in choosable_resolutions(model) if str(each) in rows}
+        known = {each: row for each, row in known.items() if math.isfinite(row["loss"])}
+        fitting = {each: row for each, row in known.items() if row["milliseconds"] <= milliseconds}
+        measure = "loss" if fitting else "milliseconds"
+        found = min(fitting or known, key=lambda each: known[each][measure], default=None)
+        if found is not None:
+            loaded = ", ".join(map(repr, [str(folder), *([] if name == "continuous" else [name])]))
+            costs = {key: known[found][key] for key in ("milliseconds", "loss")}
+            chosen[name] = {"fits": bool(fitting), "python": f"continua.load({loaded}).{found.call}", **costs}
+    return chosen
+
+
+def choice_lines(milliseconds: float, chosen: Choices) -> list[str]:
+    """A line for every model: what was chosen, and what it costs."""
+    lines = []
+    for name, found in chosen.items():
+        which = "the lowest loss within" if found["fits"] else "nothing is as fast as"
+        cost = f"{format_number(found['milliseconds'], 3)} ms, loss {found['loss']:.4f}"
+        fastest = "" if found["fits"] else "the fastest is "
+        lines.append(f"{name}, {which} {milliseconds:g} ms per sequence: {fastest}{found['python']}, {cost}")
+    return lines
