@@ -37,14 +37,15 @@ class CheatSheet(AbstractExperiment):
     batch_size: int = 16
     signals: int = 1000
     moments: int = 6
+    depth: float = 4.0
     tips: tuple[str, ...] = tuple(TIPS)
     sheets: tuple[str, ...] = tuple(SHEETS)
 
     def quick(self) -> "CheatSheet":
-        return CheatSheet(seeds=2, updates=4, width=8, batch_size=4, signals=100, moments=2)
+        return CheatSheet(seeds=2, updates=6, width=8, batch_size=4, signals=100, moments=3, depth=1.0)
 
     def cells(self) -> Sequence[AbstractCell]:
-        sizes = (self.updates, self.width, self.batch_size, self.signals, self.moments)
+        sizes = (self.updates, self.width, self.batch_size, self.signals, self.moments, self.depth)
         ways = (DEFAULT, LAYERS, *self.tips, *self.sheets)
         return [TrainedWay(way, seed, *sizes) for way in ways for seed in range(self.seeds)]
 

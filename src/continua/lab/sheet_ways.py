@@ -127,6 +127,7 @@ class TrainedWay(AbstractCell):
     moments: int
     """How often memory is measured, spread evenly from the first update to the last: that of a forward and backward
     pass, as `continua train` does, without what K-FAC holds while it observes."""
+    depth: float
 
     def measure(self) -> Row:
         task, clock = Mnist1d(), TrainingClock()
@@ -159,7 +160,7 @@ class TrainedWay(AbstractCell):
 
     def _prepare(self, task: AbstractTask, clock: TrainingClock) -> Learner:
         preset = self._match_size(task.form)
-        learner = self.build_learner(task.form, preset)
+        learner = self._build(task.form, preset)
         if SECONDS not in tips_of(self.way):
             return learner
         total = self._foresee(learner, task, clock)
@@ -168,8 +169,7 @@ class TrainedWay(AbstractCell):
         schedule = Schedule(optimiser, curve, by_seconds, now=clock.read)
         return dataclasses.replace(learner, optimiser=optimiser, schedule=schedule)
 
-    def build_learner(self, form: Form, preset: Preset) -> Learner:
-        """The network of a preset and its optimiser, as this way trains it."""
+    def _build(self, form: Form, preset: Preset) -> Learner:
         torch.manual_seed(self.seed)
         model = build_continuous(form, preset)
         if self.way == LAYERS:
@@ -192,25 +192,25 @@ class TrainedWay(AbstractCell):
 
     @property
     def _plan(self) -> Plan:
-        return Plan(self.updates, self.batch_size, self.seed, self.preset(self.width).training.warmup_ratio)
+        return Plan(self.updates, self.batch_size, self.seed, self._preset(self.width).training.warmup_ratio)
 
     def _match_size(self, form: Form) -> Preset:
         """The way in the width in which it has about as many parameters as our default."""
 
         def size(width: int, way: str = self.way) -> int:
-            return count_parameters(build_continuous(form, self.preset(width, way)))
+            return count_parameters(build_continuous(form, self._preset(width, way)))
 
         aim = size(self.width, DEFAULT)
         if abs(size(self.width) / aim - 1.0) < 0.05:
-            return self.preset(self.width)
-        return self.preset(min(range(8, 81, 8), key=lambda width: abs(math.log(size(width) / aim))))
+            return self._preset(self.width)
+        return self._preset(min(range(8, 81, 8), key=lambda width: abs(math.log(size(width) / aim))))
 
-    def preset(self, width: int, way: str | None = None) -> Preset:
-        """What is trained at a width; of another way where it is named."""
+    def _preset(self, width: int, way: str | None = None) -> Preset:
         way = way or self.way
         ours = Preset().replace(
             width=width, hidden=2 * width, axis_nodes=4, head_nodes=4, head_modes=3, stem_radius=5.5, stem_modes=11,
             head_negentropy_cost=0.0, updates=self.updates, batch_size=self.batch_size, learning_rate=5e-3,
+            depth_length=self.depth,
         )  # fmt: skip
         changed = dict(SHEETS[way].instead) if way in SHEETS else {}
         for tip in tips_of(way):  # of two optimisers the later: Shampoo moves unitary kernels along depth too
