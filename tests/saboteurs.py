@@ -10,7 +10,6 @@ from continua.control import CrossEntropy
 from continua.lab import (
     UpdateRule,
     ceiling,
-    cheat_sheet,
     depth_limit,
     derivatives,
     estimator_bias,
@@ -19,6 +18,7 @@ from continua.lab import (
     lipschitz,
     mean_field,
     sde_scaling,
+    sheet_ways,
 )
 from continua.lab.risk import pathwise, problem, sampling, softmax_residual, transport
 from continua.lab.stacks import cells as stacks
@@ -189,7 +189,7 @@ def shuffle_layers(monkeypatch):
 
 def replay_everything(monkeypatch):
     """Checkpoints that are as long as depth, and replayed by eight times as many steps."""
-    monkeypatch.setattr(cheat_sheet, "Checkpointed", lambda segment: Checkpointed(10.0 * segment, refine=8))
+    monkeypatch.setattr(sheet_ways, "Checkpointed", lambda segment: Checkpointed(10.0 * segment, refine=8))
 
 
 SABOTEURS = {

@@ -1,139 +1,25 @@
-"""`cheat-sheet`: seven tips for training a continuous Transformer, each switched on by itself, and all of them."""
+"""`cheat-sheet`: tips for training a continuous Transformer, each by itself, and the whole sheet."""
 
-import math
-import statistics
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import final
 
 import numpy as np
-import torch
 
-from continua.cli.options import OPTIMISERS
-from continua.data import Form, Mnist1d, Split
 from continua.lab.experiment import AbstractExperiment, Findings, curves
-from continua.lab.intervals import mean_interval
+from continua.lab.intervals import Interval, mean_interval
+from continua.lab.sheet_ways import DEFAULT, LAYERS, MEMORY, SECONDS, SHEETS, TIPS, TrainedWay
 from continua.lab.sweep import AbstractCell, Row
-from continua.lab.verdicts import all_of, at_most, stays_below
-from continua.optim import CosineDecay, Schedule, by_seconds
-from continua.runs import Curve, Table
-from continua.solve import Checkpointed
-from continua.train import (
-    Learner,
-    Plan,
-    Preset,
-    TrainingGrids,
-    build_baseline,
-    build_continuous,
-    count_parameters,
-    objective_of,
-    update_memory,
-)
+from continua.lab.verdicts import Judgement, all_of, at_most, stays_below
+from continua.runs import AbstractFigure, Curve, Table
 
-_MEMORY = "checkpoints of 0.1"
-"""The tip that changes no number of a training, and is meant for memory."""
-TIPS: Mapping[str, Mapping[str, Any]] = {
-    "RK45 at 1e-4": {"rtol": 1e-4, "jitter": 0.0, "refined": 0.0},
-    "Jacobian penalty": {"jacobian_cost": 1e-3},
-    "head nodes with entropy": {"head_nodes": 6, "head_modes": 3, "head_negentropy_cost": 1e-2},
-    "unitary FFT kernels": {"axis_kernel": "unitary", "optimizer": "recipe"},
-    _MEMORY: {"gradient": "checkpointed"},
-    "Shampoo for kernels": {"optimizer": "shampoo"},
-    "K-FAC for kernels": {"optimizer": "kfac"},
-    "hypernetwork": {"field": "hypernetwork"},
-    "schedule in seconds": {},
-}
-"""What each tip changes of our default."""
-_ALONE = ("K-FAC for kernels", "hypernetwork")
-"""Not in the whole sheet: one optimiser serves spectral kernels, and what a network makes has no unitary kernels."""
-_SHEET = "the whole sheet"
-_LAYERS = "layers"
-_DEFAULT = "our default"
-_TIMED = 3
-"""Updates by whose time a schedule in seconds is laid out."""
-
-
-@final
-class TrainedWay(AbstractCell):
-    """Trains one way on MNIST-1D with one seed: losses along training, and what an update costs."""
-
-    way: str
-    seed: int
-    updates: int
-    width: int
-    batch_size: int
-    signals: int
-    tips: tuple[str, ...]
-    """Those of the whole sheet."""
-
-    def measure(self) -> Row:
-        task = Mnist1d()
-        preset = self._match_size(task.form)
-        torch.manual_seed(self.seed)
-        model = build_continuous(task.form, preset)
-        if self.way == _LAYERS:
-            torch.manual_seed(self.seed)
-            model = build_baseline(task.form, preset, count_parameters(model))
-        if self.way in (_MEMORY, _SHEET):
-            model = model.at(gradient=Checkpointed(segment=0.1))
-        objective = objective_of(task.form) if self.way == _LAYERS else objective_of(task.form, model, preset)
-        grids = TrainingGrids() if self.way == _LAYERS else TrainingGrids.of(preset.depth)
-        learner = Learner(self.way, model, objective, OPTIMISERS[preset.training.optimizer](model, preset), grids=grids)
-        plan = Plan(self.updates, self.batch_size, self.seed, preset.training.warmup_ratio)
-        memory = update_memory(model, objective, task.training_batch(self.batch_size, 0, self.seed))
-        spent, evaluations, losses = list[float](), list[int](), list[float]()
-        if self.way in ("schedule in seconds", _SHEET):  # laid out by the time of a few updates, which are undone
-            kept = {name: value.clone() for name, value in model.state_dict().items()}
-            began = time.perf_counter()
-            for number in range(_TIMED):
-                learner.update(task.training_batch(self.batch_size, number, self.seed), number, plan)
-            total = (time.perf_counter() - began) / _TIMED * self.updates
-            model.load_state_dict(kept)
-            optimiser = OPTIMISERS[preset.training.optimizer](model, preset)
-            schedule = Schedule(optimiser, CosineDecay(plan.warmup_ratio * total, total, 0.0), by_seconds)
-            learner = Learner(self.way, model, objective, optimiser, schedule, grids)
-        for number in range(self.updates):
-            batch, began = task.training_batch(self.batch_size, number, self.seed), time.process_time()
-            row = learner.update(batch, number, plan)
-            spent.append(time.process_time() - began)
-            evaluations.append(row.evaluations)
-            losses.append(row.loss)
-        batch = task.batch(Split.TEST, torch.arange(self.signals))
-        with torch.no_grad():
-            terms = objective_of(task.form)(model.in_eval_mode(), batch)
-        accuracy = float((terms.output.argmax(-1) == batch.targets).double().mean())
-        return {"way": self.way, "seed": self.seed, "test": float(terms.terminal), "accuracy": accuracy,
-                "memory": memory, "milliseconds": 1000.0 * statistics.median(spent), "evaluations": evaluations,
-                "losses": losses, "parameters": count_parameters(model)}  # fmt: skip
-
-    def _match_size(self, form: Form) -> Preset:
-        """The way in the width in which it has about as many parameters as our default."""
-
-        def size(width: int, way: str = self.way) -> int:
-            return count_parameters(build_continuous(form, self._preset(width, way)))
-
-        aim = size(self.width, _DEFAULT)
-        if abs(size(self.width) / aim - 1.0) < 0.05:
-            return self._preset(self.width)
-        return self._preset(min(range(8, 81, 8), key=lambda width: abs(math.log(size(width) / aim))))
-
-    def _preset(self, width: int, way: str | None = None) -> Preset:
-        way = way or self.way
-        ours = Preset().replace(
-            width=width, hidden=2 * width, axis_nodes=4, head_nodes=4, head_modes=3, stem_radius=5.5, stem_modes=11,
-            head_negentropy_cost=0.0, updates=self.updates, batch_size=self.batch_size, learning_rate=5e-3,
-        )  # fmt: skip
-        if way == _SHEET:
-            sheet: dict[str, Any] = {}
-            for tip in self.tips:
-                sheet |= {} if tip in _ALONE else TIPS[tip]
-            return ours.replace(**sheet | {"optimizer": "shampoo"})
-        return ours.replace(**TIPS.get(way, {}))
+_GROUPS = 30
+"""Curves along training have at most about so many points, each the mean of the updates around it."""
+_COLOURS = 8
 
 
 @final
 class CheatSheet(AbstractExperiment):
-    """Every tip by itself on top of our default, all of them together, and a network of layers of the same size."""
+    """Every tip by itself on top of our default, the whole sheet, and a network of layers of the same size."""
 
     name = "cheat-sheet"
     claim = (
@@ -150,65 +36,130 @@ class CheatSheet(AbstractExperiment):
     width: int = 24
     batch_size: int = 16
     signals: int = 1000
+    moments: int = 6
+    depth: float = 4.0
     tips: tuple[str, ...] = tuple(TIPS)
+    sheets: tuple[str, ...] = tuple(SHEETS)
 
     def quick(self) -> "CheatSheet":
-        return CheatSheet(seeds=2, updates=12, width=16, batch_size=8, signals=100)
+        return CheatSheet(seeds=2, updates=6, width=8, batch_size=4, signals=100, moments=3, depth=1.0)
 
     def cells(self) -> Sequence[AbstractCell]:
-        ways = (_DEFAULT, _LAYERS, *self.tips, _SHEET)
-        sizes = (self.updates, self.width, self.batch_size, self.signals, self.tips)
+        sizes = (self.updates, self.width, self.batch_size, self.signals, self.moments, self.depth)
+        ways = (DEFAULT, LAYERS, *self.tips, *self.sheets)
         return [TrainedWay(way, seed, *sizes) for way in ways for seed in range(self.seeds)]
 
     def conclude(self, rows: Sequence[Row]) -> Findings:
         by = {way: [row for row in rows if row["way"] == way] for way in dict.fromkeys(row["way"] for row in rows)}
-
-        def mean(way: str, what: str) -> float:
-            return float(np.mean([row[what] for row in by[way]]))
-
+        cost = {what: {way: _mean(by, way, what) / _mean(by, LAYERS, what) for way in by}
+                for what in ("milliseconds", "memory")}  # fmt: skip
         gains = {
-            tip: mean_interval([a["test"] - b["test"] for a, b in zip(by[tip], by[_DEFAULT], strict=True)])
-            for tip in (*self.tips, _SHEET)
-            if tip != _MEMORY
+            way: mean_interval([a["test"] - b["test"] for a, b in zip(by[way], by[DEFAULT], strict=True)])
+            for way in (*self.tips, *self.sheets)
+            if way != MEMORY
         }
-        cost = {what: {way: mean(way, what) / mean(_LAYERS, what) for way in by} for what in ("milliseconds", "memory")}
-        judgement = all_of(
-            at_most("time of an update, the whole sheet over layers", cost["milliseconds"][_SHEET], 1.5),
-            at_most("memory of an update, the whole sheet over layers", cost["memory"][_SHEET], 1.5),
-            at_most(f"{_MEMORY}: memory with it over without", mean(_MEMORY, "memory") / mean(_DEFAULT, "memory"), 1.0),
-            *(stays_below(f"{tip}: test loss with it minus without", gain, 0.0) for tip, gain in gains.items()),
-        )
-        table = Table(
-            title="each way, means over seeds; time and memory of an update over those of layers",
-            columns=("way", "parameters", "test loss", "accuracy", "time", "memory", "evaluations per solve"),
-            rows=tuple(
-                (way, f"{mean(way, 'parameters'):,.0f}", f"{mean(way, 'test'):.4f}", f"{mean(way, 'accuracy'):.1%}",
-                 f"{cost['milliseconds'][way]:.2f}", f"{cost['memory'][way]:.2f}", f"{mean(way, 'evaluations'):.1f}")
-                for way in by
-            ),
-        )  # fmt: skip
-        at = np.arange(1, len(rows[0]["losses"]) + 1)
-        smooth = max(1, len(at) // 30)
-        drawn = {way: np.mean([row["losses"] for row in by[way]], 0) for way in by}
-        steps = {way: np.mean([row["evaluations"] for row in by[way]], 0) for way in by}
-        figures = (
-            curves("loss along training", "updates", "training loss", _lines(at, drawn, smooth), "y"),
-            curves("evaluations along training", "updates", "evaluations of a solve", _lines(at, steps, smooth), "y"),
-            table,
-        )
-        measured = {f"{tip}, gain": gain for tip, gain in gains.items()}
+        measured = {f"{way}, gain": gain for way, gain in gains.items()}
         measured |= {f"{way}, time": ratio for way, ratio in cost["milliseconds"].items()}
         measured |= {f"{way}, memory": ratio for way, ratio in cost["memory"].items()}
-        return Findings(figures, measured, {f"{tip}, gain": 0.0 for tip in gains}, judgement)
+        return Findings(
+            self._figures(by, cost), measured, {f"{way}, gain": 0.0 for way in gains}, self._judge(by, cost, gains)
+        )
+
+    def _judge(self, by: "_Rows", cost: "_Costs", gains: Mapping[str, Interval]) -> Judgement:
+        saved = _mean(by, MEMORY, "memory") / _mean(by, DEFAULT, "memory")
+        return all_of(
+            *(at_most(f"time of an update, {way} over layers", cost["milliseconds"][way], 1.5) for way in self.sheets),
+            *(at_most(f"memory of an update, {way} over layers", cost["memory"][way], 1.5) for way in self.sheets),
+            at_most(f"{MEMORY}: memory with it over without", saved, 1.0),
+            *(stays_below(f"{way}: test loss with it minus without", gain, 0.0) for way, gain in gains.items()),
+        )
+
+    def _figures(self, by: "_Rows", cost: "_Costs") -> tuple[AbstractFigure, ...]:
+        """The whole sheets beside our default and layers, and each tip apart: so many curves can be told apart."""
+        sheets = _courses(by, (DEFAULT, LAYERS, *self.sheets), "the whole sheet")
+        tips = _courses(by, (DEFAULT, *self.tips), "each tip")
+        timed = [way for way in (DEFAULT, SECONDS, *self.sheets) if way in by]
+        rates = curves("learning rate along training", "updates", "learning rate", _lines(by, timed, "rates", 1.0))
+        return (*sheets, *tips, rates, *_tables(by, cost, self.sheets))
 
 
-def _lines(at: np.ndarray, values: Mapping[str, np.ndarray], smooth: int) -> list[Curve]:
-    """Means of `smooth` updates each."""
+_Rows = Mapping[str, Sequence[Row]]
+"""The rows of each way, one per seed."""
+_Costs = Mapping[str, Mapping[str, float]]
+"""Time and memory of each way over those of layers."""
+
+
+def _mean(by: _Rows, way: str, what: str) -> float:
+    return float(np.mean([row[what] for row in by[way]]))
+
+
+def _courses(by: _Rows, ways: Sequence[str], whose: str) -> tuple[AbstractFigure, ...]:
+    """Loss, evaluations, time and memory along training."""
+    time, memory = (_mean(by, LAYERS, what) for what in ("milliseconds", "memory"))
+    return (
+        curves(f"loss along training, {whose}", "updates", "training loss", _lines(by, ways, "losses", 1.0), "y"),
+        curves(f"evaluations along training, {whose}", "updates", "evaluations of a solve",
+               _lines(by, ways, "evaluations", 1.0), "y"),
+        curves(f"time along training, {whose}", "updates", "time of an update / layers",
+               _lines(by, ways, "times", time), "y"),
+        curves(f"memory along training, {whose}", "updates", "memory of an update / layers",
+               _marks(by, ways, memory), "y"),
+    )  # fmt: skip
+
+
+def _lines(by: _Rows, ways: Sequence[str], what: str, unit: float) -> list[Curve]:
+    """Means over seeds and over a few updates each, in multiples of `unit`."""
+    count = len(by[DEFAULT][0][what])
+    smooth = max(1, count // _GROUPS)
 
     def means(numbers: np.ndarray) -> np.ndarray:
         return numbers[: len(numbers) // smooth * smooth].reshape(-1, smooth).mean(1)
 
+    at = means(np.arange(1, count + 1))
+    drawn = {way: means(np.mean([row[what] for row in by[way]], 0)) / unit for way in ways}
     return [
-        Curve.of(way, means(at), means(found), mark="line" if place < 8 else "dashed")  # there are eight colours
-        for place, (way, found) in enumerate(values.items())
+        Curve.of(way, at, found, mark="line" if place < _COLOURS else "dashed")
+        for place, (way, found) in enumerate(drawn.items())
     ]
+
+
+def _marks(by: _Rows, ways: Sequence[str], unit: float) -> list[Curve]:
+    """Memory at the moments at which it was measured."""
+    return [
+        Curve.of(way, 1 + np.array(by[way][0]["moments"]), np.mean([row["memories"] for row in by[way]], 0) / unit,
+                 mark="both" if place < _COLOURS else "dashed")
+        for place, way in enumerate(ways)
+    ]  # fmt: skip
+
+
+def _tables(by: _Rows, cost: _Costs, sheets: Sequence[str]) -> tuple[Table, ...]:
+    """Each way at the end, at the first and the last moments of training, and what whole sheets leave out."""
+    unit = {"times": _mean(by, LAYERS, "milliseconds"), "memories": _mean(by, LAYERS, "memory"), "evaluations": 1.0}
+
+    def ends(way: str, what: str) -> tuple[str, str]:
+        """The means of the first and the last tenth."""
+        course = np.mean([row[what] for row in by[way]], 0) / unit[what]
+        tenth = max(1, len(course) // 10)
+        return f"{course[:tenth].mean():.2f}", f"{course[-tenth:].mean():.2f}"
+
+    each = Table(
+        title="each way, means over seeds; time (median) and memory (largest) of an update over those of layers",
+        columns=("way", "parameters", "test loss", "accuracy", "time", "memory", "evaluations per solve"),
+        rows=tuple(
+            (way, f"{_mean(by, way, 'parameters'):,.0f}", f"{_mean(by, way, 'test'):.4f}",
+             f"{_mean(by, way, 'accuracy'):.1%}", f"{cost['milliseconds'][way]:.2f}", f"{cost['memory'][way]:.2f}",
+             f"{_mean(by, way, 'evaluations'):.1f}")
+            for way in by
+        ),
+    )  # fmt: skip
+    along = Table(
+        title="along training, the first and the last tenth of the updates; time and memory over those of layers",
+        columns=("way", "time, first", "last", "memory, first", "last", "evaluations, first", "last"),
+        rows=tuple((way, *(end for what in unit for end in ends(way, what))) for way in by),
+    )
+    left = Table(
+        title="what no network can follow together",
+        columns=("way", "leaves out", "because"),
+        rows=tuple((way, tip, why) for way in sheets for tip, why in SHEETS[way].left_out.items()),
+    )
+    return each, along, left
