@@ -1,6 +1,7 @@
 """What a trained model answers: its measures on a split, series and maps beside the truth."""
 
 import contextlib
+import dataclasses
 import itertools
 import statistics
 import time
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from continua.control import call_model
+from continua.control import Objective, call_model
 from continua.control.norms import relative
 from continua.core.batch import Batch
 from continua.core.errors import ArgumentError, SolveError
@@ -54,7 +55,8 @@ def evaluate(
     """
     before, form = model.training, task.form
     model.eval()
-    objective, totals, count = objective_of(form), dict[str, float](), 0
+    objective = _answer_objective(task) if split is Split.TEST else objective_of(form)
+    totals, count = dict[str, float](), 0
     try:
         for batch in (place(each, model) for each in task.batches(split, size)):
             own, share = ranks.split(batch)
@@ -70,6 +72,11 @@ def evaluate(
         model.train(before)
     added = zip(totals, ranks.add_up(list(totals.values())), strict=True)
     return {name: total / count for name, total in added}
+
+
+def _answer_objective(task: AbstractTask) -> Objective:
+    """What a test judges: the answer, and not how the network would answer alone."""
+    return objective_of(dataclasses.replace(task.form, alone=False))
 
 
 def evaluate_samplings(
@@ -119,7 +126,7 @@ def evaluate_resolutions(
     calls on some of the sequences.
     """
     batch, found = place(next(iter(task.batches(Split.TEST, size))), model), dict[str, dict[str, float]]()
-    objective, few = objective_of(task.form), batch.part(0, _TIMED)
+    objective, few = _answer_objective(task), batch.part(0, _TIMED)
     resolutions: dict[str, dict[str, Any]] = {f"{n} steps": {"steps": n} for n in _steps_about(model)}
     if not any(field.breaks for field in model.flow.fields):
         resolutions |= {f"rtol {rtol:g}": {"rtol": rtol} for rtol in (1e-2, 1e-3, 1e-4)}
