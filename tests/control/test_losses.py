@@ -30,6 +30,21 @@ def test_classification_is_that_of_torch():
     torch.testing.assert_close(CrossEntropy(0.1)(LOGITS[:, 0], batch(labels)), expected)
 
 
+def test_beside_a_reference_the_sum_is_judged_and_alone_the_network_as_well():
+    labels, output, offset = LABELS[:, 0], LOGITS[:, 0].clone().requires_grad_(), VALUES[:, 0]
+    both, own = F.cross_entropy(output + offset, labels), F.cross_entropy(output, labels)
+    torch.testing.assert_close(CrossEntropy()(output, batch(labels, offset=offset)), both)
+    torch.testing.assert_close(CrossEntropy(alone=True)(output, batch(labels, offset=offset)), 0.5 * (both + own))
+    torch.testing.assert_close(CrossEntropy(alone=True)(output, batch(labels)), own)
+    less = torch.cat([output, torch.full((3, 1), -0.75)], 1)  # an output more holds the factor of the reference
+    quarter = F.cross_entropy(output + 0.25 * offset, labels)
+    found = CrossEntropy(alone=True)(less, batch(labels, offset=offset))
+    torch.testing.assert_close(found, 0.5 * (quarter + own))
+    held = less.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(CrossEntropy(alone=True)(held, batch(labels, offset=offset)), held)
+    assert bool(gradient[:, :-1].any()) and not bool(gradient[:, -1].any())  # it is set, and not trained
+
+
 def test_tokens_that_are_moved_already_are_not_moved_again():
     window = torch.tensor([[0, 1, 2, 1, 0], [2, 2, 0, 1, 1]])
     output, batch = torch.randn(2, 4, 3), Batch((window[:, :-1],), window[:, 1:])

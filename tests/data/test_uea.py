@@ -138,6 +138,25 @@ def test_the_reference_reads_the_samples_that_are_left_and_never_the_series_itse
     assert not torch.allclose(complete.offset, logits(complete, [-1] * len(index)))  # as if it had not been left out
 
 
+def test_where_samples_are_missing_series_are_read_in_eight_samplings_and_networks_answer_alone(tmp_path, monkeypatch):
+    random = torch.Generator().manual_seed(0)
+    rows = [",".join(f"{x:.3f}" for x in torch.randn(20, generator=random).tolist()) for _ in range(20)]
+    for part in ("TRAIN", "TEST"):
+        labelled = [f"{row}:{'up' if i % 2 else 'down'}" for i, row in enumerate(rows)]
+        (tmp_path / f"Gaps_{part}.ts").write_text(HEADER + "\n".join(labelled))
+    task, whole = (Uea(tmp_path / "Gaps_TRAIN.ts", missing=missing) for missing in (0.8, 0.0))
+    assert (task.form.outputs, task.form.alone, whole.form.outputs, whole.form.alone) == (3, True, 2, False)
+    found = list(task.readings(Split.VALIDATION))
+    assert [int(batch.inputs[2].sum(1).max()) for batch in found] == [19, 17, 15, 13, 11, 9, 7, 5]
+    assert all(torch.equal(batch.targets, found[0].targets) for batch in found)
+    seen = [set(batch.inputs[1][0][batch.inputs[2][0]].tolist()) for batch in found]
+    assert not seen[-1] <= seen[-2]  # each sampling is drawn anew, and not the last one without some more
+    (only,) = whole.readings(Split.VALIDATION)
+    assert torch.equal(only.offset, whole.batch(Split.VALIDATION, only.index).offset) and bool(only.inputs[2].all())
+    monkeypatch.setattr("continua.data.uea._MOST", 5)
+    assert next(task.readings(Split.TRAIN)).index.tolist() == [0, 4, 8, 11, 15]
+
+
 def test_samples_are_dropped_in_training_and_always_the_same_in_the_test(tmp_path):
     rows = [",".join(str(100 * i + k) for k in range(10 + i)) + ":" + ("up" if i % 2 else "down") for i in range(6)]
     for part in ("TRAIN", "TEST"):

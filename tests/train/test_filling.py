@@ -24,7 +24,7 @@ from continua.train import (
     objective_of,
     settle_outputs,
 )
-from continua.train.settling import _trust, _width, share_of_logits
+from continua.train.settling import _Reading, _suffers, _trust, _width, share_of_logits, weigh_logits
 
 SMALL = Preset().replace(
     width=8, hidden=8, axis_nodes=2, head_nodes=2, head_modes=0, depth_steps=1, depth_length=0.5, stem_radius=3.0
@@ -83,6 +83,8 @@ def test_too_little_to_go_on_and_rows_before_it_are_doubted(task, model, tmp_pat
         (filled,) = trained.predict(short)
     assert filled.doubts == tuple(str(each.message) for each in told)
     assert filled.doubts[0].startswith(f"{seen - 7} observed rows, where windows of training had {seen}")
+    (alone,) = SeriesFiller(model, task.series.transform)._doubts(0, 1)
+    assert alone.startswith(f"1 observed row, where windows of training had {seen}:") and alone.endswith("rows or more")
     assert filled.doubts[1].startswith("3 rows stand before the first observation")
 
 
@@ -153,6 +155,58 @@ def test_logits_of_a_network_count_where_they_help_series_that_were_left_out():
     offset, noise = torch.zeros(40, 2), torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
     assert share_of_logits(2.0 * truth, offset, labels) == 1.0
     assert share_of_logits(5.0 * noise, 4.0 * truth, labels) == 0.0
+
+
+def test_a_network_takes_the_place_of_a_reference_that_is_sure_and_wrong():
+    labels = torch.arange(40) % 2
+    truth = torch.eye(2)[labels]
+    network, wrong = 3.0 * truth, 8.0 * torch.where((torch.arange(40) < 12)[:, None], truth.flip(-1), truth)
+    readings = [_Reading(network, wrong, labels), _Reading(network, 8.0 * truth, labels)]
+    assert weigh_logits(readings, (1.0, 0.5, 0.0), proof=False) == (0.0, 1.0)
+    weight, share = weigh_logits(readings, (1.0, 0.5, 0.0))
+    assert 0.0 < weight < 0.5 and share == pytest.approx(1.0 - weight)  # drawn to the reference by the noise
+    few = [_Reading(each.output[:3], each.offset[:3], labels[:3]) for each in readings]
+    assert weigh_logits(few, (1.0, 0.5, 0.0)) == (1.0, 0.0)  # which of so few cannot be proved
+    noise = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    assert weigh_logits([_Reading(5.0 * noise, 8.0 * truth, labels)], (1.0, 0.0), proof=False) == (1.0, 0.0)
+
+
+def spikes(tmp_path, missing, wide):
+    """Series of noise with a spike up or down, one sample wide or all of them: gaps may lose it."""
+    random = np.random.default_rng(0)
+    for part in ("TRAIN", "TEST"):
+        rows = []
+        for i in range(60):
+            x = 0.1 * random.normal(size=20)
+            x[slice(None) if wide else 10] += 3.0 if i % 2 else -3.0
+            rows.append(",".join(f"{value:.3f}" for value in x) + f":{'up' if i % 2 else 'down'}")
+        (tmp_path / f"Spikes_{part}.ts").write_text("@classLabel true up down\n@data\n" + "\n".join(rows))
+    return Uea(tmp_path / "Spikes_TRAIN.ts", missing=missing)
+
+
+def test_a_reference_that_loses_by_missing_samples_is_told_from_one_that_does_not(tmp_path):
+    assert _suffers(spikes(tmp_path, 0.8, wide=False))
+    assert not _suffers(spikes(tmp_path, 0.8, wide=True))
+
+
+def test_factors_of_network_and_reference_are_kept_in_the_readout(tmp_path, monkeypatch):
+    task = spikes(tmp_path, 0.8, wide=False)
+    torch.manual_seed(0)
+    model = build_continuous(task.form, SMALL).eval()
+    assert evaluate(model, task, Split.TEST)["accuracy"] == task.references()["kernel-ridge reference, network off"]
+    monkeypatch.setattr("continua.train.settling.weigh_logits", lambda *given, **named: (0.25, 0.5))
+    found = settle_outputs(model, task)
+    assert found == {"classes": {"factor of the network": 0.5, "factor of the reference": 0.25}}
+    answer = torch.nn.functional.cross_entropy(
+        0.25 * (whole := next(task.batches(Split.TEST, 60))).offset, whole.targets
+    )
+    assert evaluate(model, task, Split.TEST)["loss"] == pytest.approx(float(answer), rel=1e-5)  # of the answer alone
+    batch = task.batch(Split.TEST, torch.arange(6))
+    torch.testing.assert_close(batch.logits(model(*batch.inputs)), 0.25 * batch.offset)  # a new network says nothing
+    trained = continua.train.TrainedLabels(model, task.transform)
+    told = trained.predict(tmp_path / "Spikes_TEST.ts")
+    assert told.shape == (60, 2)
+    torch.testing.assert_close(told[:6], (0.25 * batch.offset).softmax(-1))
 
 
 def learner_of(task, rate):

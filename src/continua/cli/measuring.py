@@ -15,7 +15,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from continua.control import resolution_report
+from continua.core.batch import Batch
 from continua.core.errors import SolveError
+from continua.core.shapes import Tensor
 from continua.data import AbstractTask, Csv, Question, Split, Uea
 from continua.model import ContinuousTransformer, citation, model_files
 from continua.report import format_number, pareto_front
@@ -121,12 +123,18 @@ def keep_results(
         resolution = None
         # answers at query times are compared in the samplings of the test
         if resolutions and not task.form.queries and learner.name not in models_off(run):
-            labels = task.form.question in (Question.LABEL, Question.TOKEN)
-            loss = F.cross_entropy if labels else lambda output, targets: (output - targets).norm() / targets.norm()
+            loss = _loss_of_rows(task, batch)
             resolution = resolution_report(learner.model, batch.inputs, batch.targets, loss).plain()
         keep_diagnostics(run, learner.name, diagnose(learner.model, batch, learner.objective, resolution, learner.name))
     used = [part for learner in learners for part in (learner.model, learner.optimiser, learner.objective)]
     run.note(papers=[paper.plain() for paper in citation(*used)])
+
+
+def _loss_of_rows(task: AbstractTask, batch: Batch) -> Callable[[Tensor, Tensor], Tensor]:
+    """What a report on resolutions compares: of labels the cross-entropy of the answer, the reference in it."""
+    if task.form.question in (Question.LABEL, Question.TOKEN):
+        return lambda output, targets: F.cross_entropy(batch.logits(output), targets)
+    return lambda output, targets: (output - targets).norm() / targets.norm()
 
 
 def results_tables(task: AbstractTask, results: Results, off: Sequence[str] = ()) -> list[rich.table.Table | str]:
@@ -340,6 +348,7 @@ def remarks(results: Results, run: Run) -> list[Any]:
     table = show_table(Table(title=title, columns=("reference or model", *measures), rows=cells))
     counts = [
         f"{name}, {part}: what the network adds is multiplied by {found['factor of the network']:.2f}"
+        + (f", the reference by {found['factor of the reference']:.2f}" if "factor of the reference" in found else "")
         for name, parts in run.manifest["facts"].get("settled", {}).items()
         if name not in run.manifest["facts"].get("off", {})
         for part, found in parts.items()

@@ -55,14 +55,21 @@ class CrossEntropy(AbstractLabelLoss):
     """-log softmax(output)_y, one label y per sequence: classification.
 
     Its derivative by the logits is softmax - onehot, so that behind a linear readout W the terminal costate is
-    W^T (softmax - onehot), of norm at most sqrt(2) |W|.
+    W^T (softmax - onehot), of norm at most sqrt(2) |W|. Logits of a reference (`batch.offset`) are added to the output;
+    if `alone`, the loss is the mean of that of the sum and that of the output by itself, so that either answers.
     """
+
+    alone: bool = False
 
     def __call__(self, output: Tensor, batch: Batch) -> Float[Tensor, ""]:
         if output.ndim != 2:
             cure = "Read out one output per sequence (MeanReadout), or use NextToken or MaskedToken."
             reject("output", tuple(output.shape), "classification needs logits of shape (batch, classes)", cure)
-        return self._mean(batch.logits(output), _labels(batch, output), _count_targets(batch, output))
+        labels, counts = _labels(batch, output), _count_targets(batch, output)
+        loss = self._mean(batch.logits(output), labels, counts)
+        if not self.alone or batch.offset is None:
+            return loss
+        return 0.5 * (loss + self._mean(output[:, : batch.offset.shape[-1]], labels, counts))
 
 
 @final

@@ -66,7 +66,8 @@ class Batch:
     - `target_times`, `target_present`: token times of the targets, as the model scales them (0 to 1 for signals), for a
       loss with a rule of its own, and which of the targets are there.
     - `reference`: what a reference method answers, where the network's output is added to it (`ReferenceAnswer`).
-    - `offset`: logits of a reference method, which are added to those of the network.
+    - `offset`: logits of a reference method, which are added to those of the network. With one output more than
+      classes, the last is added to the factor of the reference, which is 1; it is set, and not trained.
     - `index`: which sequences of their split these are.
 
     Where `mass`, `target_times` and `target_present` are not given, an objective takes them from the cloud that the
@@ -94,7 +95,10 @@ class Batch:
 
     def logits(self, output: Tensor) -> Tensor:
         """The output of a network with those of the reference, where there is one."""
-        return output if self.offset is None else output + self.offset
+        if self.offset is None:
+            return output
+        own, more = output.tensor_split([self.offset.shape[-1]], dim=-1)
+        return own + (1.0 + more.detach().sum(-1, keepdim=True)) * self.offset
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Batch":
         """This batch elsewhere; `dtype` is for real numbers, whole numbers and masks keep theirs."""

@@ -71,6 +71,7 @@ class Form:
     - `channels`: tokens are cells of so many columns; their features are a value, the channel by 1 among 0s, and what
       does not change along the series;
     - `added`: the output is added to what a reference method says, and is nothing at first;
+    - `alone`: it learns to answer without the reference as well; one output more holds the factor of the reference;
     - `wording`: how answers are shown to a reader.
 
     With `queries` and without channels the first `outputs` features of a token are the observed values of what is
@@ -90,6 +91,7 @@ class Form:
     gaps: bool = False
     channels: int = 0
     added: bool = False
+    alone: bool = False
 
     def __post_init__(self) -> None:
         if (self.features is None) == (self.vocabulary is None):

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from continua.core.batch import Batch
 from continua.core.checks import fraction
 from continua.core.errors import reject
-from continua.core.seeds import generator_of
+from continua.core.seeds import branch_seed, generator_of
 from continua.core.shapes import Float, Int, Tensor
 from continua.data.files import read_number, read_text, refuse_row, version_of
 from continua.data.kernel_ridge import Clocked, KernelRidgeReference, nearest_answers, ridge_answers, view
@@ -25,6 +25,10 @@ from continua.data.task import AbstractTask, Form, Question, Split, Wording
 
 _ELSEWHERE = "read the file yourself: docs/how-to.md, missing values"
 """What to do with series that this format holds and this task does not."""
+_READINGS = 8
+"""Samplings in which reference and network are weighed where samples are missing."""
+_MOST = 500
+"""Series that are read so, at most."""
 _FEWEST = 3
 """Classes with fewer series than this spare none for validation."""
 
@@ -42,9 +46,9 @@ class Uea(AbstractTask):
     a sample in units of the longest training series, which spans [0, 1]; shorter ones end earlier.
 
     Of every training batch a random fraction of the samples, from 0 to `missing`, is left out, and the reference reads
-    what is left, too; of validation half of `missing`, the mean of training. `test_missing`: validation and test
-    without this fraction, each series without samples of its own. `interpolated`: what was left out is filled in on
-    straight lines, as for models that want a regular grid.
+    what is left, too; of validation half of `missing`, the mean of training. The network then learns to answer without
+    the reference as well. `test_missing`: validation and test without this fraction, each series without samples of
+    its own. `interpolated`: what was left out is filled in on straight lines, as for models that want a regular grid.
     """
 
     file: Path
@@ -62,22 +66,39 @@ class Uea(AbstractTask):
     def form(self) -> Form:
         train, spacing = self._part(Split.TRAIN), self.transform.spacing
         features, wording = train.series[0].shape[1], Wording(names=train.classes)
-        gaps = self.missing > 0.0 and not self.interpolated
-        return Form(len(train.classes), Question.LABEL, features=features, spacing=spacing, wording=wording, gaps=gaps,
-                    added=True)  # fmt: skip
+        alone = self.missing > 0.0
+        return Form(len(train.classes) + alone, Question.LABEL, features=features, spacing=spacing, wording=wording,
+                    gaps=alone and not self.interpolated, added=True, alone=alone)  # fmt: skip
 
     def count(self, split: Split) -> int:
         return len(self._part(split).labels)
 
     def batch(self, split: Split, index: Int[Tensor, " size"]) -> Batch:
+        return self._batch(split, index, self._missing_in(split), index.tolist())
+
+    def readings(self, split: Split) -> Iterator[Batch]:
+        """A part as it is, in one batch; if samples are `missing`, in eight samplings, from few gaps to many.
+
+        Of very many series these are as many as are affordable.
+        """
+        count = self.count(split)
+        if self.missing == 0.0:
+            yield self.batch(split, torch.arange(count))
+            return
+        index = torch.linspace(0, count - 1, min(count, _MOST)).round().long()
+        for k in range(_READINGS):
+            seeds = [branch_seed(i, k) for i in index.tolist()]
+            yield self._batch(split, index, self.missing * (k + 0.5) / _READINGS, seeds)
+
+    def _batch(self, split: Split, index: Int[Tensor, " size"], missing: float, seeds: Sequence[int]) -> Batch:
         part, spacing = self._part(split), self.form.spacing
         chosen = [part.series[i] for i in index.tolist()]
         labels = torch.tensor([part.labels[i] for i in index.tolist()])
-        samples, own, missing = _pad(chosen, spacing), self._places_in_fit(split, index), self._missing_in(split)
+        samples, own = _pad(chosen, spacing), self._places_in_fit(split, index)
         if missing > 0.0:
             order = [  # whatever the batch that a series stands in
-                torch.rand(len(series), generator=generator_of(i))
-                for i, series in zip(index.tolist(), chosen, strict=True)
+                torch.rand(len(series), generator=generator_of(seed))
+                for seed, series in zip(seeds, chosen, strict=True)
             ]
             samples = self._drop(samples, missing, pad_sequence(order, batch_first=True))
         whole = own is not None and missing == 0.0

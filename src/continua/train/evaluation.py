@@ -1,6 +1,7 @@
 """What a trained model answers: its measures on a split, series and maps beside the truth."""
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from continua.control import call_model
+from continua.control import Objective, call_model
 from continua.control.norms import relative
 from continua.core.batch import Batch
 from continua.core.errors import ArgumentError, SolveError
@@ -30,8 +31,8 @@ _MAPS = 6
 _TIMES = 101
 """Times at which a predicted series is read."""
 
-_TIMED = 64
-"""A call is timed on at most so many sequences."""
+_TIMED, _TOKENS = 64, 2**14
+"""A call is timed on at most so many sequences, and on about so many tokens: longer sequences take fewer."""
 
 Models = Mapping[str, ContinuousTransformer]
 Tell = Callable[[str], None]
@@ -51,7 +52,8 @@ def evaluate(
     """
     before, form = model.training, task.form
     model.eval()
-    objective, totals, count = objective_of(form), dict[str, float](), 0
+    objective = _answer_objective(task) if split is Split.TEST else objective_of(form)
+    totals, count = dict[str, float](), 0
     try:
         for batch in (place(each, model) for each in task.batches(split, size)):
             own, share = ranks.split(batch)
@@ -67,6 +69,11 @@ def evaluate(
         model.train(before)
     added = zip(totals, ranks.add_up(list(totals.values())), strict=True)
     return {name: total / count for name, total in added}
+
+
+def _answer_objective(task: AbstractTask) -> Objective:
+    """What a test judges: the answer, and not how the network would answer alone."""
+    return objective_of(dataclasses.replace(task.form, alone=False))
 
 
 def evaluate_samplings(
@@ -121,8 +128,8 @@ def evaluate_resolutions(
 @torch.no_grad()
 def _measure_with_cost(model: ContinuousTransformer, task: AbstractTask, size: int) -> dict[str, float]:
     batch = place(next(iter(task.batches(Split.TEST, size))), model)
-    terms = objective_of(task.form)(model, batch)  # before the timed calls: what is made once is made here
-    few = batch.part(0, _TIMED)
+    terms = _answer_objective(task)(model, batch)  # before the timed calls: what is made once is made here
+    few = batch.part(0, max(1, min(_TIMED, _TOKENS // batch.inputs[0].shape[1])))
     taken = time_call(lambda: call_model(model, few)) / len(few.inputs[0])
     metrics = {name: float(each.mean()) for name, each in task.metrics(terms.output, batch).items()}
     return {

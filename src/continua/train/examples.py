@@ -89,7 +89,7 @@ def _names(task: AbstractTask) -> tuple[str, ...]:
 
 
 def _confusion(answers: Answers, task: AbstractTask, name: str, models: int) -> Table:
-    outputs, names = task.form.outputs, _names(task)
+    names, outputs = _names(task), len(_names(task))
     counts = torch.bincount(answers.targets * outputs + answers.prediction, minlength=outputs**2).view(outputs, outputs)
     totals, right = counts.sum(1).tolist(), counts.diagonal().tolist()
     worst = sorted(range(outputs), key=lambda i: right[i] - totals[i])[:_CLASSES]

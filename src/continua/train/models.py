@@ -312,4 +312,5 @@ def objective_of(form: Form, model: ContinuousTransformer | None = None, preset:
     if model is not None and HeadNegentropy.applies(model.flow):
         weighted.append((HeadNegentropy(), paid.head_negentropy_cost))
     costs = [(cost, weight) for cost, weight in weighted if weight != 0.0]
-    return Objective(_LOSSES[form.question], tuple(c for c, _ in costs), tuple(w for _, w in costs))
+    loss = CrossEntropy(alone=True) if form.alone else _LOSSES[form.question]
+    return Objective(loss, tuple(c for c, _ in costs), tuple(w for _, w in costs))

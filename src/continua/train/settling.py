@@ -1,14 +1,16 @@
-"""How much a network counts beside the reference that it adds to: chosen by validation, kept in its readout."""
+"""How much network and reference count: chosen by validation, kept in the readout of the network."""
 
+import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from continua.control import call_model
-from continua.core.batch import PredictedInterval, ReferenceAnswer
+from continua.core.batch import Batch, PredictedInterval, ReferenceAnswer
 from continua.core.shapes import Float, Int, Tensor
-from continua.data import AbstractTask, Csv, Split
+from continua.data import AbstractTask, Csv, Split, Uea
 from continua.model import ContinuousTransformer
 from continua.train.learner import place
 from continua.train.models import scale_outputs
@@ -17,6 +19,8 @@ _INSIDE = 0.8
 """Fraction of the values that an interval is to hold."""
 _SHARES = (0.25, 0.5, 0.75, 1.0)
 """Fractions of the network's logits that are tried, beside none."""
+_REFERENCES = (1.0, 0.75, 0.5, 0.25, 0.0)
+"""Fractions of the reference's logits that are tried beside those of a network that answers alone as well."""
 _SURELY = 1.5
 """A gain counts from so many of its standard errors on."""
 _FEWEST = 4
@@ -32,31 +36,80 @@ def settle_outputs(model: ContinuousTransformer, task: AbstractTask) -> dict[str
     """
     if not task.form.added or "validation" in task.facts():
         return {}
-    return _settle_series(model, task) if isinstance(task, Csv) else _settle_labels(model, task)
+    if isinstance(task, Csv):
+        return _settle_series(model, task)
+    assert isinstance(task, Uea)
+    return _settle_labels(model, task)
 
 
 @torch.no_grad()
-def _settle_labels(model: ContinuousTransformer, task: AbstractTask) -> dict[str, dict[str, float]]:
-    """The factor of the network's logits with the least cross-entropy, shrunk by the noise of what it gains."""
-    quiet, found = model.in_eval_mode(), []
-    for batch in task.batches(Split.VALIDATION, 250):
+def _settle_labels(model: ContinuousTransformer, task: Uea) -> dict[str, dict[str, float]]:
+    """The factor of the network's logits, and of the reference's where the network has learnt to answer alone.
+
+    A network has to prove that it gains, unless samples are missing and the reference has proved to lose by it.
+    """
+    found = [_Reading.of(model, batch) for batch in task.readings(Split.VALIDATION)]
+    if not task.form.alone:
+        share = share_of_logits(*found[0])
+        scale_outputs(model, torch.full((task.form.outputs,), share))
+        return {"classes": {"factor of the network": share}}
+    weight, share = weigh_logits(found, _REFERENCES, proof=not _suffers(task))
+    factors, shift = torch.full((task.form.outputs,), share), torch.zeros(task.form.outputs)
+    factors[-1], shift[-1] = 0.0, weight - 1.0
+    scale_outputs(model, factors, shift)
+    return {"classes": {"factor of the network": share, "factor of the reference": weight}}
+
+
+class _Reading(NamedTuple):
+    """Of some series the logits of the network and those of the reference, and their labels."""
+
+    output: Float[Tensor, "series classes"]
+    offset: Float[Tensor, "series classes"]
+    labels: Int[Tensor, " series"]
+
+    @classmethod
+    def of(cls, model: ContinuousTransformer, batch: Batch) -> "_Reading":
         assert batch.targets is not None and batch.offset is not None
-        found.append(
-            (call_model(quiet, place(batch, model)).output.cpu().to(batch.offset), batch.offset, batch.targets)
-        )
-    output, offset, labels = (torch.cat(each) for each in zip(*found, strict=True))
-    share = share_of_logits(output, offset, labels)
-    scale_outputs(model, torch.full((output.shape[-1],), share))
-    return {"classes": {"factor of the network": share}}
+        parts = [place(batch.part(i, i + 250), model) for i in range(0, len(batch.targets), 250)]
+        output = torch.cat([call_model(model.in_eval_mode(), part).output.cpu() for part in parts]).to(batch.offset)
+        return cls(output[:, : batch.offset.shape[-1]], batch.offset, batch.targets)
+
+    def losses(self, weight: float, share: float) -> Float[Tensor, " series"]:
+        """The cross-entropy of so much of the reference's logits and so much of the network's."""
+        return F.cross_entropy(weight * self.offset + share * self.output, self.labels, reduction="none")
 
 
 def share_of_logits(
     output: Float[Tensor, "series classes"], offset: Float[Tensor, "series classes"], labels: Int[Tensor, " series"]
 ) -> float:
     """How much of a network's logits is best added to those of a reference, by series that neither was fitted to."""
-    losses = {share: F.cross_entropy(share * output + offset, labels, reduction="none") for share in (0.0, *_SHARES)}
-    best = min(losses, key=lambda share: float(losses[share].mean()))
-    return best * _trust(losses[0.0] - losses[best])
+    return weigh_logits([_Reading(output, offset, labels)], (1.0,))[1]
+
+
+def weigh_logits(readings: Sequence[_Reading], weights: Sequence[float], proof: bool = True) -> tuple[float, float]:
+    """The factors of a reference and of a network with the least cross-entropy on readings of the same series.
+
+    If they need `proof`, they are drawn to those of the reference alone by the noise of what they gain over it.
+    """
+    pairs = [(1.0, 0.0), *itertools.product(weights, _SHARES)]
+    losses = {pair: torch.stack([each.losses(*pair) for each in readings]).mean(0) for pair in pairs}
+    best = min(pairs, key=lambda pair: float(losses[pair].mean()))
+    trust = _trust(losses[pairs[0]] - losses[best]) if proof else 1.0
+    return 1.0 - trust * (1.0 - best[0]), trust * best[1]
+
+
+def _suffers(task: Uea) -> bool:
+    """Whether the reference loses by missing samples, surely, of the series of training and validation left out."""
+    known, gains = task.transform.left_out_logits, []
+    for split, first in ((Split.TRAIN, 0), (Split.VALIDATION, task.count(Split.TRAIN))):
+        thinned = []
+        for batch in task.readings(split):
+            assert batch.targets is not None and batch.offset is not None and batch.index is not None
+            both = (batch.offset, known[first + batch.index])
+            gaps, whole = (F.cross_entropy(logits, batch.targets, reduction="none") for logits in both)
+            thinned.append(gaps - whole)
+        gains.append(torch.stack(thinned).mean(0))
+    return _trust(torch.cat(gains)) > 0.0
 
 
 class _Answers(NamedTuple):

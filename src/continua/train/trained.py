@@ -103,7 +103,9 @@ class SeriesFiller:
         """What was not so in training, of a series with rows before its first observation, and so many observed."""
         seen, found = self.transform.units.seen, []
         if observed < seen:
-            found += [f"{observed} observed rows, where windows of training had {seen}: the intervals are too narrow"]
+            few = "1 observed row" if observed == 1 else f"{observed} observed rows"
+            what = "the intervals are too narrow. Give that many rows or more"
+            found += [f"{few}, where windows of training had {seen}: {what}"]
         if earlier:
             rows = "1 row stands" if earlier == 1 else f"{earlier} rows stand"
             found += [
