@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from continua.cli import train
+from continua.cli import measuring, train
 from continua.cli.main import main
 from continua.runs import Run
 
@@ -48,7 +48,7 @@ def training_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     after = {"measure_models": {}, "record_references": None, "keep_results": None, "write_report": Path("report.html")}
     for name, found in after.items():
-        monkeypatch.setattr(train, name, lambda *_, found=found: found)
+        monkeypatch.setattr(measuring, name, lambda *_, found=found: found)
     Path("tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 12)
 
 

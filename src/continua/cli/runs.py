@@ -16,20 +16,11 @@ import torch
 import tyro
 from rich.console import Console
 
-from continua.cli.measuring import (
-    Results,
-    costs_table,
-    measure_models,
-    models_off,
-    off_lines,
-    record_results,
-    remarks,
-    results_tables,
-    training_costs,
-)
+from continua.cli.measuring import Results, measure_models, models_off, off_lines, record_results, show_results
 from continua.cli.options import task_of
 from continua.cli.parsing import Count, Flag, RunFolder, RunFolders, SomeFile, SomeFolder, choose, refuse_missing
-from continua.cli.train import open_training, options_of
+from continua.cli.resuming import open_training
+from continua.cli.train import options_of
 from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
@@ -72,15 +63,11 @@ class Evaluate:
         if self.json:
             print(json.dumps(finite({"run": str(self.folder), "results": results}), allow_nan=False))
             return 0
-        shown = [*off_lines(run), *costs_table(training_costs(run)), *results_tables(task, results, models_off(run)),
-                 *remarks(results, run)]  # fmt: skip
-        console.print(*shown, sep="\n", soft_wrap=True)
-        for name, found in results.items():
-            error = found.get("solver error")
-            if error is not None:
-                console.print(f"{name}: solver error {error:.1%} of the output, against a tight adaptive solve")
-        if page is not None:
-            console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
+        errors = {name: found["solver error"] for name, found in results.items() if "solver error" in found}
+        owed = [
+            f"{name}: solver error {e:.1%} of the output, against a tight adaptive solve" for name, e in errors.items()
+        ]
+        show_results(console, run, task, results, page, owed)
         return 0
 
     def _note(self, run: Run, results: Results) -> Path | None:
