@@ -4,7 +4,10 @@ A process of its own, because a compiler does not see through the shape checker 
 """
 
 import json
+import shutil
 import sys
+import sysconfig
+from pathlib import Path
 
 import torch
 
@@ -12,6 +15,7 @@ import continua
 from continua.solve import Checkpointed
 from parity import assert_close, shaken
 
+MACHINE_CODE = shutil.which("g++") is not None and Path(sysconfig.get_path("include"), "Python.h").exists()
 BATCH, TOKENS = 3, 8
 PRESENT = torch.arange(TOKENS) < torch.tensor([TOKENS, 5, 6])[:, None]
 

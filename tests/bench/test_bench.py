@@ -9,6 +9,7 @@ from typing import final
 import pytest
 import torch
 
+from continua.bench.axes import _REFINED, AxesCost
 from continua.bench.benchmark import (
     AbstractBenchmark,
     BenchResult,
@@ -20,6 +21,7 @@ from continua.bench.benchmark import (
 )
 from continua.bench.command import BENCHMARKS
 from continua.bench.memory import peak_memory, prepare_solve
+from continua.train import Plan
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
 
@@ -28,11 +30,12 @@ pytestmark = pytest.mark.usefixtures("unchecked_module")
 def no_processes(monkeypatch):
     """Peaks that follow the steps or the tokens: every process of its own would take seconds to start."""
 
-    def peak(prepare, **settings):
-        prepare(**settings)()
+    def peak(prepare, allocator=None, **settings):
+        if not allocator:  # with another one the case is the same
+            prepare(**settings)()
         return 10.0 * settings.get("steps", settings.get("tokens", 1))
 
-    for file in ("memory", "attention"):
+    for file in ("memory", "attention", "axes"):
         monkeypatch.setattr(f"continua.bench.{file}.peak_memory", peak)
 
 
@@ -84,12 +87,48 @@ def test_speed_counts_the_evaluations_of_both_sides(no_processes):
         ("memory", {"Checkpointed": 1.5, "Direct": 0.1}),
         ("attention", {"peak of plain": 1.0, "peak of weighted": 1.0, "peak of own masses": 1.0}),
         ("integrals", {"exponent of subset": 1.1}),
+        (
+            "axes",
+            {
+                "all four axes / time and depth alone": 1.25,
+                "all four axes, refined / time and depth alone, refined": 1.25,
+                "all four axes, 10% refined / four layers": 1.4,
+                "twelve steps / twelve layers": {1.4, None},
+                "tensors: all four axes / four layers": {1.1, None},  # beside regularised ones for information
+                "resident, freed at once: twelve steps": {1.1, None},
+            },
+        ),
     ],
 )
 def test_the_limits_are_those_that_were_promised(name, limits, no_processes):
     ratios = quick_result(name).ratios
     for start, limit in limits.items():
-        assert {r.limit for r in ratios if r.name.startswith(start)} == {limit}, start
+        assert {r.limit for r in ratios if r.name.startswith(start)} == (
+            limit if isinstance(limit, set) else {limit}
+        ), start
+
+
+def test_axes_compare_networks_of_one_size_at_the_steps_that_they_name(no_processes):
+    rows = {row["model"]: row for row in quick_result("axes").rows}
+    four = rows["four layers"]["parameters"]
+    assert all(abs(rows[name]["parameters"] / four - 1) < 0.05 for name in ("all four axes", "time and depth alone"))
+    assert rows["twelve layers"]["parameters"] > 2 * rows["twelve steps"]["parameters"]
+    refined = {name for name, row in rows.items() if "refined" in row}
+    assert {"all four axes", "time and depth alone"} < refined and "twelve steps" not in refined
+    assert {"tensors MiB", "resident MiB", "resident, freed at once MiB"} <= set(rows["four layers"])
+    assert rows["all four axes"]["tensors MiB"] > rows["time and depth alone"]["tensors MiB"] > 0.0
+
+
+def test_axes_train_each_model_as_its_name_says():
+    sizes = AxesCost().quick()
+    plan, steps = Plan(10, sizes.batch_size), {}
+    for name in ("all four axes", "time and depth alone", "four layers", "four layers, regularised", "twelve steps"):
+        learner = sizes.learner(name)
+        steps[name] = learner.update(sizes.batch(), 0, plan).steps
+        assert bool(learner.objective.names) == (name != "four layers"), name
+        assert (learner.model.axis is not None) == (name in ("all four axes", "twelve steps")), name
+    assert list(steps.values()) == [4, 4, 4, 4, 12]
+    assert sizes.learner("all four axes", _REFINED).update(sizes.batch(), 0, plan).steps == 8
 
 
 def test_every_case_runs_in_every_round():
@@ -139,3 +178,8 @@ def test_peak_memory_is_that_of_a_process_of_its_own():
 def test_a_failed_process_says_why():
     with pytest.raises(RuntimeError, match="no_such_gradient"):
         peak_memory(prepare_solve, gradient="no_such_gradient", steps=1, modes=2, threads=1, sizes={})
+
+
+def test_the_process_has_the_environment_that_it_is_given():
+    with pytest.raises(RuntimeError, match="nowhere"):
+        peak_memory(prepare_solve, {"PYTHONHOME": "/nowhere"}, gradient="Direct", steps=1, modes=2, threads=1, sizes={})

@@ -123,7 +123,7 @@ def test_a_disk_that_is_full_fails_with_the_way_to_go_on(capsys):
 
 def test_a_run_stopped_at_its_test_has_lost_nothing(monkeypatch, capsys):
     with monkeypatch.context() as patch:
-        patch.setattr("continua.cli.train.measure_models", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        patch.setattr("continua.cli.measuring.measure_models", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
         assert main([*TRAIN, "--output", "run"]) == 75
     printed = told(capsys)
     assert "stopped by SIGTERM; 3 of 3 updates are saved. Go on with: continua train --resume run" in printed

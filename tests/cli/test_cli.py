@@ -70,7 +70,7 @@ def test_version(capsys):
         (
             ["bench", "sped"],
             "Choose from speed, overhead, memory, attention, integrals, fields, recipe, spectral, lab, decoding, "
-            "saving, all",
+            "saving, axes, all",
         ),
         (["solve", "--width", "7"], "--width = 7"),
         (["solve", "--tokens", "1"], "--tokens = 1"),

@@ -416,7 +416,7 @@ def test_a_run_in_an_odd_folder_is_told_in_full(capsys):
     rows = (f"{i},{'' if i % 9 == 4 else i % 7}" for i in range(200))
     Path("own.csv").write_text("\n".join(["t,x", *rows]))
     folder = "caf\u00e9 [c]"
-    assert main(["train", "csv", "--series", "own.csv", *small.split(), "--output", folder]) == 0
+    assert main(["train", "csv", "--series", "own.csv", *small.split(), "--no-measure", "--output", folder]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert f"run: {folder}" in printed and f"report: {folder}/report.html" in printed
     assert "22 of 200 cells are missing (x 22)" in printed

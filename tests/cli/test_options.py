@@ -1,13 +1,20 @@
 """Every choice of `continua train` within reach of the command line: 20 updates with it lower the loss."""
 
+import dataclasses
 import json
+import typing
 from pathlib import Path
 
 import pytest
+import torch
 
-from continua.cli import train
+from continua.cli import measuring, train
 from continua.cli.main import main
+from continua.cli.options import RunOptions
+from continua.cli.parsing import flag, read_command, values_of
 from continua.runs import Run
+from continua.train import CostOptions, DepthOptions, ModelOptions, TrainingOptions
+from graph_cases import MACHINE_CODE
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
 UPDATES = "--updates 20 "
@@ -39,7 +46,15 @@ CHOICES = {
     "--stepper tsit5 --rtol 0.1": ["Tsitouras", "Adaptive"],
     "--stepper dopri5 --gradient checkpointed": ["Solver(DormandPrince(), Fixed(steps=2)), gradient Checkpointed()"],
     "--stem-radius 2 --stem-modes 3 --stem-gaps": [],
+    "--depth-length 2 --compare layers --preset full --seed 3 --device cpu": ["depth: [0, 2]"],
+    "--beta2 0.9 --min-lr-ratio 0.5 --clip 2 --patience 3 --no-best": [],
 }
+BY_THEMSELVES = "--compile --config --time-budget"
+"""Options with a test of their own below."""
+NO_LEARNING = {"measure", "sharding", "autoresume", "resume", "override"}
+"""Options of a run that say how it begins, goes on or ends, which other files test."""
+SMALLEST = "--axis-nodes 1 --head-modes 0 --refined 0 --depth-steps 1"
+TEXT = ["text", "--text", "tale.txt", "--context-length", "8"]
 
 
 @pytest.fixture
@@ -48,23 +63,72 @@ def training_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     after = {"measure_models": {}, "record_references": None, "keep_results": None, "write_report": Path("report.html")}
     for name, found in after.items():
-        monkeypatch.setattr(train, name, lambda *_, found=found: found)
+        monkeypatch.setattr(measuring, name, lambda *_, found=found: found)
     Path("tale.txt").write_text("the quick brown fox jumps over the lazy dog. " * 12)
+
+
+def assert_learnt(run: Run, model: str = "continuous") -> list[float]:
+    """The losses of all updates, whose last are lower than the first."""
+    losses = [row["loss"] for row in run.records("update") if row["model"] == model]
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5]), losses
+    return losses
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_choice_learns_and_is_noted(choice, tmp_path, training_alone):
-    text = ["text", "--text", "tale.txt", "--context-length", "8"]
     # landmarks serve no causal model, and characters have no stem
-    task = ["spirals"] if "nystrom" in choice or "stem" in choice else text
+    task = ["spirals"] if "nystrom" in choice or "stem" in choice else TEXT
     words = WORDS.replace(UPDATES, "") if "budget" in choice else WORDS
     assert main(["train", *task, *words.split(), *choice.split(), "--output", "run"]) == 0
     run = Run.open(Path("run"))
-    losses = [row["loss"] for row in run.records("update")]
-    assert sum(losses[-5:]) < 0.9 * sum(losses[:5]), losses
+    for name in run.manifest["facts"]["models"]:
+        assert_learnt(run, name)
     described = run.manifest["facts"]["models"]["continuous"]
     assert [word for word in CHOICES[choice] if word not in described] == [], described
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]["updates"] == 20
+
+
+def test_every_option_and_every_word_that_it_takes_has_such_a_run():
+    """A new one without a run of 20 updates fails here."""
+    said = f"{WORDS} {' '.join(CHOICES)} {BY_THEMSELVES}".replace("--lr", "--learning-rate").split()
+    usual, unsaid = values_of(train.Train()), []
+    for group in (ModelOptions, DepthOptions, CostOptions, TrainingOptions, RunOptions):
+        for name, kind in typing.get_type_hints(group).items():
+            if name in NO_LEARNING:
+                continue
+            if not {flag(name), flag(f"no_{name}")} & {*said}:
+                unsaid.append(flag(name))
+            words = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal and name != "device" else ()
+            unsaid += [f"{flag(name)} {word}" for word in words if word not in (usual[name], *said)]
+    assert unsaid == []
+    assert not NO_LEARNING - {field.name for field in dataclasses.fields(RunOptions)}
+
+
+def test_options_of_a_file_learn_as_those_of_the_command_line_do(training_alone):
+    given = values_of(read_command(train.Train, "train", [*TEXT, *WORDS.split()]))
+    usual = values_of(train.Train(task="text").defaults())
+    lines = [f"{name} = {json.dumps(value, default=str)}" for name, value in given.items() if value != usual[name]]
+    assert any(line.startswith("learning_rate") for line in lines)
+    Path("run.toml").write_text("\n".join(lines))
+    assert main(["train", *TEXT, *WORDS.split(), "--output", "words"]) == 0
+    assert main(["train", "--config", "run.toml", "--output", "file"]) == 0
+    assert assert_learnt(Run.open(Path("file"))) == assert_learnt(Run.open(Path("words")))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MACHINE_CODE, reason="torch.compile needs the compiler g++ and the headers of Python")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_compiled_flow_learns_as_a_plain_one_does(training_alone):
+    smallest = [*TEXT, *WORDS.split(), *SMALLEST.split()]
+    assert main(["train", *smallest, "--output", "plain"]) == 0
+    torch._dynamo.reset()
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert main(["train", *smallest, "--compile", "--output", "compiled"]) == 0
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > before
+    expected = assert_learnt(Run.open(Path("plain")))
+    assert assert_learnt(Run.open(Path("compiled"))) == pytest.approx(expected, rel=1e-3)
+    torch._dynamo.reset()
 
 
 def test_a_training_of_some_seconds_has_the_updates_that_fit(training_alone, monkeypatch):
@@ -76,9 +140,10 @@ def test_a_training_of_some_seconds_has_the_updates_that_fit(training_alone, mon
         return update(self, batch, number, plan)
 
     monkeypatch.setattr(train.Learner, "update", note_number)
-    words = ["text", "--text", "tale.txt", "--context-length", "8", *WORDS.replace(UPDATES, "").split()]
+    words = [*TEXT, *WORDS.replace(UPDATES, "").split()]
     assert main(["train", *words, "--time-budget", "1", "--output", "run"]) == 0
     run = Run.open(Path("run"))
+    assert_learnt(run)
     rows, config = run.records("update"), run.manifest["config"]
     assert len(rows) == config["updates"] and config["time_budget"] == 0.0  # a run that goes on has the same number
     assert 0.2 < sum(row["seconds"] for row in rows) < 5.0  # a busy machine is slower now and then
@@ -130,7 +195,7 @@ def test_a_mistake_in_a_choice_is_one_line(words, told, capsys, tmp_path, monkey
 
 def test_the_options_that_the_advice_names_are_layers(training_alone):
     layers = "--field piecewise --depth-modes 3 --depth-steps 3 --depth-length 3 --axis-nodes 1 --head-modes 0"
-    words = ["text", "--text", "tale.txt", "--context-length", "8", *WORDS.split(), *layers.split()]
+    words = [*TEXT, *WORDS.split(), *layers.split()]
     assert main(["train", *words, "--output", "run"]) == 0
     described = Run.open(Path("run")).manifest["facts"]["models"]["continuous"]
     assert "PiecewiseConstant" in described and "depth: [0, 3]" in described and "(vectors)" in described

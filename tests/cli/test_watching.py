@@ -84,7 +84,7 @@ def test_json_lines_are_json_even_where_a_number_is_not():
 
 
 def test_every_line_of_a_json_run_parses(capsys):
-    assert main(["train", "spirals", *STEP, "--compare", "--json", "--output", "run"]) == 0
+    assert main(["train", "spirals", *STEP, "--compare", "--no-measure", "--json", "--output", "run"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["kind"] for each in found] == ["begin", *["update"] * 2, *["validation"] * 2, "end", "test"]
     assert set(found[-1]["results"]) == {"continuous", "layers"}
@@ -93,7 +93,8 @@ def test_every_line_of_a_json_run_parses(capsys):
 def test_asked_times_have_costates_too(tmp_path):
     from continua.runs import Run
 
-    assert main(["train", "spirals", *STEP, "--jacobian-cost", "0.01", "--quiet", "--output", "run"]) == 0
+    words = ["train", "spirals", *STEP, "--jacobian-cost", "0.01", "--no-measure", "--quiet", "--output", "run"]
+    assert main(words) == 0
     run = Run.open(tmp_path / "run")
     assert any("Optimal control" in section.heading for section in run.sections())
     assert all("jacobian_spectral" in each["running"] for each in run.records("update"))

@@ -1,9 +1,6 @@
 """`flow.compile()`: the same outputs and gradients, few graphs, none for every depth, shape or layer."""
 
 import copy
-import shutil
-import sysconfig
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +8,7 @@ from torch._dynamo.utils import counters
 
 from continua.model import Flow, Layers
 from continua.solve import Checkpointed, Direct
+from graph_cases import MACHINE_CODE
 from models import adaptive_model
 from parity import assert_close, run, shaken, tokens_and_padding
 from registries import VOCABULARY, all_presets
@@ -23,7 +21,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
 ]
 
-MACHINE_CODE = shutil.which("g++") is not None and Path(sysconfig.get_path("include"), "Python.h").exists()
 LAYERS = Layers(6, width=8, heads=2, hidden=12)
 TOKENS, PRESENT = tokens_and_padding(VOCABULARY, 9)
 

@@ -8,6 +8,7 @@ import tyro
 from rich.console import Console
 
 from continua.bench.attention import AttentionCost, IntegralCost
+from continua.bench.axes import AxesCost
 from continua.bench.benchmark import AbstractBenchmark, BenchResult, write_result
 from continua.bench.decoding import DecodingCost
 from continua.bench.lab_cost import LabCost
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, AbstractBenchmark] = {
     "lab": LabCost(),
     "decoding": DecodingCost(),
     "saving": SavingCost(),
+    "axes": AxesCost(),
 }
 """The one table from words to benchmarks."""
 
@@ -46,12 +48,12 @@ class Bench:
     grows with the tokens at a fixed number of drawn ones), fields (parameters that depend on depth against constant
     ones), recipe (an update of the recipe against torch's AdamW), spectral (what a preconditioner gains on spectral
     kernels), lab (many networks trained at once, against a budget of seconds), decoding (text with cached keys and
-    values against solves of the whole window), saving (checkpoints against the training), or all. Exit code 1: a ratio
-    is above its limit.
+    values against solves of the whole window), saving (checkpoints against the training), axes (an update of training
+    with all four continuous axes, with fewer, and of layers), or all. Exit code 1: a ratio is above its limit.
     """
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "all"
-    """speed, overhead, memory, attention, integrals, fields, recipe, spectral, lab, decoding, saving or all"""
+    """speed, overhead, memory, attention, integrals, fields, recipe, spectral, lab, decoding, saving, axes or all"""
     quick: Flag = False
     """tiny sizes, to see that it runs; the ratios then say nothing"""
     output: Folder = Path("bench-results")

@@ -10,22 +10,14 @@ from typing import Any, final
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 
-from continua.cli.measuring import (
-    Results,
-    costs_table,
-    measure_models,
-    models_off,
-    off_lines,
-    record_results,
-    remarks,
-    results_tables,
-    training_costs,
-)
+from continua.cli.measuring import Results, measure_models, models_off, record_results, show_results
 from continua.cli.options import task_of
 from continua.cli.parsing import Flag, Measure, RunFolder
+from continua.cli.resuming import open_training
 from continua.cli.runs import load_models
-from continua.cli.train import open_training, options_of
+from continua.cli.train import options_of
 from continua.core.checks import at_least, positive
 from continua.model import ContinuousTransformer, choosable_resolutions
 from continua.report import format_number, write_report
@@ -70,17 +62,13 @@ class Evaluate:
             told = {} if self.milliseconds is None else {"chosen": chosen}
             print(json.dumps(finite({"run": str(self.folder), "results": results, **told}), allow_nan=False))
             return 0
-        shown = [*off_lines(run), *costs_table(training_costs(run)), *results_tables(task, results, models_off(run)),
-                 *remarks(results, run)]  # fmt: skip
-        console.print(*shown, sep="\n", soft_wrap=True)
-        for name, found in results.items():
-            error = found.get("solver error")
-            if error is not None:
-                console.print(f"{name}: solver error {error:.1%} of the output, against a tight adaptive solve")
-        for line in choice_lines(self.milliseconds or 0.0, chosen):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-        if page is not None:
-            console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
+        errors = {name: found["solver error"] for name, found in results.items() if "solver error" in found}
+        owed = [
+            f"{name}: solver error {e:.1%} of the output, against a tight adaptive solve" for name, e in errors.items()
+        ]
+        show_results(
+            console, run, task, results, page, [*owed, *map(escape, choice_lines(self.milliseconds or 0.0, chosen))]
+        )
         return 0
 
     def _note(self, run: Run, results: Results) -> Path | None:

@@ -1,11 +1,14 @@
 """The end of a run: which parameters are used, what is measured, what reference methods reach, and how it is told."""
 
 import contextlib
+import dataclasses
+import json
 import math
 import shlex
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import rich.table
@@ -19,11 +22,12 @@ from continua.core.batch import Batch
 from continua.core.errors import SolveError
 from continua.core.shapes import Tensor
 from continua.data import AbstractTask, Csv, Question, Split, Uea
-from continua.model import ContinuousTransformer, citation, model_files
-from continua.report import format_number, pareto_front
-from continua.runs import Run, Table
+from continua.model import ContinuousTransformer, citation, load, model_files
+from continua.report import format_number, pareto_front, write_report
+from continua.runs import Run, Table, finite
 from continua.train import (
     Learner,
+    Ranks,
     Training,
     diagnose,
     evaluate,
@@ -46,6 +50,46 @@ _LOWER = 0.99
 """A validation loss is called lower than another if it is below so much of it."""
 _PAUSE = 10.0
 """Where there is no terminal, a line of progress comes no sooner than so many seconds after the line before."""
+
+
+def end_run(console: Console, training: Training, resolutions: bool) -> tuple[Results, Path]:
+    """What comes after the last update: parameters are chosen, measured and kept. The results, and the report."""
+    run, task = training.run, training.task
+    learners = [_take_from_ranks(run, learner) for learner in training.learners]
+    choose_models(console, run, task, dataclasses.replace(training, learners=learners))
+    models = {learner.name: learner.model for learner in learners}
+    results = measure_models(task, models, console, models_off(run), resolutions)
+    record_results(run, results)
+    record_references(run, task, learners[0].model, results)
+    keep_results(run, task, learners, resolutions)
+    run.keep_models(files_of(task, learners))
+    run.end("finished")
+    return results, write_report([run.folder])
+
+
+def _take_from_ranks(run: Run, learner: Learner) -> Learner:
+    """The learner of one process, with the model of the last checkpoint, where ranks have trained it."""
+    last = run.last_checkpoint() if learner.ranks.size > 1 else None
+    if last is None:
+        return learner
+    like, model = next(learner.model.parameters()), load(last.folder / learner.name)
+    return dataclasses.replace(learner, wrapped=model.to(like.device, like.dtype), ranks=Ranks())
+
+
+def print_results(run: Run, results: Results, page: Path) -> None:
+    """One line of JSON."""
+    found = {"kind": "test", "run": str(run.folder), "results": results, "report": str(page),
+             "costs": training_costs(run), **rows_beside(run)}  # fmt: skip
+    print(json.dumps(finite(found), allow_nan=False))
+
+
+def show_results(
+    console: Console, run: Run, task: AbstractTask, results: Results, page: Path | None, more: Sequence[str] = ()
+) -> None:
+    """Tables for a terminal, what is to be said of them, and where the report is."""
+    tables = [*costs_table(training_costs(run)), *results_tables(task, results, models_off(run))]
+    where = [] if page is None else [f"report: [bold]{escape(str(page))}[/bold]"]
+    console.print(*off_lines(run), *tables, *remarks(results, run), *more, *where, sep="\n", soft_wrap=True)
 
 
 def measure_models(

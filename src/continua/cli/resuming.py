@@ -5,13 +5,30 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from continua.core.batch import Batch
 from continua.core.errors import SolveError, reject
 from continua.data import AbstractTask, Split
 from continua.runs import Run, present_versions
 from continua.train import DivergedError, Interrupted, LostRankError, TrainingError
+
+
+class Resumed(NamedTuple):
+    """A run that goes on, with what is changed in it: options, each as (before, now), and things that are accepted."""
+
+    run: Run
+    config: dict[str, Any]
+    changes: dict[str, Any]
+    accepted: dict[str, str]
+
+
+def open_training(folder: Path) -> Run:
+    """The run in a folder, which `continua train` has left there."""
+    run = Run.open(folder)
+    if (kind := run.manifest["kind"]) != "train":
+        reject("run", str(folder), f"this is a run of kind {kind!r}", "Pass one of `continua train`.")
+    return run
 
 
 def data_digest(task: AbstractTask, first: Batch) -> str:

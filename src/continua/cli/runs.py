@@ -16,7 +16,7 @@ from rich.console import Console
 
 from continua.cli.measuring import off_lines
 from continua.cli.parsing import Count, Flag, RunFolder, RunFolders, SomeFile, SomeFolder, choose, refuse_missing
-from continua.cli.train import open_training
+from continua.cli.resuming import open_training
 from continua.core.checks import at_least
 from continua.core.errors import reject
 from continua.core.seeds import generator_of

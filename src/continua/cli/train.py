@@ -2,13 +2,12 @@
 
 import dataclasses
 import itertools
-import json
 import math
 import shlex
 import statistics
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, final
+from typing import Annotated, Any, final
 
 import torch
 import tyro
@@ -16,31 +15,16 @@ from rich.console import Console
 from rich.markup import escape
 
 from continua.cli import options
-from continua.cli.measuring import (
-    choose_models,
-    costs_table,
-    files_of,
-    keep_results,
-    measure_models,
-    models_off,
-    off_lines,
-    record_references,
-    record_results,
-    remarks,
-    results_tables,
-    rows_beside,
-    training_costs,
-)
+from continua.cli.measuring import end_run, print_results, show_results
 from continua.cli.parsing import flag, read_values, values_of
-from continua.cli.resuming import check_same, data_digest, note_failure, read_overrides
+from continua.cli.resuming import Resumed, check_same, data_digest, note_failure, open_training, read_overrides
 from continua.core.batch import Batch
 from continua.core.errors import reject
 from continua.core.extras import extra
 from continua.data import AbstractTask, Split
-from continua.model import ContinuousTransformer, load
+from continua.model import ContinuousTransformer
 from continua.optim import optimiser_name
-from continua.report import write_report
-from continua.runs import Run, check_writable, finite, present_versions
+from continua.runs import Run, check_writable, present_versions
 from continua.train import (
     PRESETS,
     STEPPERS,
@@ -78,15 +62,6 @@ _TRIED = 8
 """Places in the training at which updates are timed, where it is as long as so many seconds."""
 _LOWER = 0.5
 """By how much the rates of a run that diverged are multiplied when it goes on."""
-
-
-class Resumed(NamedTuple):
-    """A run that goes on, with what is changed in it: options, each as (before, now), and things that are accepted."""
-
-    run: Run
-    config: dict[str, Any]
-    changes: dict[str, Any]
-    accepted: dict[str, str]
 
 
 @final
@@ -270,26 +245,11 @@ class Train:
             ranks.leave()
             if not ranks.first:
                 return
-            learners = [_part(run, learner) for learner in learners]
-            choose_models(console, run, task, dataclasses.replace(training, learners=learners))
-            off, models = models_off(run), {one.name: one.model for one in learners}
-            results = measure_models(task, models, console, off, self.run.measure)
-            record_results(run, results)
-            record_references(run, task, learners[0].model, results)
-            keep_results(run, task, learners, self.run.measure)
-            run.keep_models(files_of(task, learners))
-            run.end("finished")
-            page = write_report([run.folder])
+            results, page = end_run(console, training, self.run.measure)
         if self.output.json:
-            found = {"kind": "test", "run": str(run.folder), "results": results, "report": str(page),
-                     "costs": training_costs(run)}  # fmt: skip
-            found |= rows_beside(run)
-            print(json.dumps(finite(found), allow_nan=False))
+            print_results(run, results, page)
         else:
-            where = f"report: [bold]{escape(str(page))}[/bold]"
-            shown = [*off_lines(run), *costs_table(training_costs(run)), *results_tables(task, results, off),
-                     *remarks(results, run), where]  # fmt: skip
-            console.print(*shown, sep="\n", soft_wrap=True)
+            show_results(console, run, task, results, page)
 
     def _begin(
         self, task: AbstractTask, learners: list[Learner], first: Batch, facts: dict[str, Any], held: ExitStack
@@ -408,23 +368,6 @@ def _size(model: ContinuousTransformer) -> str:
     """The numbers that are trained, and the layers that they are of."""
     layers = 1 + max(len(field.breaks) for field in model.flow.fields)
     return (f"{layers} layers and " if layers > 1 else "") + f"{count_parameters(model):,} parameters"
-
-
-def _part(run: Run, learner: Learner) -> Learner:
-    """The learner of one process, with the model of the last checkpoint, where ranks have trained it."""
-    last = run.last_checkpoint() if learner.ranks.size > 1 else None
-    if last is None:
-        return learner
-    like, model = next(learner.model.parameters()), load(last.folder / learner.name)
-    return dataclasses.replace(learner, wrapped=model.to(like.device, like.dtype), ranks=Ranks())
-
-
-def open_training(folder: Path) -> Run:
-    """The run in a folder, which `continua train` has left there."""
-    run = Run.open(folder)
-    if (kind := run.manifest["kind"]) != "train":
-        reject("run", str(folder), f"this is a run of kind {kind!r}", "Pass one of `continua train`.")
-    return run
 
 
 def options_of(run: Run) -> Train:
