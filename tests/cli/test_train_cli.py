@@ -309,7 +309,8 @@ def test_the_plane_at_another_resolution(tmp_path):
     ]
     assert main(words) == 0
     tests = next(iter(Run.open(tmp_path / "run").records("test")))["samplings"]
-    assert set(tests) == {"as trained", "16 x 16 points"} and "relative L2 error" in tests["16 x 16 points"]
+    assert set(tests) == {"as trained", "16 x 16 points", "32 x 32 points"}
+    assert "relative L2 error" in tests["16 x 16 points"]
 
 
 def test_series_of_ones_own_stopped_with_75_and_gone_on_with(tmp_path, capsys, monkeypatch):
