@@ -159,3 +159,11 @@ def test_a_resolution_that_is_no_number_is_told_by_its_name(named, told, uncheck
     with pytest.raises(ValueError, match=r".") as refused:
         labelled()[0].at(**named)
     assert told in str(refused.value)
+
+
+def test_a_model_on_a_grid_of_its_own_stays_on_it(slow_clock):
+    model, inputs, _ = labelled()
+    own = model.at(grid=[0.0, 0.3, 0.9, 1.7, 4.0])
+    with torch.no_grad():
+        targets = own.in_eval_mode()(*inputs)
+    assert continua.at_budget(own, inputs, targets, F.mse_loss, milliseconds=8.0, repeats=1) is own

@@ -117,7 +117,7 @@ def test_a_damaged_recipe_is_refused(saved, content):
 
 def test_another_format_is_refused(saved):
     rewritten(saved, lambda recipe: recipe.update(format=99))
-    with pytest.raises(ValueError, match=r"folder = .*its format is 99.*reads format 2"):
+    with pytest.raises(ValueError, match=r"folder = .*its format is 99.*reads format 3"):
         load(saved)
 
 

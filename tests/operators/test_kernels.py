@@ -243,8 +243,8 @@ def test_queries_are_read_at_as_few_nodes_as_tell_them_apart(kernel):
     """To these nodes and back is the whole kernel; inner products there are those of the coefficients."""
     w, b, c = weight(kernel), normal(*kernel.bias(3).shape, seed=2), normal(2, 5, 2)
     x = (kernel.axis.synthesis(kernel.basis) @ c).flatten(1).unsqueeze(0)
-    q = kernel.reading().apply(w, b, x)
-    few = kernel.writing().axis
+    q = kernel.to_fewest_nodes().apply(w, b, x)
+    few = kernel.from_fewest_nodes().axis
     assert few.nodes == 5 and q.shape == (1, 2, 5 * 3)
     found = few.analysis(kernel.basis) @ q.view(2, 5, 3)
     whole = kernel.axis.analysis(kernel.basis) @ kernel.apply(w, b, x).view(2, 9, 3)
@@ -253,18 +253,18 @@ def test_queries_are_read_at_as_few_nodes_as_tell_them_apart(kernel):
     torch.testing.assert_close(
         torch.einsum("iac,jac->ij", weighed, q.view(2, 5, 3)), torch.einsum("iac,jac->ij", whole, whole)
     )
-    back = kernel.writing().apply(w.mT, None, q)
+    back = kernel.from_fewest_nodes().apply(w.mT, None, q)
     torch.testing.assert_close(back, kernel.apply(w.mT, None, kernel.apply(w, b, x)), rtol=0, atol=1e-12)
     with by_transforms():
-        torch.testing.assert_close(kernel.reading().apply(w, b, x), q)
-        torch.testing.assert_close(kernel.writing().apply(w.mT, None, q), back)
+        torch.testing.assert_close(kernel.to_fewest_nodes().apply(w, b, x), q)
+        torch.testing.assert_close(kernel.from_fewest_nodes().apply(w.mT, None, q), back)
 
 
 def test_nodes_that_cannot_be_fewer_stay():
     """Cosines are orthonormal at so many midpoints as there are, not at so many Gauss nodes."""
     kernel = Spectral(Axis(24, 2, GaussLegendre()), Cosine(5))
-    assert kernel.reading() is kernel and kernel.writing() is kernel
-    assert Spectral(Axis(5, 2), Cosine(5)).reading().to is None
+    assert kernel.to_fewest_nodes() is kernel and kernel.from_fewest_nodes() is kernel
+    assert Spectral(Axis(5, 2), Cosine(5)).to_fewest_nodes().to is None
 
 
 @each_function

@@ -7,7 +7,7 @@ from continua.fields import Constant
 from continua.model import Flow, Part
 from continua.operators import Attention, Binding, Cross, Dense, Rotary, Spectral, draw_theta, map_leaves
 from continua.solve import Checkpointed, Direct, Fixed, integrate
-from continua.spaces import Axis, Cloud, Cosine
+from continua.spaces import Axis, Cloud, Cosine, GaussLegendre, Legendre
 
 WIDTH = 6
 
@@ -127,6 +127,12 @@ def test_frequencies_along_an_axis_are_those_of_a_vector():
     together = found.T.flatten()  # from node to node, then on to the next pair
     close(together, rotary.frequencies(12, Dense(), X)[0])  # with as many nodes as modes, those of a vector
     close(rotary.frequencies(4, kernel.at(6), X), found.repeat_interleave(2, 0))  # constant on three cells
+
+
+def test_every_gauss_node_has_frequencies_of_its_own():
+    kernel = Spectral(Axis(16, 4, GaussLegendre()), Legendre(8)).from_fewest_nodes()
+    found = Rotary(fastest=2.0, slowest=0.02).frequencies(4, kernel, X)
+    close(found.T.flatten(), Rotary(fastest=2.0, slowest=0.02).frequencies(32, Dense(), X)[0])
 
 
 def test_positions_stay_when_an_axis_is_refined():

@@ -51,7 +51,7 @@ class Darcy(AbstractTask):
     def __post_init__(self) -> None:
         at_least(10, examples=self.examples)
         if self.points not in (4, 8, 16, 32, 64):
-            why = f"the equation is solved on {_FINE} intervals, whose ends are the centres of the cells"
+            why = "the centres of the cells are nodes of the grid on which the equation is solved"
             reject("points", self.points, why, "Pass 4, 8, 16, 32 or 64.")
         fraction(1.5, none=False, deviation=self.deviation)
 

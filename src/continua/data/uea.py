@@ -79,7 +79,7 @@ class Uea(AbstractTask):
     def readings(self, split: Split) -> Iterator[Batch]:
         """A part as it is, in one batch; if samples are `missing`, in eight samplings, from few gaps to many.
 
-        Of very many series these are as many as are affordable.
+        Of very many series these are as many as are affordable. `test_missing` is for batches alone.
         """
         count = self.count(split)
         if self.missing == 0.0:

@@ -150,11 +150,11 @@ def at_budget(
     model.in_eval_mode()(*inputs)  # inputs that cannot be are told here, and not taken for a resolution that cannot
     trial = _Trial(model, inputs, float(milliseconds), repeats)
     found = trial.most_steps() if loss is None else trial.lowest_loss(loss, targets)
-    if found is None:
+    if not found:
         which = "the fewest depth steps take" if loss is None else "the fastest of its resolutions takes"
         why = f"{which} {trial.fastest:.3g} ms on these inputs"
         reject("milliseconds", milliseconds, why, "Allow more time, or pass fewer sequences at once.")
-    return found.apply(model)
+    return found[0]
 
 
 def _check_loss(targets: Any, loss: Any) -> None:
@@ -172,42 +172,48 @@ class _Trial:
         self.model, self.inputs, self.allowed, self.repeats = model, inputs, allowed, repeats
         self.fastest = math.inf
 
-    def most_steps(self) -> Resolution | None:
+    def most_steps(self) -> list[ContinuousTransformer]:
+        """The model with the most depth steps that fit; none where none do."""
         stagger = self.model.flow.stagger
         own = stagger or fixed_steps(self.model) or 1
         counts = sorted({*_FACTORS, *(own * factor for factor in _FACTORS), *range(1, own)})
         if stagger is not None:
             counts = [steps for steps in counts if steps % stagger == 0 or stagger % steps == 0]
-        found = [resolution for resolution, _ in self._fitting([Resolution("steps", steps) for steps in counts])]
-        return found[-1] if found else None
+        found = [model for model, _ in self._fitting([Resolution("steps", steps) for steps in counts])]
+        return found[-1:]
 
-    def lowest_loss(self, loss: Loss, targets: Any) -> Resolution | None:
-        per_token, losses = self.model.readout.per_token, dict[Resolution, float]()
-        for resolution, found in self._fitting(choosable_resolutions(self.model)):
+    def lowest_loss(self, loss: Loss, targets: Any) -> list[ContinuousTransformer]:
+        """The model as it is or at another resolution, whichever has the lowest loss of those that fit."""
+        per_token, losses = self.model.readout.per_token, list[tuple[float, ContinuousTransformer]]()
+        for model, found in self._fitting([None, *choosable_resolutions(self.model)]):
             output, right = found.output, targets
             if per_token:
                 output, right = (flatten_tokens(x, found.cloud.present) for x in (output, right))
-            losses[resolution] = call_loss(loss, output, right)
-        finite = {resolution: value for resolution, value in losses.items() if math.isfinite(value)}
+            losses.append((call_loss(loss, output, right), model))
+        finite = [each for each in losses if math.isfinite(each[0])]
         if losses and not finite:
-            why = f"it is {next(iter(losses.values()))} at every resolution that fits"
+            why = f"it is {losses[0][0]} at every resolution that fits"
             reject("loss", loss, why, "Pass inputs and targets at which it is finite.")
-        return min(finite, key=lambda each: finite[each], default=None)
+        return [] if not finite else [min(finite, key=lambda each: each[0])[1]]
 
-    def _fitting(self, tried: Sequence[Resolution]) -> Iterator[tuple[Resolution, Any]]:
-        """Those that a call takes so much time at, with its result; of each continuum until one is too slow."""
+    def _fitting(self, tried: Sequence[Resolution | None]) -> Iterator[tuple[ContinuousTransformer, Any]]:
+        """The models that a call takes so much time of, with its result; of each continuum until one is too slow.
+
+        `None` is the model as it is, on a grid or at tolerances that no resolution may have.
+        """
         slow = set[str]()
         for resolution in tried:
-            if resolution.unit in slow:
+            if resolution is not None and resolution.unit in slow:
                 continue
             try:
-                other = resolution.apply(self.model).in_eval_mode()
+                chosen = self.model if resolution is None else resolution.apply(self.model)
+                other = chosen.in_eval_mode()
                 found = other(*self.inputs, full=True)  # what is made once is made here
             except (ArgumentError, SolveError):  # no steps that these layers have, or too wild at this tolerance
                 continue
             taken = time_call(lambda other=other: other(*self.inputs, full=True), self.repeats)
             self.fastest = min(self.fastest, taken)
             if taken <= self.allowed:
-                yield resolution, found
-            else:
+                yield chosen, found
+            elif resolution is not None:
                 slow.add(resolution.unit)

@@ -24,7 +24,8 @@ from continua.core.errors import reject
 from continua.core.shapes import Tensor
 from continua.runs import digest, write_whole
 
-FORMAT = 2
+FORMAT = 3
+"""Of models before 3 attention read all axis nodes, and theirs would answer differently."""
 _ROOMS = ("spaces", "operators", "fields", "solve", "model")
 """What models are made of; nothing else is imported on behalf of a file."""
 _IN_CODE = "Build such a model in code, and keep its values with model.state_dict() and model.load_state_dict()."

@@ -26,9 +26,9 @@ class Rotary:
     R(t) turns the pair (x_r, x_{r + n/2}) by om_r t, the frequencies om_r spaced geometrically from `fastest` towards
     `slowest`. J. Su et al., RoFormer (2021), has fastest = 1 and slowest = 1e-4 on the index. Signals, whose token time
     is [0, 1], want `fastest` of one to three times their number of samples, which `transformer` gives to `Rotary()`.
-    Along an embedding axis each of the few nodes at which queries and keys are known (`AbstractKernel.reading`) has its
-    own part of the range: together they have the frequencies of a plain vector of the same width. Their number is that
-    of the modes, whatever the nodes of the states, so that positions are the same at every resolution.
+    Along an embedding axis each of the few nodes at which queries and keys are known has its own part of the range:
+    together they have the frequencies of a plain vector of the same width. Their number is that of the modes, whatever
+    the nodes of the states (`AbstractKernel.to_fewest_nodes`), so that positions are the same at every resolution.
     """
 
     fastest: float = 1.0
@@ -48,7 +48,8 @@ class Rotary:
         places, axis = torch.zeros(1, dtype=torch.float64), kernel.axis
         if axis is not None:
             cells = math.prod(kernel.bias_modes)
-            places = (axis.points() * cells).floor() / cells
+            own = torch.arange(cells, dtype=torch.float64)
+            places = (own if axis.nodes == cells else (axis.points() * cells).floor()) / cells
         shares = 2.0 * (torch.arange(key // 2, dtype=torch.float64) + places[:, None]) / key
         return (self.fastest * (self.slowest / self.fastest) ** shares).to(like.device, like.dtype)
 
@@ -159,8 +160,8 @@ class Attention(AbstractOperator):
         object.__setattr__(self, "inverse_temperature", beta)
         object.__setattr__(self, "_first", -1 - len(self.kernel.shape(1, 1)))
         object.__setattr__(self, "_as_weights", (..., *(None,) * (-1 - self._first)))
-        object.__setattr__(self, "_reading", self.kernel.reading())
-        object.__setattr__(self, "_writing", self.kernel.writing())
+        object.__setattr__(self, "_reading", self.kernel.to_fewest_nodes())
+        object.__setattr__(self, "_writing", self.kernel.from_fewest_nodes())
 
     def spec(self, width: int) -> AttentionTheta:
         heads, key, head, kernel = self.heads, self.key_size, Role.HEAD, self.kernel

@@ -98,11 +98,11 @@ class AbstractKernel(abc.ABC):
         """
 
     @abc.abstractmethod
-    def reading(self) -> "AbstractKernel":
+    def to_fewest_nodes(self) -> "AbstractKernel":
         """This kernel from states to functions at as few nodes as its modes need: queries, keys and values."""
 
     @abc.abstractmethod
-    def writing(self) -> "AbstractKernel":
+    def from_fewest_nodes(self) -> "AbstractKernel":
         """This kernel from functions at these fewest nodes, its `axis`, to states."""
 
     @final
@@ -167,10 +167,10 @@ class Dense(AbstractKernel):
     def __post_init__(self) -> None:
         object.__setattr__(self, "space", StiefelSpace() if self.orthonormal else FlatSpace(2))
 
-    def reading(self) -> "Dense":
+    def to_fewest_nodes(self) -> "Dense":
         return self
 
-    def writing(self) -> "Dense":
+    def from_fewest_nodes(self) -> "Dense":
         return self
 
     def apply(self, w: Tensor, b: Bias | None, x: Incoming, from_heads: int = 1, to_heads: int = 1) -> Outgoing:
@@ -194,15 +194,15 @@ class AbstractFunctionKernel(AbstractKernel):
         return self.axis if self.to is None else self.to
 
     @final
-    def reading(self) -> "AbstractFunctionKernel":
-        return self._reading_writing[0]
+    def to_fewest_nodes(self) -> "AbstractFunctionKernel":
+        return self._through_fewest[0]
 
     @final
-    def writing(self) -> "AbstractFunctionKernel":
-        return self._reading_writing[1]
+    def from_fewest_nodes(self) -> "AbstractFunctionKernel":
+        return self._through_fewest[1]
 
     @functools.cached_property
-    def _reading_writing(self) -> tuple["AbstractFunctionKernel", "AbstractFunctionKernel"]:
+    def _through_fewest(self) -> tuple["AbstractFunctionKernel", "AbstractFunctionKernel"]:
         few = self._fewest()
         if few == self.axis:
             return self, self
@@ -227,7 +227,8 @@ class AbstractFunctionKernel(AbstractKernel):
 
     @functools.cached_property
     def _pairs(self) -> TensorTable:
-        return TensorTable(self.pairs())
+        with torch.inference_mode(False):  # what is kept must serve training too
+            return TensorTable(self.pairs())
 
     @final
     def matrix(self, w: Tensor) -> Float[Tensor, "*batched outer nodes outputs inputs"]:
@@ -239,8 +240,6 @@ class AbstractFunctionKernel(AbstractKernel):
     def _prepare(self) -> None:
         """Makes what is kept: an axis that does not resolve the basis is refused, and compiled code finds tensors."""
         _ = self._tables, self._pairs
-        if self.to is None:
-            _ = self._reading_writing
 
     @final
     def lay_out(
@@ -351,6 +350,7 @@ class Convolution(AbstractFunctionKernel):
         object.__setattr__(self, "bias_modes", (self.basis.size,))
         object.__setattr__(self, "space", StiefelSpace(paired=True) if self.unitary else SpectralSpace(paired=True))
         self._prepare()
+        _ = self._shift
 
     def pairs(self) -> Tensor:
         """e^{2 pi i om (d_a - d_b)} / nodes for all pairs of nodes, its real part, and minus its imaginary part."""
@@ -363,7 +363,7 @@ class Convolution(AbstractFunctionKernel):
     @functools.cached_property
     def _shift(self) -> TensorTable:
         """From the first node of `axis` to that of `outer`, and from sums over nodes to means, by frequency."""
-        first, last = (each.points()[0] for each in (self.axis, self.outer))
+        first, last = (float(each.points()[0]) for each in (self.axis, self.outer))
         angles = 2.0 * math.pi * torch.arange(self.modes + 1, dtype=torch.float64) * (last - first)
         return TensorTable(torch.stack([angles.cos(), angles.sin()]) * (self.outer.nodes / self.axis.nodes))
 

@@ -102,7 +102,7 @@ class Learner:
             return Row(math.nan, math.nan, {}, lr, 0, 0, count_tokens(batch), seconds, math.nan, skipped=True)
         tokens = count_tokens(batch)
         for member in self._observing:
-            member.observe(lambda: call_model(self.model.in_eval_mode(), batch).output, self._likelihood,
+            member.observe(lambda: batch.logits(call_model(self.model.in_eval_mode(), batch).output), self._likelihood,
                            generator=generator_of(branch_seed(seed, 2)))  # fmt: skip
         self.optimiser.step()
         self.schedule.step(tokens)

@@ -165,7 +165,7 @@ def scale_outputs(
     assert isinstance(readout, AbstractLinearReadout)
     with torch.no_grad():
         readout.linear.weight.mul_(factors.to(readout.linear.weight)[:, None])
-        readout.linear.bias.mul_(factors.to(readout.linear.weight)).add_(shift)
+        readout.linear.bias.mul_(factors.to(readout.linear.weight)).add_(torch.as_tensor(shift).to(readout.linear.bias))
 
 
 def _time(form: Form, sizes: ModelOptions) -> TokenTime:

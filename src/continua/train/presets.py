@@ -192,7 +192,8 @@ _DEMO = {
     "spirals": _demo(stem_radius=6.0, stem_gaps=True, updates=1000),
     # Twice as many axis nodes as modes: activations hardly alias, and twice the nodes again are the same operator. The
     # rate is the best of layers beside it: 0.032, 0.028, 0.026, 0.026 with 3e-3, 5e-3, 8e-3, 12e-3 on Burgers. Half of
-    # the updates are refined, so that plateaus and staggering gain nothing: 0.0243 with them, 0.0235 without
+    # the updates are refined, so that plateaus and staggering gain nothing: 0.0243 with them, 0.0235 without (of an
+    # attention that read all axis nodes)
     "burgers": _demo(width=64, hidden=128, axis_nodes=8, axis_modes=4, head_modes=4, stem_radius=3.0, stem_modes=5,
                      plateaus=False, stagger=False, updates=1500, batch_size=16, learning_rate=8e-3, weight_decay=0.0),
     "darcy": _demo(width=64, hidden=128, axis_nodes=8, axis_modes=4, head_modes=4, plateaus=False, stagger=False,

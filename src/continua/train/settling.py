@@ -53,7 +53,8 @@ def _settle_labels(model: ContinuousTransformer, task: Uea) -> dict[str, dict[st
         share = share_of_logits(*found[0])
         scale_outputs(model, torch.full((task.form.outputs,), share))
         return {"classes": {"factor of the network": share}}
-    weight, share = weigh_logits(found, _REFERENCES, proof=not _suffers(task))
+    proof = len(found[0].labels) < _FEWEST or not _suffers(task)
+    weight, share = weigh_logits(found, _REFERENCES, proof)
     factors, shift = torch.full((task.form.outputs,), share), torch.zeros(task.form.outputs)
     factors[-1], shift[-1] = 0.0, weight - 1.0
     scale_outputs(model, factors, shift)
