@@ -14,6 +14,7 @@ from continua.cli.parsing import Amount, Count, File, Flag, SomeAmount, read_com
 from continua.cli.train import Train
 from continua.core.batch import Batch
 from continua.core.checks import at_least
+from continua.core.counts import say_count
 from continua.core.errors import reject
 from continua.data import Form
 from continua.runs import Table
@@ -162,13 +163,15 @@ class Forecast:
             ("parameters at one depth", f"{needs.parameters_at_one_depth:.4g}"),
             *((f"memory of a device: {name}", _bytes(size)) for name, size in needs.memory.items() if size),
             ("memory of a device", f"{_bytes(total)} of {_bytes(self.memory)}"),
-            ("largest batch that fits", f"{needs.most} sequences, asked for {preset.training.batch_size}"),
+            ("largest batch that fits", f"{say_count(needs.most, 'sequence')}, asked for {preset.training.batch_size}"),
             ("an update, computing", f"{needs.compute:.3g} s"),
             ("an update, communicating", f"{needs.communication:.3g} s, {_bytes(needs.sent)} sent by each device"),
-            (f"{preset.training.updates} updates", f"{seconds * preset.training.updates / 3600:.3g} h"),
+            (say_count(preset.training.updates, "update"), f"{seconds * preset.training.updates / 3600:.3g} h"),
             ("a checkpoint on disk", _bytes(needs.checkpoint)),
         ]
-        return Table(title=f"plan for {self.devices} devices", columns=("what", "how much"), rows=tuple(rows))
+        return Table(
+            title=f"plan for {say_count(self.devices, 'device')}", columns=("what", "how much"), rows=tuple(rows)
+        )
 
 
 def _lines(found: dict[str, Any]) -> list[str]:

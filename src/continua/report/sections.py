@@ -6,6 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
+from continua.core.counts import say_count
 from continua.report.scales import format_duration, format_number
 from continua.runs import AbstractFigure, Bars, Cell, Curve, Lines, Note, Scale, Section, Table
 
@@ -153,7 +154,9 @@ def cards(learners: Learners) -> list[tuple[str, str]]:
         if one.updates:
             found.append((format_number(one.median("evaluations")), "evaluations of the velocity in one update"))
         if one.seconds > 0.0:
-            found.append((format_duration(one.seconds), f"training time, {len(one.updates):,} updates of {one.name}"))
+            found.append(
+                (format_duration(one.seconds), f"training time, {say_count(len(one.updates), 'update')} of {one.name}")
+            )
     return found
 
 
@@ -258,9 +261,14 @@ def _scale_of(name: str, curves: Sequence[np.ndarray]) -> Scale:
 
 def _name_resolutions(learners: Learners) -> str:
     """What the other resolutions of some learners change."""
-    ends = {"steps": "depth steps", "head nodes": "more head nodes", "axis nodes": "more axis nodes"}
+    ends = {
+        "steps": "depth steps",
+        "step": "depth steps",
+        "head nodes": "more head nodes",
+        "axis nodes": "more axis nodes",
+    }
     found = [name for one in learners for name in one.test.get("resolutions", {})]
-    words = [word for end, word in ends.items() if any(name.endswith(end) for name in found)]
+    words = [*dict.fromkeys(word for end, word in ends.items() if any(name.endswith(end) for name in found))]
     return ", ".join(
         [*words[:1], *["tolerances" for _ in found[:1] if any(n.startswith("rtol") for n in found)], *words[1:]]
     )

@@ -13,6 +13,7 @@ import torch
 from continua.control import call_model
 from continua.control.norms import relative
 from continua.core.batch import Batch
+from continua.core.counts import say_count
 from continua.core.errors import ArgumentError, SolveError
 from continua.core.shapes import Float, Tensor
 from continua.data import AbstractTask, Csv, Question, Split, Uea, Wording
@@ -103,7 +104,7 @@ def evaluate_depth_steps(
     """
     found = dict[int, dict[str, float]]()
     for count in steps or _steps_about(model):
-        tell(f"the test with {count} depth steps")
+        tell(f"the test with {say_count(count, 'depth step')}")
         with contextlib.suppress(ArgumentError):
             found[count] = evaluate(model.at(steps=count), task, Split.TEST, size)
     return found
@@ -120,7 +121,7 @@ def evaluate_resolutions(
     """
     batch, found = place(next(iter(task.batches(Split.TEST, size))), model), dict[str, dict[str, float]]()
     objective, few = objective_of(task.form), batch.part(0, _TIMED)
-    resolutions: dict[str, dict[str, Any]] = {f"{n} steps": {"steps": n} for n in _steps_about(model)}
+    resolutions: dict[str, dict[str, Any]] = {say_count(n, "step"): {"steps": n} for n in _steps_about(model)}
     if not any(field.breaks for field in model.flow.fields):
         resolutions |= {f"rtol {rtol:g}": {"rtol": rtol} for rtol in (1e-2, 1e-3, 1e-4)}
     resolutions |= {f"{n} {name.replace('_', ' ')}": {name: n} for name, n in finer_nodes(model).items()}

@@ -19,6 +19,7 @@ import torch
 from continua.control import call_model
 from continua.core.arguments import advise
 from continua.core.checks import is_a
+from continua.core.counts import say_count
 from continua.core.errors import ArgumentError, reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Tensor
@@ -103,7 +104,8 @@ class SeriesFiller:
         """What was not so in training, of a series with rows before its first observation, and so many observed."""
         seen, found = self.transform.units.seen, []
         if observed < seen:
-            found += [f"{observed} observed rows, where windows of training had {seen}: the intervals are too narrow"]
+            rows = say_count(observed, "observed row")
+            found += [f"{rows}, where windows of training had {seen}: the intervals are too narrow"]
         if earlier:
             rows = "1 row stands" if earlier == 1 else f"{earlier} rows stand"
             found += [
