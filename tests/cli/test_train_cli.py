@@ -1,16 +1,20 @@
 """`continua train`, `eval` and `generate`: from a word to a run folder, and mistakes told by name."""
 
+import dataclasses
 import inspect
 import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
+from docstring_parser import parse_from_object
 from rich.console import Console
 
 import continua
@@ -18,6 +22,7 @@ from continua.cli.main import COMMANDS, main
 from continua.cli.measuring import _progress, results_tables
 from continua.cli.options import TASKS
 from continua.cli.parsing import read_command, values_of
+from continua.cli.runs import load_models
 from continua.cli.train import Train, claim_folder
 from continua.data import Form, Question, Spirals
 from continua.model import choosable_resolutions, load, model_files
@@ -89,6 +94,7 @@ def test_eval_reads_a_run(text_run, capsys):
         assert type(eval(chosen["python"])) is type(continua.load(text_run))
     by_steps = results["continuous"]["depth_steps"]
     assert by_steps["4"]["loss"] == pytest.approx(results["continuous"]["samplings"]["as trained"]["loss"], abs=1e-5)
+    assert {"1 step", "2 steps"} <= set(results["continuous"]["resolutions"])
     assert main(["eval", str(text_run), "--milliseconds", "1e-6"]) == 0
     shown = capsys.readouterr().out
     assert "*: no other of this model is faster at no more loss" in shown and " *" in shown
@@ -99,7 +105,16 @@ def test_eval_reads_a_run(text_run, capsys):
     assert f'to use it: continua generate {text_run} --prompt "..."' in shown
     assert "tight adaptive solve" in shown and "nats per character" in shown
     assert "test (validation read the same samples)" in shown
-    assert "Validation reads the test examples" in (text_run / "report.html").read_text()
+    page = (text_run / "report.html").read_text()
+    assert "Validation reads the test examples" in page and "1 steps" not in page + shown
+
+
+def test_models_are_read_in_the_order_of_the_run(text_run, tmp_path):
+    shutil.copytree(text_run, tmp_path / "run")
+    shutil.copytree(text_run / "models" / "layers", tmp_path / "run" / "models" / "deep")
+    run = Run.open(tmp_path / "run")
+    run.note(models=dict.fromkeys(("continuous", "layers", "deep"), ""))
+    assert list(load_models(run)) == ["continuous", "layers", "deep"]
 
 
 def test_tables_fit_a_terminal_without_a_word_cut():
@@ -165,7 +180,7 @@ def test_a_network_that_is_off_has_one_set_of_numbers():
     test, note = results_tables(Added(), {"continuous": found}, ["continuous"])
     assert test.title == "test" and "its network is off" in note
     steps = {"1": row, "2": row | {"loss": 0.6}}
-    moving = found | {"depth_steps": steps, "resolutions": {"1 steps": row}}
+    moving = found | {"depth_steps": steps, "resolutions": {"1 step": row}}
     assert [table.title for table in results_tables(Added(), {"continuous": moving})][1:] == [
         "test by depth steps", "first sequences of the test, milliseconds per sequence"]  # fmt: skip
     both = results_tables(Added(), {"continuous": found, "layers": moving}, ["continuous"])
@@ -487,6 +502,22 @@ def test_help_shows_a_line_break_as_it_is_written(capsys):
     with pytest.raises(SystemExit):
         main(["generate", "--help"])
     assert r"how the text begins (default: '\n')" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_breaks_lines_where_the_terminal_ends_and_not_where_the_source_does(command, capsys, monkeypatch):
+    shown = []
+    for columns in (80, 5000):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        shown.append(capsys.readouterr().out)
+    assert max(map(len, shown[0].splitlines())) <= 80
+    kind = COMMANDS[command].load()
+    groups = [kind, *(hint for hint in get_type_hints(kind).values() if dataclasses.is_dataclass(hint))]
+    texts = [each.description for group in groups for each in parse_from_object(group).params if each.description]
+    starts = [" ".join(text.split())[:200] for text in texts]  # tyro's widest column holds so much in a line
+    assert starts and [start for start in starts if start not in shown[1]] == []
 
 
 def test_help_names_every_task(capsys):

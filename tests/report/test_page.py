@@ -80,6 +80,17 @@ def test_known_headings_come_in_their_order_and_once(run):
     assert text.count("<h3>continuous</h3>") == text.count("<h3>standard</h3>") == 1
 
 
+def test_models_come_in_the_order_of_the_run_under_every_heading(tmp_path):
+    """Whatever their names, and although a model may have fewer sections than another, and so other file names."""
+    order = ("continuous", "textbook", "layers")
+    run = written_run(tmp_path / "run", learners=order)
+    for place, learner in zip((4, 3, 3), order, strict=True):
+        run.keep_section(f"{place:02d}-depth-{learner}", Section("Depth", ("Prose.",), source=learner))
+    sections = report_page([run.folder]).sections
+    for heading in ("Depth", "Attention"):
+        assert tuple(each.source for each in sections if each.heading == heading) == order
+
+
 def test_what_users_name_is_escaped_everywhere(tmp_path):
     evil = "</script><script>alert(1)</script>"
     run = written_run(tmp_path / "run", learners=(evil,))

@@ -239,7 +239,7 @@ def test_where_validation_reads_the_test_nothing_is_chosen_by_it(task, tmp_path,
     assert first < 0.9 * last
     console = Console(file=io.StringIO(), width=200)
     choose_models(console, run, whole, training)
-    told = f"continuous: validation was {first:.3f} after 1 updates and is {last:.3f}, and the last parameters are used"
+    told = f"continuous: validation was {first:.3f} after 1 update and is {last:.3f}, and the last parameters are used"
     assert told in console.file.getvalue()
 
 

@@ -31,16 +31,17 @@ Choices = dict[str, dict[str, Any]]
 class Evaluate:
     """Measure the models of a run: test, other samplings, other depth steps.
 
-    Nothing is trained. The models run on the test split as it is and in the other samplings that the task knows; with a
-    quarter to eight times their depth steps (anytime depth), at tolerances, with half and twice the head nodes and axis
-    nodes, each with its evaluations and milliseconds. The solver error is the distance of their output from that of a
-    tight adaptive solve: what they owe to their own steps. The numbers are added to the run's records and report.
+    Nothing is trained. Every model of the run is evaluated on the test split, and on the same split sampled otherwise
+    (more samples, missing ones) where the task knows how; with a quarter to eight times its depth steps, with adaptive
+    steps at several tolerances, and with half and twice its head nodes and axis nodes, each with the evaluations of the
+    flow and the milliseconds that it takes. The solver error is the distance of its output from that of an adaptive
+    solve at a tight tolerance. The numbers are added to the run's records and report.
     """
 
     folder: RunFolder
     """the folder of a run"""
     threads: int = 0
-    """threads of torch, 0 for as many as the run had"""
+    """CPU threads that torch uses; 0: as many as the run had"""
     milliseconds: Measure = None
     """also say at which of these resolutions each model has the lowest loss in so much time per sequence"""
     json: Flag = False

@@ -19,6 +19,7 @@ from rich.markup import escape
 
 from continua.control import resolution_report
 from continua.core.batch import Batch
+from continua.core.counts import say_count
 from continua.core.errors import SolveError
 from continua.core.shapes import Tensor
 from continua.data import AbstractTask, Csv, Question, Split, Uea
@@ -286,10 +287,10 @@ def choose_models(console: Console, run: Run, task: AbstractTask, training: Trai
     off = {name: words for name, parts in settled.items() if (words := _off_words(task, parts))}
     run.note(taken=taken, settled=settled, off=off)
     if stopped := run.manifest["facts"].get("stopped"):
-        console.print(f"stopped after {stopped} updates: validation no longer falls", highlight=False)
+        console.print(f"stopped after {say_count(stopped, 'update')}: validation no longer falls", highlight=False)
     for name, update in taken.items():
         if update != (stopped or training.plan.updates):
-            text = f"{name}: the parameters after {update} updates, the best by validation, are used"
+            text = f"{name}: the parameters after {say_count(update, 'update')}, the best by validation, are used"
             console.print(text, highlight=False, soft_wrap=True)
     if training.plan.best and (read := task.facts().get("validation")):
         own = "; --validation-fraction 0.1 lets validation choose" if task.name == "text" else ""
@@ -307,7 +308,7 @@ def _passed_over(run: Run) -> Iterator[str]:
     for name, known in losses.items():
         (lowest, update), (last, _) = min(known), known[-1]
         if lowest < _LOWER * last:
-            yield f"{name}: validation was {lowest:.3f} after {update} updates and is {last:.3f}"
+            yield f"{name}: validation was {lowest:.3f} after {say_count(update, 'update')} and is {last:.3f}"
 
 
 def _off_words(task: AbstractTask, parts: Mapping[str, Mapping[str, float]]) -> str:

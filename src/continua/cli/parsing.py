@@ -12,6 +12,8 @@ import io
 import math
 import re
 import shlex
+import shutil
+import textwrap
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import tyro
+from tyro import _docstrings as tyro_docstrings
 from tyro import _errors as tyro_errors
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
@@ -255,14 +258,31 @@ def _parse(kind: type[Any], command: str, words: Sequence[str], default: Any = N
         raise MisuseError(f"{_describe(event, kind, command)} {more(command)}")
 
     above = {} if default is None else {"default": default}
+    if {*_HELP} & {*words}:
+        _unwrap_help(kind)
     with _READERS, tyro_errors.on_parse_error(refuse):
-        # one line per paragraph: tyro would keep a line break before a bracket or a number
-        about = "\n\n".join(" ".join(each.split()) for each in (kind.__doc__ or "").split("\n\n"))
+        about = _wrap(kind.__doc__ or "")
         options = tyro.cli(kind, prog=f"continua {command}", description=about, args=words, config=_FLAT, **above)
     given = _read_fields(kind, words, command)
     if hasattr(kind, "check_given"):
         options.check_given(given)
     return options
+
+
+def _wrap(text: str) -> str:
+    """Paragraphs in lines that the terminal holds; tyro, which knows no width here, keeps lines that are indented."""
+    width = shutil.get_terminal_size().columns
+    like = {"initial_indent": "  ", "subsequent_indent": "  ", "break_on_hyphens": False, "break_long_words": False}
+    return "\n\n".join(textwrap.fill(" ".join(each.split()), width, **like) for each in text.split("\n\n"))
+
+
+def _unwrap_help(kind: type[Any]) -> None:
+    """Takes line breaks out of the help of all options: tyro would keep those of the source amid a sentence."""
+    texts = tyro_docstrings.parse_docstring_from_object(kind)  # cached, so that tyro reads what is changed here
+    texts.update({name: " ".join(text.split()) for name, text in texts.items()})
+    for hint in typing.get_type_hints(kind).values():
+        if dataclasses.is_dataclass(hint):
+            _unwrap_help(typing.cast(type[Any], hint))
 
 
 def _read_fields(kind: type[Any], words: Sequence[str], command: str) -> list[str]:

@@ -14,6 +14,7 @@ from continua.cli.parsing import Amount, Count, File, Flag, SomeAmount, read_com
 from continua.cli.train import Train
 from continua.core.batch import Batch
 from continua.core.checks import at_least
+from continua.core.counts import say_count
 from continua.core.errors import reject
 from continua.data import Form
 from continua.runs import Table
@@ -162,13 +163,15 @@ class Forecast:
             ("parameters at one depth", f"{needs.parameters_at_one_depth:.4g}"),
             *((f"memory of a device: {name}", _bytes(size)) for name, size in needs.memory.items() if size),
             ("memory of a device", f"{_bytes(total)} of {_bytes(self.memory)}"),
-            ("largest batch that fits", f"{needs.most} sequences, asked for {preset.training.batch_size}"),
+            ("largest batch that fits", f"{say_count(needs.most, 'sequence')}, asked for {preset.training.batch_size}"),
             ("an update, computing", f"{needs.compute:.3g} s"),
             ("an update, communicating", f"{needs.communication:.3g} s, {_bytes(needs.sent)} sent by each device"),
-            (f"{preset.training.updates} updates", f"{seconds * preset.training.updates / 3600:.3g} h"),
+            (say_count(preset.training.updates, "update"), f"{seconds * preset.training.updates / 3600:.3g} h"),
             ("a checkpoint on disk", _bytes(needs.checkpoint)),
         ]
-        return Table(title=f"plan for {self.devices} devices", columns=("what", "how much"), rows=tuple(rows))
+        return Table(
+            title=f"plan for {say_count(self.devices, 'device')}", columns=("what", "how much"), rows=tuple(rows)
+        )
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
@@ -201,8 +204,8 @@ def time_updates(cases: Sequence[Case], rounds: int = 10) -> list[float]:
         learners.append(Learner("timed", model, objective_of(form, model, preset), build(model, preset)))
     taken: list[list[float]] = [[] for _ in cases]
     for number in range(rounds + 1):
-        for place, (_, _, batch) in enumerate(cases):
-            start = time.process_time()
+        for place in range(len(cases))[:: 1 if number % 2 else -1]:  # none always follows the same one
+            batch, start = cases[place][2], time.process_time()
             learners[place].update(batch, number, Plan(100, len(batch.inputs[0])))
             taken[place].append(time.process_time() - start)
     return [min(each[1:]) for each in taken]  # the first warms up
@@ -223,6 +226,8 @@ CALIBRATION: tuple[tuple[dict[str, Any], int, int], ...] = (
     ({"width": 256, "hidden": 1024, "axis_nodes": 1, "head_modes": 0, "depth_steps": 1}, 64, 8),
     ({"width": 128, "hidden": 512, "axis_nodes": 1, "head_modes": 0, "depth_steps": 2}, 96, 8),
     ({"width": 192, "hidden": 768, "axis_nodes": 1, "head_modes": 0, "depth_steps": 2}, 64, 4),
+    # narrow, with many short sequences: in the others bytes go with flops or scores, and their price would be lost
+    ({"width": 32, "hidden": 64, "axis_nodes": 4, "depth_steps": 3}, 32, 48),
 )
 """Options, tokens and batches of the models on which a machine is measured."""
 

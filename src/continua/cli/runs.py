@@ -18,6 +18,7 @@ from continua.cli.measuring import off_lines
 from continua.cli.parsing import Count, Flag, RunFolder, RunFolders, SomeFile, SomeFolder, choose, refuse_missing
 from continua.cli.resuming import open_training
 from continua.core.checks import at_least
+from continua.core.counts import say_count
 from continua.core.errors import reject
 from continua.core.seeds import generator_of
 from continua.data import encode, read_cells
@@ -57,9 +58,9 @@ class Generate:
     slide: int = 1
     """a full window moves on by so many characters at once: more is faster, but each is drawn from fewer before it"""
     model: str = "continuous"
-    """which model of the run"""
+    """which model of the run: continuous, or a baseline of --compare"""
     depth_steps: Count = None
-    """depth steps (default: as trained)"""
+    """solver steps along depth (default: as in training)"""
     uncached: Flag = False
     """without a KV cache: solve the whole window for every character, the same text, slower"""
 
@@ -148,16 +149,18 @@ class Report:
 
 
 def load_models(run: Run) -> dict[str, ContinuousTransformer]:
-    """The models of a run by name: those it ended with, or as of its latest checkpoint; the continuous one first."""
-    ended = run.folder / "models"
-    if run.manifest["state"] == "finished" and ended.is_dir():
-        names = sorted(path.parent.name for path in ended.glob("*/model.json"))
-        return {name: cast(ContinuousTransformer, load_model(ended / name).eval()) for name in names}
-    last = run.last_checkpoint()
-    if last is None:
-        reject("run", str(run.folder), "it has no model yet", "Let it reach its first checkpoint.")
-    names = sorted(name.partition("/")[0] for name in last.files if name.endswith("/model.json"))
-    return {name: cast(ContinuousTransformer, load_model(last.folder / name).eval()) for name in names}
+    """The models of a run in its order: those it ended with, or as of its latest checkpoint."""
+    folder = run.folder / "models"
+    if run.manifest["state"] == "finished" and folder.is_dir():
+        kept = {path.parent.name for path in folder.glob("*/model.json")}
+    else:
+        last = run.last_checkpoint()
+        if last is None:
+            reject("run", str(run.folder), "it has no model yet", "Let it reach its first checkpoint.")
+        folder, kept = last.folder, {name.partition("/")[0] for name in last.files if name.endswith("/model.json")}
+    order = [*run.manifest["facts"].get("models", {})]  # the continuous one first, then as --compare names them
+    names = sorted(kept, key=lambda name: (order.index(name) if name in order else len(order), name))
+    return {name: cast(ContinuousTransformer, load_model(folder / name).eval()) for name in names}
 
 
 @final
@@ -165,22 +168,23 @@ def load_models(run: Run) -> dict[str, ContinuousTransformer]:
 class Predict:
     """Use a trained run on a file: fill empty cells, predict classes, continue a text.
 
-    Of `train csv`: a CSV file with the columns that were learnt, observed rows and rows whose value cells are empty. It
-    comes back with every empty cell filled, in the file's own units, and columns NAME_low and NAME_high that eight of
-    ten values lie between. Of `train uea`: a .ts file; one row per series with its class and the probability of each.
-    Of `train text`: a text file, which is continued.
+    A run of `train csv` reads a CSV file with the columns of its training, some of whose cells are empty: gaps, or rows
+    to come with a time and no values. It writes the same table with every empty cell filled, in the file's own units,
+    and columns NAME_low and NAME_high, between which eight of ten true values should lie. A run of `train uea` reads a
+    .ts file and writes one row per series: its class, and the probability of each class. A run of `train text` reads a
+    text file and writes it with its continuation.
     """
 
     folder: RunFolder
     """the folder of a run"""
     input: SomeFile = None
-    """the file to read"""
+    """the file to read (required)"""
     output: SomeFile = None
-    """the file to write; an existing one is replaced"""
+    """the file to write (required); an existing one is replaced"""
     model: str = "continuous"
-    """which model of the run"""
+    """which model of the run: continuous, or a baseline of --compare"""
     depth_steps: Count = None
-    """depth steps (default: as trained)"""
+    """solver steps along depth (default: as in training)"""
     max_new_tokens: int = 500
     """text: characters to write"""
     temperature: float = 0.8
@@ -216,10 +220,14 @@ class Predict:
                 cure = "For a forecast, append rows with a time and empty values; gaps are cells that are left empty."
                 reject("--input", str(file), "no cell in it is empty, so that there is nothing to fill", cure)
             far = sum(each.continued for each in filled)
-            note = f"; {far} rows lie farther ahead than a quarter of a window, and go on from its own answers"
+            lie, go = ("lies", "goes") if far == 1 else ("lie", "go")
+            rows = f"{say_count(far, 'row')} {lie} farther ahead than a quarter of a window"
+            note = f"; {rows}, and {go} on from its own answers"
             for doubt in (doubt for each in filled for doubt in each.doubts):
                 sys.stderr.write(f"continua: warning: {doubt}\n")
-            return write_filled(file, table.columns, filled), f"{cells} empty cells filled{note if far else ''}"
+            return write_filled(
+                file, table.columns, filled
+            ), f"{say_count(cells, 'empty cell')} filled{note if far else ''}"
         if isinstance(trained, TrainedLabels):
             found = trained.predict(file).tolist()
             rows = [(number, trained.classes[int(np.argmax(row))], *(f"{p:.4f}" for p in row))
@@ -229,7 +237,7 @@ class Predict:
         if isinstance(trained, TrainedText):
             given = read_text(file, "text file", "--input").rstrip("\n") or "\n"
             more = trained.predict(given, self.max_new_tokens, self.temperature, self.top_k, self.seed)
-            return given + more + "\n", f"{len(more)} characters written"
+            return given + more + "\n", f"{say_count(len(more), 'character')} written"
         why = "only runs on csv, uea and text read files of their own"
         reject("run", str(self.folder), why, "Use `continua.load(run)` in Python for the model itself.")
 

@@ -19,6 +19,7 @@ from continua.cli.measuring import end_run, print_results, show_results
 from continua.cli.parsing import flag, read_values, values_of
 from continua.cli.resuming import Resumed, check_same, data_digest, note_failure, open_training, read_overrides
 from continua.core.batch import Batch
+from continua.core.counts import say_count
 from continua.core.errors import reject
 from continua.core.extras import extra
 from continua.data import AbstractTask, Split
@@ -281,7 +282,7 @@ class Train:
             spread = [(2 * k + 1) * plan.updates // (2 * _TRIED) for k in range(_TRIED)]
             tried = [[sum(one.update(batch, n, plan).seconds for one in learners) for _ in range(2)] for n in spread]
             updates = max(1, int(self.training.time_budget / statistics.mean(map(min, tried))))
-        console.print(f"{updates:,} updates fit", highlight=False)
+        console.print(f"{say_count(updates, 'update')} fit", highlight=False)
         return updates
 
     def _restore(self, console: Console, training: Training, resumed: Resumed, data: str) -> int:

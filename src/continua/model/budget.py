@@ -41,9 +41,9 @@ class Resolution(NamedTuple):
         return f"at({self.unit}={self.value!r})"
 
     def __str__(self) -> str:
-        words = self.unit.replace("_", " ")
         if self.unit == "rtol":
             return f"rtol {self.value:g}"
+        words = self.unit.replace("_", " ")
         return f"{self.value:g} {words[:-1] if self.value == 1 else words}"
 
 

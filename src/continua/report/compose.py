@@ -78,7 +78,11 @@ def _read(folder: Path, name: str, several: bool) -> _RunRecord:
         return full_name(section.source) if section.source else name if several else ""
 
     learners = [LearnerRecord.of(full_name(word), word, rows, facts) for word in words]
-    sections = [dataclasses.replace(section, source=source(section)) for section in run.sections()]
+    # files are read by their names; the models of one heading come in the order of the run
+    kept, places = run.sections(), {word: place for place, word in enumerate(words)}
+    headings = [section.heading for section in kept]
+    kept.sort(key=lambda section: (headings.index(section.heading), places.get(section.source, -1)))
+    sections = [dataclasses.replace(section, source=source(section)) for section in kept]
     papers = [Paper(**plain) for plain in facts.get("papers", ())]
     return _RunRecord(name, folder, manifest, learners, sections, papers)
 

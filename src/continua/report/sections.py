@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from continua.core.counts import say_count
 from continua.report.scales import format_duration, format_number
 from continua.runs import AbstractFigure, Bars, Cell, Curve, Lines, Note, Scale, Section, Table
 
@@ -156,7 +157,9 @@ def cards(learners: Learners) -> list[tuple[str, str]]:
         if one.updates:
             found.append((format_number(one.median("evaluations")), "evaluations of the velocity in one update"))
         if one.seconds > 0.0:
-            found.append((format_duration(one.seconds), f"training time, {len(one.updates):,} updates of {one.name}"))
+            found.append(
+                (format_duration(one.seconds), f"training time, {say_count(len(one.updates), 'update')} of {one.name}")
+            )
     return found
 
 

@@ -12,6 +12,7 @@ import torch
 from continua.control import Objective, call_model
 from continua.control.norms import relative
 from continua.core.batch import Batch
+from continua.core.counts import say_count
 from continua.core.errors import ArgumentError, SolveError
 from continua.core.shapes import Float, Tensor
 from continua.data import AbstractTask, Csv, Question, Split, Uea, Wording
@@ -101,7 +102,7 @@ def evaluate_depth_steps(
     """
     found = dict[int, dict[str, float]]()
     for count in steps or steps_about(model):
-        tell(f"the test with {count} depth steps")
+        tell(f"the test with {say_count(count, 'depth step')}")
         with contextlib.suppress(ArgumentError):
             found[count] = evaluate(model.at(steps=count), task, Split.TEST, size)
     return found

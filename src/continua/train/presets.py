@@ -27,27 +27,32 @@ class ModelOptions:
     """The sizes of the model, its embedding axis, its heads, its token integral and its local stem."""
 
     width: int = 48
-    """size of a token's state"""
+    """size of a token's state (d_model)"""
     hidden: int = 96
-    """inner size of the feed-forward"""
+    """inner size of the feed-forward (d_ff)"""
     axis_nodes: int = 6
-    """nodes of the embedding axis, along which states are functions; 1: states are plain vectors"""
+    """nodes of the embedding axis: a state is a function sampled at so many points, with width / nodes channels at
+    each; 1: a state is a plain vector"""
     axis_kernel: KernelName = "spectral"
-    """kernels along the embedding axis: in cosine modes, periodic convolutions by FFT, or these unitary"""
+    """linear maps along the embedding axis: kernels in cosine modes (spectral), periodic convolutions (fft), or such
+    with unitary kernels (unitary)"""
     axis_modes: int = 0
-    """cosine modes of the kernels, of fft and unitary their frequencies; 0: as many as the axis nodes resolve"""
+    """cosine modes of spectral kernels, or frequencies of fft and unitary ones; 0: as many as the axis nodes resolve"""
     head_nodes: int = 4
-    """attention heads in training: nodes of the measure of heads, or with --head-modes 0 as many counted heads"""
+    """attention heads: nodes of a continuous measure of heads, or with --head-modes 0 so many ordinary heads"""
     head_modes: int = 3
-    """basis functions of the parameters along a measure of heads, whose density is trained; 0: heads are counted"""
+    """basis functions along the measure of heads, from which the weights of every head are made; 0: ordinary heads,
+    each with weights of its own"""
     integral: IntegralName = "exact"
-    """the integral over tokens: exact, or estimated from a few of them"""
+    """attention as an integral over tokens: exact, or estimated from a few of them (subset: drawn at random, debiased:
+    so that the mean is right, nystrom: by landmarks)"""
     integral_tokens: int = 16
-    """tokens that an estimate draws"""
+    """tokens that such an estimate draws"""
     dropout: float = 0.0
-    """rate of dropout on both branches"""
+    """dropout rate, on the outputs of attention and feed-forward"""
     stem_radius: float = 0.0
-    """reach of the local stem in spacings of samples; 0: no stem"""
+    """reach of the local stem, a convolution over neighbouring samples before the flow, in spacings of samples; 0: no
+    stem"""
     stem_modes: int = 7
     """basis functions of the stem's kernel"""
     stem_gaps: bool = False
@@ -60,59 +65,64 @@ class DepthOptions:
     """Parameters along depth, and how depth is solved and differentiated."""
 
     depth_length: float = 4.0
-    """length Z of the depth interval [0, Z] that the flow is solved over"""
+    """length Z of the depth interval [0, Z] that the flow is solved over; a layer is a step of length 1"""
     field: FieldName = "cosine"
-    """parameters as functions of depth: in cosine or Legendre modes, by a hypernetwork, or constant on pieces"""
+    """how parameters depend on depth: as sums of cosine or Legendre modes, by a hypernetwork, or constant on pieces, as
+    layers are (piecewise)"""
     depth_modes: int = 4
-    """basis functions of the parameters along depth; of a hypernetwork its frequencies, of pieces their number"""
+    """basis functions along depth, each with weights of its own; of a hypernetwork its frequencies, of pieces their
+    number"""
     mode_ratio: float = 0.8
     """scale of each depth mode relative to the one before: smaller values give parameters that vary more smoothly"""
     plateaus: bool = True
-    """parameters in modes vary between the equal depth steps of training more than within each"""
+    """let parameters in modes vary between the depth steps of training more than within each"""
     depth_steps: int = 4
-    """equal steps of the solve along depth, each one evaluation of the flow (lie, euler) or several"""
+    """equal solver steps along depth; each costs as much as a layer (lie, euler), or several times that"""
     stagger: bool = True
-    """attention starts and ends half a training step before the feed-forward, which makes split steps second-order"""
+    """let attention start and end half a training step before the feed-forward, which makes lie steps second-order"""
     rtol: float = 0.0
-    """tolerance of adaptive steps, by Dormand-Prince unless --stepper estimates an error; 0: equal steps"""
+    """relative tolerance of adaptive steps, by Dormand-Prince unless --stepper estimates an error; 0: equal steps"""
     stepper: StepperName = "lie"
-    """how a step of depth is taken; lie: attention and feed-forward in turn (Lie-Trotter), strang: symmetrically"""
+    """the solver's method: lie takes attention and feed-forward in turn, as a layer does (Lie-Trotter), strang does so
+    symmetrically, the others are Runge-Kutta methods for their sum"""
     gradient: GradientName = "direct"
-    """autograd through the solve, the checkpointed adjoint (less memory), or the adjoint equation solved backwards, by
-    Dormand-Prince unless --stepper can be retraced (split steps cannot)"""
+    """how gradients are computed: direct (autograd through the solve), checkpointed (the same gradient in less memory,
+    for a second forward pass), or backsolve (the adjoint equation, by Dormand-Prince in place of lie and strang)"""
     clip_adjoint: float = 0.0
-    """largest norm of dJ/dx, per sequence, that enters the adjoint equation of backsolve; 0: no limit"""
+    """backsolve: clip dJ/dx, per sequence, to this norm in the adjoint equation; 0: no limit"""
     jitter: float = 0.0
-    """random shift of the inner depths of the grid in each update: 1 by up to half a step, 0 none"""
+    """move the inner depths of the grid at random in each update: 1 by up to half a step, 0 not at all"""
     coarse: float = 0.0
-    """fraction of the updates, the first ones, with half of the depth steps: for less time where there are many"""
+    """fraction of the updates, the first ones, that take half of the depth steps, to save time"""
     refined: float = 0.5
-    """fraction of the updates, the last ones, with twice the depth steps, head or axis nodes on a part of the batch"""
+    """fraction of the updates, the last ones, that read a part of the batch with twice the depth steps, head nodes or
+    axis nodes, so that the model works at these too"""
     refined_nodes: float = 0.25
-    """fraction of the refined updates with twice the head or axis nodes, not depth steps, where the model has them"""
+    """fraction of the refined updates that have twice the head or axis nodes instead of depth steps"""
     flow_damping: float = 0.0
-    """gamma of the term -gamma x of the flow, which pulls every token towards the origin"""
+    """gamma of a term -gamma x in the flow, which pulls every state x towards the origin"""
     spectral_limit: float = 0.0
-    """largest spectral norm of a kernel of the flow; 0: no limit"""
+    """largest spectral norm of a weight matrix of the flow; 0: no limit"""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class CostOptions:
-    """Running costs, integrated along depth: what each is multiplied by in the objective; 0: not used."""
+    """Running costs, integrated along depth and added to the loss: the coefficient of each; 0: not used."""
 
     energy_cost: float = 0.1
-    """kinetic energy, a mean over tokens and channels: larger values give a smoother flow, which needs fewer steps"""
+    """kinetic energy of the states as they move along depth: larger values give a smoother flow, which needs fewer
+    steps"""
     path_length_cost: float = 0.0
-    """length of the path of all tokens, speeds as root mean squares over tokens and channels"""
+    """length of the path of the states along depth"""
     jacobian_cost: float = 0.0
-    """spectral norm of the flow's Jacobian, at one random step per update, for flows that steps do not resolve"""
+    """spectral norm of the flow's Jacobian, at one random step per update, for flows that need too many steps"""
     jacobian_frobenius_cost: float = 0.0
     """squared Frobenius norm of the flow's Jacobian, at one random step per update"""
     head_negentropy_cost: float = 1e-3
     """negentropy of the density of heads: larger values keep it from collapsing on few heads"""
     field_size_cost: float = 0.0
-    """squared norm of the parameters, integrated along depth; needs --weight-decay 0, which has the same effect"""
+    """squared norm of the parameters, integrated along depth; it takes the place of weight decay (--weight-decay 0)"""
 
 
 @final
@@ -121,38 +131,38 @@ class TrainingOptions:
     """How long and how fast it learns."""
 
     updates: int = 1000
-    """updates of the optimiser; the learning rate rises and falls over all of them"""
+    """optimiser updates, one batch each; the schedule of the learning rate spans all of them"""
     token_budget: float = 0.0
-    """the length of the training in tokens instead, such as 1e6; 0: --updates"""
+    """train for so many tokens, such as 1e6, instead of --updates; 0: not used"""
     time_budget: float = 0.0
-    """the length of the training in seconds instead, as a few updates take; test and report come after it, and can take
-    longer than a short training; 0: --updates"""
+    """train for about so many seconds instead of --updates (a few updates are timed first); test and report come after
+    it, and can take longer than a short training; 0: not used"""
     batch_size: int = 50
     """sequences in a batch (csv: at most the windows of the file)"""
     optimizer: OptimizerName = "adamw"
-    """adamw; recipe: each parameter by its space; or that with soap, shampoo (extra `optim`) or kfac for the kernels of
-    the flow"""
+    """adamw; recipe: AdamW for plain parameters, steps on their manifolds for others; soap, shampoo (extra `optim`) and
+    kfac: the recipe with these for the weight matrices of the flow"""
     learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 3e-3
-    """highest learning rate"""
+    """peak learning rate"""
     kernel_learning_rate: float = 0.0
-    """highest learning rate of the kernels of the flow under soap, shampoo and kfac; 0: 0.003, of kfac 0.3"""
+    """peak learning rate of the flow's weight matrices under soap, shampoo and kfac; 0: 0.003, of kfac 0.3"""
     weight_decay: float = 0.05
-    """weight decay of matrices at the learning rate; kernels under soap, shampoo and kfac shrink by as much"""
+    """decoupled weight decay of matrices, times --learning-rate, under soap, shampoo and kfac too"""
     beta2: float = 0.98
-    """decay rate of the second moments of adamw and recipe"""
+    """beta2 of adamw and recipe: the decay rate of second moments"""
     warmup_ratio: float = 0.1
-    """fraction of the updates in which the learning rate rises"""
+    """fraction of the updates in which the learning rate rises linearly; then it falls by a cosine"""
     min_lr_ratio: float = 0.0
-    """learning rate at the end, as a fraction of the highest"""
+    """learning rate at the end, as a fraction of the peak"""
     clip: float = 1.0
-    """largest norm of a gradient"""
+    """clip the norm of the gradient to this"""
     validations: int = 5
-    """how often the validation split is read"""
+    """how often to evaluate on the validation split, evenly spread over the training"""
     patience: int = 0
-    """training ends after so many validations in a row without a lower loss; 0: never early"""
+    """stop early after so many validations in a row without a lower loss; 0: never"""
     best: bool = True
-    """use the parameters of the lowest validation loss; where validation reads the test (mnist1d, and text without
-    --validation-fraction), the last"""
+    """keep the parameters of the lowest validation loss, not the last ones; has no effect where validation reads the
+    test (mnist1d, and text without --validation-fraction)"""
 
 
 @final

@@ -14,6 +14,7 @@ from typing import Any, final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from continua.core.counts import say_count
 from continua.core.extras import extra
 from continua.runs import finite
 from continua.train.learner import Row
@@ -76,8 +77,7 @@ class Bar(AbstractReporter):
             went = f" from update {done:,} on" if done else ""
             times = min(plan.validations, plan.updates)
             read = "once" if times == 1 else f"{times} times"
-            length = "1 update" if plan.updates == 1 else f"{plan.updates:,} updates"
-            text = f"training for {length}{went}; the validation split is read {read}"
+            text = f"training for {say_count(plan.updates, 'update')}{went}; the validation split is read {read}"
             self.console.print(text, highlight=False, soft_wrap=True)
         self.progress.start()
         self.progress.reset(self.task, total=plan.updates, completed=done)
@@ -90,7 +90,7 @@ class Bar(AbstractReporter):
         if not row.skipped:
             self.smooth = row.loss if self.smooth is None else 0.95 * self.smooth + 0.05 * row.loss
         loss = f"loss {math.nan if self.smooth is None else self.smooth:.3f}"
-        loss += f" ({self.skipped} updates skipped)" if self.skipped else ""
+        loss += f" ({say_count(self.skipped, 'update')} skipped)" if self.skipped else ""
         text = f"{loss}  {row.tokens_per_second:,.0f} tokens/s  {row.evaluations} evaluations"
         self.progress.update(self.task, completed=update, description=text)
         if not self.console.is_terminal and time.monotonic() - self.said >= _PAUSE:

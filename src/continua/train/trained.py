@@ -19,6 +19,7 @@ import torch
 from continua.control import call_model
 from continua.core.arguments import advise
 from continua.core.checks import is_a
+from continua.core.counts import say_count
 from continua.core.errors import ArgumentError, reject
 from continua.core.seeds import generator_of
 from continua.core.shapes import Float, Tensor
@@ -103,8 +104,7 @@ class SeriesFiller:
         """What was not so in training, of a series with rows before its first observation, and so many observed."""
         seen, found = self.transform.units.seen, []
         if observed < seen:
-            few = "1 observed row" if observed == 1 else f"{observed} observed rows"
-            what = "the intervals are too narrow. Give that many rows or more"
+            few, what = say_count(observed, "observed row"), "the intervals are too narrow. Give that many rows or more"
             found += [f"{few}, where windows of training had {seen}: {what}"]
         if earlier:
             rows = "1 row stands" if earlier == 1 else f"{earlier} rows stand"
