@@ -129,3 +129,5 @@ def test_time_and_memory_are_drawn_along_training_over_those_of_layers():
         assert set(drawn) == {"our default", "layers", *SHEETS}
         assert all(tuple(curve.x) == (1, 2) and tuple(curve.y) == along for curve in drawn.values())
         assert len(figures[f"{what} along training, each tip"].curves) == 1 + len(TIPS)
+    (along,) = (figure for title, figure in figures.items() if title.startswith("from the first tenth"))
+    assert along.rows[0] == ("our default", "0.50 → 1.50", "0.50 → 1.00", "4.00 → 8.00")

@@ -42,7 +42,7 @@ class CheatSheet(AbstractExperiment):
     sheets: tuple[str, ...] = tuple(SHEETS)
 
     def quick(self) -> "CheatSheet":
-        return CheatSheet(seeds=2, updates=6, width=8, batch_size=4, signals=100, moments=3, depth=1.0)
+        return CheatSheet(seeds=2, updates=4, width=8, batch_size=4, signals=100, moments=2, depth=1.0)
 
     def cells(self) -> Sequence[AbstractCell]:
         sizes = (self.updates, self.width, self.batch_size, self.signals, self.moments, self.depth)
@@ -136,29 +136,28 @@ def _tables(by: _Rows, cost: _Costs, sheets: Sequence[str]) -> tuple[Table, ...]
     """Each way at the end, at the first and the last moments of training, and what whole sheets leave out."""
     unit = {"times": _mean(by, LAYERS, "milliseconds"), "memories": _mean(by, LAYERS, "memory"), "evaluations": 1.0}
 
-    def ends(way: str, what: str) -> tuple[str, str]:
+    def ends(way: str, what: str) -> str:
         """The means of the first and the last tenth."""
         course = np.mean([row[what] for row in by[way]], 0) / unit[what]
         tenth = max(1, len(course) // 10)
-        return f"{course[:tenth].mean():.2f}", f"{course[-tenth:].mean():.2f}"
+        return f"{course[:tenth].mean():.2f} → {course[-tenth:].mean():.2f}"
 
     each = Table(
         title="each way, means over seeds; time (median) and memory (largest) of an update over those of layers",
-        columns=("way", "parameters", "test loss", "accuracy", "time", "memory", "evaluations per solve"),
+        columns=("way", "parameters", "test loss", "accuracy", "time", "memory"),
         rows=tuple(
             (way, f"{_mean(by, way, 'parameters'):,.0f}", f"{_mean(by, way, 'test'):.4f}",
-             f"{_mean(by, way, 'accuracy'):.1%}", f"{cost['milliseconds'][way]:.2f}", f"{cost['memory'][way]:.2f}",
-             f"{_mean(by, way, 'evaluations'):.1f}")
+             f"{_mean(by, way, 'accuracy'):.1%}", f"{cost['milliseconds'][way]:.2f}", f"{cost['memory'][way]:.2f}")
             for way in by
         ),
     )  # fmt: skip
     along = Table(
-        title="along training, the first and the last tenth of the updates; time and memory over those of layers",
-        columns=("way", "time, first", "last", "memory, first", "last", "evaluations, first", "last"),
-        rows=tuple((way, *(end for what in unit for end in ends(way, what))) for way in by),
+        title="from the first tenth of the updates to the last; time and memory over those of layers",
+        columns=("way", "time", "memory", "evaluations"),
+        rows=tuple((way, *(ends(way, what) for what in unit)) for way in by),
     )
     left = Table(
-        title="what no network can follow together",
+        title="what each whole sheet leaves out",
         columns=("way", "leaves out", "because"),
         rows=tuple((way, tip, why) for way in sheets for tip, why in SHEETS[way].left_out.items()),
     )
