@@ -10,6 +10,7 @@ from torch import nn
 
 from continua.core.arguments import advise, refuse_unknown
 from continua.core.checks import at_least, is_a, is_traced
+from continua.core.counts import say_count
 from continua.core.errors import reject
 from continua.core.processor import check_autocast
 from continua.core.seeds import branch_seed, fresh_seed, generator_of
@@ -305,7 +306,7 @@ class ContinuousTransformer(nn.Module):
                 for part in self.flow.parts
             ),
             f"depth: [0, {self.flow.depth:g}]"
-            + ("" if self.flow.stagger is None else f", staggered for {self.flow.stagger} steps")
+            + ("" if self.flow.stagger is None else f", staggered for {say_count(self.flow.stagger, 'step')}")
             + f", {self._told_solver()}, gradient {_describe(self.gradient)}",
             f"readout: {type(self.readout).__name__}, {self.readout.outputs} outputs per "
             + ("token" if self.readout.per_token else "sequence"),
