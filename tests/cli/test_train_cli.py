@@ -97,7 +97,7 @@ def test_eval_reads_a_run(text_run, capsys):
     assert {"1 step", "2 steps"} <= set(results["continuous"]["resolutions"])
     assert main(["eval", str(text_run), "--milliseconds", "1e-6"]) == 0
     shown = capsys.readouterr().out
-    assert "*: no other of this model is faster at no more loss" in shown and " *" in shown
+    assert "*: no other resolution of this model is faster at no more loss" in shown and " *" in shown
     fastest = f"nothing is as fast as 1e-06 ms per sequence: the fastest is continua.load('{text_run}'"
     assert f"continuous, {fastest}).at(" in shown and f"layers, {fastest}, 'layers').at(" in shown
     costs = shown[shown.index("an update of each model") : shown.index("test (validation")]

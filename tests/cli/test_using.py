@@ -135,8 +135,9 @@ def test_a_network_that_gained_nothing_is_told_of_first_and_not_measured_further
     assert told in Path("runs/uea-001/report.html").read_text(encoding="utf-8")
     assert main(["runs"]) == 0
     assert told in " ".join(capsys.readouterr().out.split())
-    assert main(["eval", "runs/uea-001"]) == 0
+    assert main(["eval", "runs/uea-001", "--milliseconds", "2"]) == 0
     shown = capsys.readouterr().out
+    assert "continuous: nothing to choose within 2 ms: it has one set of numbers at every resolution" in shown
     first = next(line for line in shown.splitlines() if not line.startswith("measuring "))
     assert first == told and "its network is off" in shown and "network counts" not in shown
     tests = [row for row in Run.open(Path("runs/uea-001")).records() if row["kind"] == "test"]

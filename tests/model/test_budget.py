@@ -133,6 +133,7 @@ def test_what_cannot_be_is_told_in_one_line(slow_clock, unchecked):
         ({"milliseconds": 5, "targets": labels}, "loss = None: a loss compares the output with targets. Pass both"),
         ({"milliseconds": 5, "loss": F.cross_entropy}, "targets = None: a loss compares the output with targets"),
         ({"milliseconds": 5, "targets": labels, "loss": "mse"}, "loss = 'mse': this is no function"),
+        ({"milliseconds": 5, "targets": labels, "loss": torch.nn.CrossEntropyLoss}, "this is a class, and no function"),
         ({"milliseconds": 0.5, "targets": labels, "loss": F.cross_entropy},
          "milliseconds = 0.5: the fastest of its resolutions takes 1 ms on these inputs"),
         ({"milliseconds": 5, "targets": labels, "loss": lambda output, targets: output.sum() * float("nan")},
@@ -143,7 +144,7 @@ def test_what_cannot_be_is_told_in_one_line(slow_clock, unchecked):
         assert told in str(refused.value) and "\n" not in str(refused.value)
     with pytest.raises(ValueError, match=r"values = \(6, 5, 2\)"):  # and not a budget that nothing fits
         continua.at_budget(model, (torch.randn(6, 5, 2),), milliseconds=5)
-    with pytest.raises(ValueError, match=r"the \.model of what continua\.load gives"):
+    with pytest.raises(ValueError, match=r"or continua\.load\(folder\); of series in a CSV file, its \.model"):
         continua.at_budget(torch.nn.Linear(1, 1), inputs, milliseconds=5)
     with pytest.raises(ValueError, match=r"Expected input batch_size") as failed:
         continua.at_budget(model, inputs, labels[:2], F.cross_entropy, milliseconds=5)

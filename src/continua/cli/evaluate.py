@@ -43,7 +43,7 @@ class Evaluate:
     threads: int = 0
     """CPU threads that torch uses; 0: as many as the run had"""
     milliseconds: Measure = None
-    """also say at which of these resolutions each model has the lowest loss in so much time per sequence"""
+    """also say at which of these resolutions a model has the lowest test loss in so many milliseconds per sequence"""
     json: Flag = False
     """print one JSON object instead of tables"""
 
@@ -91,15 +91,17 @@ def choose_within(
     """Of every model the resolution with the lowest loss that takes at most so many milliseconds per sequence.
 
     As the Python that loads it from the run. Where nothing is so fast, the fastest one, and that it does not `fit`.
+    Of a model whose network is off, nothing.
     """
     chosen: Choices = {}
     for name, model in models.items():
-        rows = results[name].get("resolutions", {})
+        rows = results[name].get("resolutions", {})  # none where the network is off
         known = {each: rows[str(each)] for each in choosable_resolutions(model) if str(each) in rows}
         known = {each: row for each, row in known.items() if math.isfinite(row["loss"])}
         fitting = {each: row for each, row in known.items() if row["milliseconds"] <= milliseconds}
         measure = "loss" if fitting else "milliseconds"
         found = min(fitting or known, key=lambda each: known[each][measure], default=None)
+        chosen[name] = {}
         if found is not None:
             loaded = ", ".join(map(repr, [str(folder), *([] if name == "continuous" else [name])]))
             costs = {key: known[found][key] for key in ("milliseconds", "loss")}
@@ -111,6 +113,11 @@ def choice_lines(milliseconds: float, chosen: Choices) -> list[str]:
     """A line for every model: what was chosen, and what it costs."""
     lines = []
     for name, found in chosen.items():
+        if not found:
+            lines.append(
+                f"{name}: nothing to choose within {milliseconds:g} ms: it has one set of numbers at every resolution"
+            )
+            continue
         which = "the lowest loss within" if found["fits"] else "nothing is as fast as"
         cost = f"{format_number(found['milliseconds'], 3)} ms, loss {found['loss']:.4f}"
         fastest = "" if found["fits"] else "the fastest is "

@@ -197,7 +197,7 @@ def results_tables(task: AbstractTask, results: Results, off: Sequence[str] = ()
         for key, found in by.items()
         if found
     ]
-    tables += ["*: no other of this model is faster at no more loss"] if any(fronts.values()) else []
+    tables += ["*: no other resolution of this model is faster at no more loss"] if any(fronts.values()) else []
     notes = [f"{name}: its network is off, so its numbers hold at any depth steps and resolution" for name in off]
     return [*tables, *notes]
 

@@ -141,7 +141,7 @@ def at_budget(
 
     A time is the median of `repeats` calls. `print(at_budget(...))` shows what was chosen.
     """
-    cure = "Pass one of continua.transformer(...), or the .model of what continua.load gives."
+    cure = "Pass one of continua.transformer(...) or continua.load(folder); of series in a CSV file, its .model."
     is_a(ContinuousTransformer, cure, model=model)
     is_a((tuple, list), "Pass what the model is called with: (values,) or (values, times).", inputs=inputs)
     positive(milliseconds=milliseconds)
@@ -161,8 +161,10 @@ def _check_loss(targets: Any, loss: Any) -> None:
     if (targets is None) != (loss is None):
         cure = "Pass both, such as targets=labels, loss=torch.nn.functional.cross_entropy, or neither."
         reject("loss" if loss is None else "targets", None, "a loss compares the output with targets", cure)
-    if loss is not None and not callable(loss):
-        reject("loss", loss, "this is no function", "Pass one, such as loss=torch.nn.functional.cross_entropy.")
+    if loss is not None and (not callable(loss) or isinstance(loss, type)):
+        why = "this is a class, and no function" if isinstance(loss, type) else "this is no function"
+        cure = "Pass one, such as loss=torch.nn.functional.cross_entropy or torch.nn.CrossEntropyLoss()."
+        reject("loss", loss, why, cure)
 
 
 class _Trial:
