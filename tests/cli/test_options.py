@@ -127,6 +127,7 @@ def test_a_compiled_flow_learns_as_a_plain_one_does(training_alone):
     assert main(["train", *smallest, "--compile", "--output", "compiled"]) == 0
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > before
     expected = assert_learnt(Run.open(Path("plain")))
+    # fused code adds up in another order in float32, and 20 updates carry that on; another model would be far off
     assert assert_learnt(Run.open(Path("compiled"))) == pytest.approx(expected, rel=1e-3)
     torch._dynamo.reset()
 

@@ -144,7 +144,9 @@ class Attention(AbstractOperator):
     _as_weights: tuple[Any, ...] = dataclasses.field(init=False, repr=False, compare=False)
     """The index that gives one number per head the axes of a weight."""
     _reading: AbstractKernel = dataclasses.field(init=False, repr=False, compare=False)
+    """From states to queries, keys and values, at as few axis nodes as the modes need."""
     _writing: AbstractKernel = dataclasses.field(init=False, repr=False, compare=False)
+    """Back to states."""
 
     def __post_init__(self) -> None:
         at_least(1, heads=self.heads, key_size=self.key_size, value_size=self.value_size)
